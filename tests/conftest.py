@@ -4,16 +4,16 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiers
-from browser import Browser, Tab, found
-from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, UNOPTIMISED, Make, Place, forgotten
+from browser import READY, STILL, Browser, Open, Tab, found
+from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, UNOPTIMISED, Make, forgotten
+from masked_envs import specs
 from registered import Variant
-from replay_pages import READY, STILL, Open
 
 import gpu_envs
 from gpu_envs.backend import ahead
@@ -105,47 +105,39 @@ def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
             thread.join()
 
 
-@pytest.fixture(params=IDS)
-def env_id(request: pytest.FixtureRequest) -> str:
-    """The id of each registered environment."""
-    return str(request.param)
+def each_of(values: Iterable[Any], ids: Callable[[Any], str] | None = None) -> Any:
+    """A fixture: a test runs for each of these."""
+
+    @pytest.fixture(params=values, ids=ids)
+    def one_of_them(request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    return one_of_them
 
 
-@pytest.fixture(params=TEAM_IDS)
-def team_id(request: pytest.FixtureRequest) -> str:
-    """The id of each environment with a team."""
-    return str(request.param)
+env_id = each_of(IDS)
+"""The id of each registered environment of one agent."""
 
+team_id = each_of(TEAM_IDS)
+"""The id of each environment with a team."""
 
-@pytest.fixture(params=[*IDS, *TEAM_IDS])
-def any_id(request: pytest.FixtureRequest) -> str:
-    """The id of each environment, of one agent or with a team."""
-    return str(request.param)
+any_id = each_of([*IDS, *TEAM_IDS])
+"""The id of each environment, of one agent or with a team."""
+
+device = each_of(DEVICES)
+"""Each device that is present."""
+
+place = each_of(PLACES, ids=lambda place: f"{place.device}-{place.output}")
+"""Each device with each output that suits it."""
+
+mode = each_of(MODES)
+"""Each auto-reset mode."""
 
 
 @pytest.fixture(params=[*IDS, *TEAM_IDS])
 def variant(request: pytest.FixtureRequest) -> Variant:
     """Each environment, small and with short episodes; ``registered.each_variant`` gives more."""
     return Variant(request.param, {})
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    """Each device that is present."""
-    return str(request.param)
-
-
-@pytest.fixture(params=PLACES, ids=lambda place: f"{place.device}-{place.output}")
-def place(request: pytest.FixtureRequest) -> Place:
-    """Each device with each output that suits it."""
-    assert isinstance(request.param, Place)
-    return request.param
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    """Each auto-reset mode."""
-    return str(request.param)
 
 
 @pytest.fixture
@@ -160,6 +152,24 @@ def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgets() -> Iterator[None]:
     """What a test registers is known to no other."""
     with forgotten():
+        yield
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for what is compiled in this test alone, which is not there yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
+    return folder
+
+
+@pytest.fixture(scope="module")
+def masked_environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Those of ``masked_envs`` are known by their ids."""
+    with pytest.MonkeyPatch.context() as patch:
+        for spec in specs(tmp_path_factory.mktemp("headers")):
+            patch.setitem(registry.SPECS, spec.id, spec)
         yield
 
 

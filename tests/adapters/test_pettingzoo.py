@@ -4,7 +4,6 @@ import copy
 import functools
 import pickle
 import re
-import types
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import SMALLER, TEAM_IDS, assert_same_bits, assert_unchanged, numpy_of
-from pettingzoo_tools import namespace_of, pz, spec_of
+from pettingzoo_tools import pz, spec_of
 from registered import limit_name
 
 import gpu_envs
@@ -131,17 +130,6 @@ def test_pettingzoos_own_tests(team_id: str, variant: Mapping[str, Any], device:
     env.close()
 
 
-def test_max_cycles(team_id: str) -> None:
-    """An episode ends at ``max_cycles``, which this test of PettingZoo's gives to the makers of a module."""
-    from pettingzoo.test.max_cycles_test import max_cycles_test
-
-    module = namespace_of(team_id)
-    # it plays unseeded; from a fixed start nobody can end the game so soon
-    fixed = {"start": "fixed"} if "start" in spec_of(team_id).params else {}
-    makers = {name: functools.partial(getattr(module, name), **fixed) for name in ("parallel_env", "env")}
-    max_cycles_test(types.SimpleNamespace(**makers))
-
-
 @pytest.mark.fast_cases(11)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @each_variant
@@ -197,8 +185,14 @@ def test_python_numbers(team: Any) -> None:
         before, kept = played.observations, copy.deepcopy(played.observations)
 
 
-def test_spaces(team: Any) -> None:
+def test_spaces_and_names(team: Any, team_id: str) -> None:
     """A space is the same object each time, of the role's, and seeded apart from the other agents'."""
+    name = team.metadata["name"]
+    assert str(team) == name == name.lower() == str(pz.env(team_id))
+    assert name.isidentifier()
+    assert team.unwrapped is team
+    assert team.render_mode is None
+    assert pz.parallel_env(team_id).batch.device == "cpu"  # where one replica is quicker
     assert team.max_num_agents == len(team.possible_agents)
     roles = [role for role, count in team.batch.counts.items() for _ in range(count)]
     for agent, role in zip(team.possible_agents, roles, strict=True):
@@ -224,16 +218,6 @@ def test_state_is_the_state(team: Any) -> None:
     assert team.state_space.sample() in team.state_space
     play(team, steps=1)
     assert (team.state() != state).any()
-
-
-def test_names(team: Any, team_id: str) -> None:
-    name = team.metadata["name"]
-    assert str(team) == name == str(pz.env(team_id))
-    assert name.isidentifier()
-    assert name == name.lower()
-    assert team.unwrapped is team
-    assert team.render_mode is None
-    assert pz.parallel_env(team_id).batch.device == "cpu"  # where one replica is quicker
 
 
 def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:

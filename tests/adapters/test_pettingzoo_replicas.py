@@ -11,8 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import TEAM_IDS, Place, address, assert_same_bits, assert_unchanged, moved, numpy_of
-from pettingzoo_tools import namespace_of, pz, spec_of
-from registered import limit_name
+from pettingzoo_tools import namespace_of, pz
 
 import gpu_envs
 from gpu_envs import ActionError, MultiAgentEnv
@@ -35,8 +34,6 @@ def test_pettingzoo_makes_them(team_id: str) -> None:
         env = pettingzoo.make(kind, name, max_cycles=5, device="cpu", precision="float64")
         assert env.unwrapped.max_cycles == 5
         assert env.unwrapped.batch.precision == "float64"
-        if callable(spec_of(team_id).max_episode_steps):
-            assert pettingzoo.make(kind, name, **{limit_name(spec_of(team_id)): 6}).unwrapped.max_cycles == 6
 
 
 def test_namespaces(team_id: str) -> None:
@@ -54,34 +51,32 @@ def test_namespaces(team_id: str) -> None:
         pz.no_such_env_v0  # noqa: B018
 
 
-def run_elsewhere(code: str) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+REGISTERED = f"""
+import dataclasses
+import gpu_envs
+import pettingzoo
+import gpu_envs.adapters.pettingzoo as pz
+import gpu_envs.adapters.pettingzoo.tag_continuous_v0 as tag
+from gpu_envs.adapters.pettingzoo import tag_grid_world_v0
+from gpu_envs.adapters.pettingzoo.tag_grid_world_v0 import parallel_env
+
+assert str(tag.env()) == "tag_continuous_v0"
+assert str(parallel_env()) == str(tag_grid_world_v0.raw_env()) == "tag_grid_world_v0"
+
+spec = dataclasses.replace(gpu_envs.spec({TEAM_IDS[0]!r}), id="MyOwn.Team-v3")
+gpu_envs.register(spec)
+assert pz.parallel_env("MyOwn.Team-v3").metadata["name"] == "my_own_team_v3"
+pz.publish()
+for kind in "aec", "parallel":
+    assert str(pettingzoo.make(kind, "gpu_envs/MyOwn.Team-v3")) == "my_own_team_v3"
+gpu_envs.register(dataclasses.replace(spec, id="Another-v0"))
+assert str(pz.another_v0.env()) == "another_v0"
+"""
 
 
-def test_import_statements() -> None:
-    run_elsewhere(
-        "import gpu_envs.adapters.pettingzoo.tag_continuous_v0 as tag\n"
-        "from gpu_envs.adapters.pettingzoo import tag_grid_world_v0\n"
-        "from gpu_envs.adapters.pettingzoo.tag_grid_world_v0 import parallel_env\n"
-        "assert str(tag.env()) == 'tag_continuous_v0'\n"
-        "assert str(parallel_env()) == str(tag_grid_world_v0.raw_env()) == 'tag_grid_world_v0'\n"
-    )
-
-
-def test_registered_later() -> None:
+def test_import_statements_and_what_is_registered_later() -> None:
     """An environment of the user's is found here as soon as it is asked for, and by PettingZoo once published."""
-    run_elsewhere(
-        "import dataclasses, gpu_envs, pettingzoo\n"
-        "import gpu_envs.adapters.pettingzoo as pz\n"
-        f"spec = dataclasses.replace(gpu_envs.spec({TEAM_IDS[0]!r}), id='MyOwn.Team-v3')\n"
-        "gpu_envs.register(spec)\n"
-        "assert pz.parallel_env('MyOwn.Team-v3').metadata['name'] == 'my_own_team_v3'\n"
-        "pz.publish()\n"
-        "for kind in 'aec', 'parallel':\n"
-        "    assert str(pettingzoo.make(kind, 'gpu_envs/MyOwn.Team-v3')) == 'my_own_team_v3'\n"
-        "gpu_envs.register(dataclasses.replace(spec, id='Another-v0'))\n"
-        "assert str(pz.another_v0.env()) == 'another_v0'\n"
-    )
+    subprocess.run([sys.executable, "-W", "error", "-c", REGISTERED], check=True, timeout=120)
 
 
 def make_vector(team_id: str, place: Place, **kwargs: Any) -> Any:
@@ -156,7 +151,7 @@ def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Map
 
 
 def test_vector_is_views(team_id: str, place: Place) -> None:
-    """The arrays of agents are the memory of the roles' arrays, and the same objects each step."""
+    """The arrays of agents are the memory of the roles' arrays, also of such as are given, and the same each step."""
     kwargs = {"copy": False} if place.output == "numpy" else {}
     if place == Place("cuda", "numpy"):
         pytest.skip("NumPy cannot view a device's memory")
@@ -171,36 +166,23 @@ def test_vector_is_views(team_id: str, place: Place) -> None:
         assert address(env.alive[agent]) == address(in_game[:, i])
         if place.output == "numpy":
             assert np.shares_memory(after[agent], memory[agent])
-
-
-def test_vector_writes_where_it_is_told(team_id: str, place: Place) -> None:
-    """``out`` passes through: results are views of it."""
-    env = make_vector(team_id, place)
-    env.reset(seed=0)
-    kind = Place("cpu", "numpy") if place.output == "numpy" else place
-    if place == Place("cuda", "numpy"):
-        pytest.skip("out is on the device")
-    out = {
-        role: moved(np.zeros(space.shape, np.float32), kind) for role, space in env.unwrapped.observation_spaces.items()
-    }
+    spaces = env.unwrapped.observation_spaces
+    out = {role: moved(np.zeros(space.shape, np.float32), place) for role, space in spaces.items()}
     observations, *_ = env.step(role_actions(env, place, 0), out=gpu_envs.Step(observations=out))
     for agent, column in columns_of(env, out).items():
         assert address(observations[agent]) == address(column)
     assert_same_bits(observations, columns_of(env, env.unwrapped.observe()))
 
 
-def test_role_actions_are_not_copied(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_vector(team_id, place)
-    env.reset(seed=0)
-    actions = role_actions(env, place, 0)
-    monkeypatch.setattr(env, "_stack", None)
-    env.step(actions)
-
-
-def test_stacking_stays_on_the_device(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents' actions are put together in their own library."""
-    env = make_vector(team_id, place)
-    env.reset(seed=0)
+def test_agents_actions_are_put_together(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their own library; NumPy's and lists do for any output, and actions of roles are taken as they are."""
+    env, other = make_vector(team_id, place), make_vector(team_id, place)
+    for one in (env, other):
+        one.reset(seed=0)
+    numpy = role_actions(env, Place("cpu", "numpy"), 0)
+    nested = {agent: column.tolist() for agent, column in columns_of(env, numpy).items()}
+    for by_agent in (columns_of(env, numpy), nested):
+        assert_same_bits(env.step(by_agent)[:4], other.step(numpy)[:4])
     actions = columns_of(env, role_actions(env, place, 0))
     given: list[Any] = []
     step = MultiAgentEnv.step
@@ -216,18 +198,8 @@ def test_stacking_stays_on_the_device(team_id: str, place: Place, monkeypatch: p
     half = len(given) // 2
     if place.output == "numpy":
         assert all(one is other for one, other in zip(given[:half], given[half:], strict=True))
-
-
-def test_actions_of_another_library(team_id: str, place: Place) -> None:
-    """NumPy's actions do for any output."""
-    numpy = Place("cpu", "numpy")
-    one, other = make_vector(team_id, place), make_vector(team_id, place)
-    for env in (one, other):
-        env.reset(seed=0)
-    actions = role_actions(one, numpy, 0)
-    assert_same_bits(one.step(columns_of(one, actions))[:4], other.step(actions)[:4])
-    nested = {agent: column.tolist() for agent, column in columns_of(one, actions).items()}
-    assert_same_bits(one.step(nested)[:4], other.step(actions)[:4])
+    monkeypatch.setattr(env, "_stack", None)
+    env.step(role_actions(env, place, 0))
 
 
 def test_vector_spaces(team_id: str) -> None:

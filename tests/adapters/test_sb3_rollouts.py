@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, numpy_of
+from harness import assert_same_bits
 
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Keeper, Recorder, clock, vec  # noqa: E402
+from sb3_tools import Keeper, Recorder, clock, parameters_of, vec  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 
 from gpu_envs.adapters import sb3  # noqa: E402
@@ -22,10 +22,6 @@ EPS = 2.0**-24
 """A rounding to float32."""
 
 PPOS = [pytest.param(stable.PPO, id="stock"), pytest.param(sb3.PPO, id="ours")]
-
-
-def parameters_of(model: Any) -> list[np.ndarray]:
-    return [numpy_of(parameter.detach()) for parameter in model.policy.parameters()]
 
 
 # --- on-policy ---

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, numpy_of
+from harness import assert_same_bits
 
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Recorder, actions_for, single_envs, vec  # noqa: E402
+from sb3_tools import Recorder, actions_for, parameters_of, single_envs, vec  # noqa: E402
 from stable_baselines3.common import callbacks, vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 
@@ -26,10 +26,6 @@ def ppo(venv: Any, **kwargs: Any) -> Any:
     """A small model."""
     settings: dict[str, Any] = {"n_steps": 16, "batch_size": 32, "n_epochs": 2, "device": "cpu", "seed": 0} | kwargs
     return sb3.PPO("MlpPolicy", venv, **settings)
-
-
-def parameters_of(model: Any) -> list[np.ndarray]:
-    return [numpy_of(parameter.detach()) for parameter in model.policy.parameters()]
 
 
 # --- VecMonitor ---

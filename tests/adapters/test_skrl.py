@@ -74,19 +74,6 @@ def test_contract(env_id: str, device: str) -> None:
     plain.close()
 
 
-def test_actions_keep_their_place(device: str) -> None:
-    """Neither a copy that is no copy of theirs, nor one that is not contiguous, is misread."""
-    wrappers = [skrl.Wrapper("CartPole-v1", 6, device=device, seed=2) for _ in range(3)]
-    for wrapper in wrappers:
-        wrapper.reset()
-    for actions in actions_for("CartPole-v1", wrappers[0], 5):
-        spaced = torch.zeros(6, 2, dtype=torch.int64, device=device)
-        spaced[:, 0] = actions[:, 0]
-        steps = [w.step(a)[:4] for w, a in zip(wrappers, (actions, spaced[:, :1], actions.int()), strict=True)]
-        assert_same_bits(steps[1], steps[0])
-        assert_same_bits(steps[2], steps[0])
-
-
 def test_actions_count_from_zero(device: str, make: Make) -> None:
     """As skrl's policies give them; those of its random exploration are drawn from the space it is shown."""
     given = make("CartPole-v1", 6, device=device, output="torch", autoreset_mode="SameStep")
@@ -111,9 +98,7 @@ def test_actions_count_from_zero(device: str, make: Make) -> None:
 
 
 def test_seeds(device: str) -> None:
-    """Its own, or skrl's."""
-    expected = plain_of("CartPole-v1", skrl.Wrapper("CartPole-v1", 3, device=device)).reset(seed=9)[0].clone()
-    assert_same_bits(skrl.Wrapper("CartPole-v1", 3, device=device, seed=9).reset()[0], expected)
+    """Where it is given none, skrl's."""
     before = config.torch.key
     try:
         config.torch.key = 9  # what skrl.utils.set_seed does among others

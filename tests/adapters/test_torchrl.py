@@ -66,6 +66,8 @@ def test_specs_say_what_the_spaces_say(env_id: str, device: str) -> None:
     assert env.batch_size == (3,)
     assert str(env.device) == raw.device
     roles = raw.roles if isinstance(raw, gpu_envs.MultiAgentEnv) else [None]
+    assert [(role, len(names)) for role, names in env.group_map.items()] == [(r, raw.counts[r]) for r in roles if r]
+    assert [name for names in env.group_map.values() for name in names] == getattr(raw, "possible_agents", [])
     for role in roles:
         at = functools.partial(key_of, role)
         lead = (3, raw.counts[role]) if role else (3,)
@@ -101,30 +103,16 @@ def test_specs_say_what_the_spaces_say(env_id: str, device: str) -> None:
             assert env.full_action_spec_unbatched[at("action")].shape == action.shape[1:]
 
 
-@pytest.mark.parametrize("env_id", TEAM_IDS)
-def test_groups_are_roles(env_id: str) -> None:
-    env = made(env_id, 2, "cpu")
-    raw: Any = env.env
-    assert [name for names in env.group_map.values() for name in names] == raw.possible_agents
-    assert [(role, len(names)) for role, names in env.group_map.items()] == list(raw.counts.items())
-    assert sorted(env.reward_keys) == sorted((role, "reward") for role in raw.roles)
-    assert made("CartPole-v1", 2, "cpu").group_map == {}
-
-
-def test_the_default_dtype_does_not_matter() -> None:
+def test_types_are_told_whatever_the_default_is() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         check_env_specs(made("CartPole-v1", 2, "cpu"))
         check_env_specs(made("TagContinuous-v0", 2, "cpu"))
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_float64_is_told() -> None:
     env = made("Pendulum-v1", 2, "cpu", precision="float64")
     assert env.reward_spec.dtype == torch.float64
     check_env_specs(env)
-    assert env.rollout(2)["next", "reward"].dtype == torch.float64
 
 
 # --- actions ---
@@ -228,12 +216,8 @@ def test_it_stays_on_its_device() -> None:
 def test_closing() -> None:
     env = made("CartPole-v1", 2, "cpu", seed=0)
     assert not env.is_closed
-    now = env.rand_action(env.reset())
     env.close()
     assert env.is_closed
-    assert env.env.closed
-    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
-        env.step(now)
     with pytest.raises(RuntimeError, match="closed already"):
         env.close()
     env.close(raise_if_closed=False)

@@ -15,15 +15,10 @@ from gpu_envs.errors import CompileError
 
 SOURCE = 'extern "C" __global__ void kernel_answer(int* out) { *out = ANSWER; }'
 
-pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
-    return folder
+pytestmark = [
+    pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing()),
+    pytest.mark.usefixtures("cache"),
+]
 
 
 def made(number: int = 1, architecture: str = "sm_90a") -> bytes:

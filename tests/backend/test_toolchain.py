@@ -27,14 +27,6 @@ SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { retur
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
-    return folder
-
-
-@pytest.fixture
 def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH with nothing on it, and no CXX."""
     folder = tmp_path / "bin"

@@ -86,24 +86,6 @@ OBSERVE = {
 
 ALLOW = "mask[1] = may_walk(s, 1); mask[2] = may_walk(s, 2); mask[3] = !s.dug[s.cell];"
 
-FILE = """
-import numpy as np
-from gymnasium.spaces import Box, Discrete
-from pathlib import Path
-from gpu_envs import EnvSpec, Field, Param
-
-CORRIDOR = EnvSpec(
-    id="{id}",
-    header=Path(__file__).with_name("{header}"),
-    state={{"cell": Field("int"), "steps": Field("int"), "wrong": Field("int"), "dug": Field("bool", {cells})}},
-    params={{"prize": Param(1.0, "for a cell that is dug")}},
-    observation=Box(-1, {cells}, (2,), np.float32),
-    action=Discrete(4),
-    action_mask=True,
-    max_episode_steps={limit},
-)
-"""
-
 
 def header(shown: str, acted: str, *, masked: bool) -> str:
     """The rules in C++."""
@@ -143,9 +125,14 @@ def corridor(folder: Path, shown: str = "position", acted: str = "one", *, maske
 
 def write_file(folder: Path, id: str) -> Path:
     """Writes a Python file with a spec named ``CORRIDOR``, and its header."""
-    (folder / f"{id}.cuh").write_text(header("position", "one", masked=True))
     path = folder / "my_corridor.py"
-    path.write_text(FILE.format(id=id, header=f"{id}.cuh", cells=CELLS, limit=LIMIT))
+    lines = [
+        "import dataclasses",
+        "from pathlib import Path",
+        "from corridors import corridor",
+        f"CORRIDOR = dataclasses.replace(corridor(Path(__file__).parent, masked=True), id={id!r})",
+    ]
+    path.write_text("\n".join(lines))
     return path
 
 

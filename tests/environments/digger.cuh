@@ -40,3 +40,14 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     }
     return {reward, (action == LEAVE && s.row == 0) || s.fuel <= 0};
 }
+
+FN void paint(const State& s, const Params& p, Elements<u8> image) {
+    for (int row = 0; row < p.rock.size(0); ++row) {
+        for (int column = 0; column < p.rock.size(1); ++column) {
+            const int cell = row * p.rock.size(1) + column;
+            image[3 * cell]     = p.rock(row, column) ? 255 : u8(100 * s.dug[cell]);
+            image[3 * cell + 1] = row == s.row && column == s.column ? 200 : 0;
+            image[3 * cell + 2] = u8(s.noise);
+        }
+    }
+}

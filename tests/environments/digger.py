@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from gpu_envs import EnvSpec, Field, Param, Table, VectorEnv
-from gpu_envs.backend.arrays import to_numpy
+from gpu_envs import EnvSpec, Field, Param, Table
 
 ROCK = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]], bool)
 HIGH, WIDE = ROCK.shape
@@ -32,58 +31,28 @@ FN void allow(const State& s, const Params& p, Mask& mask) {
 """
 
 _FLOATS = """
-FN void observe(const State& s, const Params&, Observation& observation) {
     observation[0] = float(s.row);
     observation[1] = float(s.column);
     observation[2] = float(s.fuel);
     observation[3] = s.lamp ? 1.0f : 0.0f;
-}
 """
 
-_PAINT = """
-FN void paint(const State& s, const Params& p, Elements<u8> image) {
-    for (int row = 0; row < p.rock.size(0); ++row) {
-        for (int column = 0; column < p.rock.size(1); ++column) {
-            const int cell = row * p.rock.size(1) + column;
-            image[3 * cell]     = p.rock(row, column) ? 255 : u8(100 * s.dug[cell]);
-            image[3 * cell + 1] = row == s.row && column == s.column ? 200 : 0;
-            image[3 * cell + 2] = u8(s.noise);
-        }
-    }
-}
-"""
-
-_IMAGE = (
-    _PAINT
-    + """
-FN void observe(const State& s, const Params& p, Observation& observation) { paint(s, p, observation); }
-"""
-)
-
-_DICT = (
-    _PAINT
-    + """
-FN void observe(const State& s, const Params& p, Observation& observation) {
+_DICT = """
     observation.place[0] = float(s.row);
     observation.place[1] = float(s.column);
     observation.fuel[0]  = float(s.fuel);
     for (int k = 0; k < 3; ++k) observation.bag[k] = s.bag[k];
     paint(s, p, observation.image);
-}
-"""
-)
-
-_LONG = """
-FN void observe(const State& s, const Params&, Observation& observation) {
-    for (int k = 0; k < 300; ++k) observation[k] = float(s.fuel) * float(k);
-}
 """
 
 IMAGE = spaces.Box(0, 255, (HIGH, WIDE, 3), np.uint8)
 SPACES: dict[str, tuple[str, spaces.Space[Any]]] = {
     "floats": (_FLOATS, spaces.Box(-100, 100, (4,), np.float32)),
-    "image": (_IMAGE, IMAGE),
-    "long": (_LONG, spaces.Box(-np.inf, np.inf, (300,), np.float32)),
+    "image": ("paint(s, p, observation);", IMAGE),
+    "long": (
+        "for (int k = 0; k < 300; ++k) observation[k] = float(s.fuel) * float(k);",
+        spaces.Box(-np.inf, np.inf, (300,), np.float32),
+    ),
     "dict": (
         _DICT,
         spaces.Dict(
@@ -108,7 +77,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def digger(kind: str, *, masked: bool = False) -> EnvSpec:
     """The spec of a mine in which this is seen; masked: with what is possible."""
-    observe, space = SPACES[kind]
+    seen, space = SPACES[kind]
+    observe = f"FN void observe(const State& s, const Params& p, Observation& observation) {{ {seen} }}\n"
     header = Path(_folder().name) / f"digger_{kind}_{masked}.cuh"
     header.write_text(Path(__file__).with_name("digger.cuh").read_text() + observe + (_ALLOW if masked else ""))
     return dataclasses.replace(
@@ -198,11 +168,6 @@ def possible(state: Mapping[str, np.ndarray]) -> np.ndarray:
     mask[:, LEAVE] = state["row"] == 0
     mask[state["noise"] == 13] = 0
     return mask
-
-
-def state_of(env: VectorEnv) -> State:
-    """A copy of the state, in NumPy."""
-    return {name: np.array(to_numpy(values)) for name, values in env.state.items()}
 
 
 def actions_of(replicas: int, *steps: int, seed: int = 0) -> np.ndarray:

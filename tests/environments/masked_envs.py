@@ -1,17 +1,13 @@
 """Small environments for tests of training: with action masks, and with observations that are no flat rows of reals."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, TeamSpec
 from gpu_envs.pictures import Drawing, Params, Picture, State, disc
-from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role
@@ -147,16 +143,7 @@ def specs(folder: Path) -> list[Spec]:
         TeamSpec(
             id="MaskedTeam-v0", header=header("team", _TEAM), params={}, max_episode_steps=20, action_mask=True,
             roles=(Role("walker", 2, places, pairs), Role("hiker", 1, places, pairs)),
-            state={"place": Field("int"), "forbidden": Field("int")},
+            state=_STATE,
             drawing=Drawing(_draw, size=(100, 20), frames_a_second=10),
         ),
     ]  # fmt: skip
-
-
-@contextlib.contextmanager
-def registered(folder: Path) -> Iterator[None]:
-    """Within it they are known by their ids."""
-    with pytest.MonkeyPatch.context() as patch:
-        for spec in specs(folder):
-            patch.setitem(registry.SPECS, spec.id, spec)
-        yield

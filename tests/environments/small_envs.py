@@ -41,18 +41,22 @@ CHASE = {
 """A hunter and their prey on a line: who is near the hunter goes out."""
 
 
+def written(folder: Path, name: str, first: str, heads: Mapping[str, str], bodies: Mapping[str, str]) -> Path:
+    """The header of an environment, with these functions in it."""
+    header = folder / f"{name.partition('-')[0].lower()}.cuh"
+    functions = (f"{head} {{\n    {bodies[rule]}\n}}\n" for rule, head in heads.items())
+    header.write_text(first + "".join(functions) + bodies.get("further", ""))
+    return header
+
+
 def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None = None, **bodies: str) -> Any:
     """The spec of a walk some of whose rules are others."""
-    body = WALK | bodies
-    header = folder / f"{name.partition('-')[0].lower()}.cuh"
-    header.write_text(
-        "FN void reset(State& s, const Params& p, Random& random) {\n"
-        f"    {body['reset']}\n}}\n"
-        "FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {\n"
-        f"    {body['step']}\n}}\n"
-        "FN void observe(const State& s, const Params& p, Observation& observation) {\n"
-        f"    {body['observe']}\n}}\n" + body.get("further", "")
-    )
+    heads = {
+        "reset": "FN void reset(State& s, const Params& p, Random& random)",
+        "step": "FN Outcome step(State& s, const Params& p, const Action& action, Random& random)",
+        "observe": "FN void observe(const State& s, const Params& p, Observation& observation)",
+    }
+    header = written(folder, name, "", heads, WALK | bodies)
     settings: dict[str, Any] = {
         "state": ("x", "pace"),
         "params": {},
@@ -65,17 +69,13 @@ def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None 
 
 def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | None = None, **bodies: str) -> Any:
     """The spec of a chase some of whose rules are others."""
-    body = CHASE | bodies
-    header = folder / f"{name.partition('-')[0].lower()}.cuh"
-    header.write_text(
-        "FN real fabs_of(real x) { return x < 0 ? -x : x; }\n"
-        f"FN void reset(World& w, const Params& p, Team& team) {{\n    {body['reset']}\n}}\n"
-        "FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {\n"
-        f"    {body['step']}\n}}\n"
-        f"FN void look(World& w, const Params& p, Team& team) {{\n    {body['look']}\n}}\n"
-        "FN void observe(const World& w, const Params& p, int i, const Row& row) {\n"
-        f"    {body['observe']}\n}}\n" + body.get("further", "")
-    )
+    heads = {
+        "reset": "FN void reset(World& w, const Params& p, Team& team)",
+        "step": "FN void step(World& w, const Params& p, Team& team, const TeamActions& actions)",
+        "look": "FN void look(World& w, const Params& p, Team& team)",
+        "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
+    }
+    header = written(folder, name, "FN real fabs_of(real x) { return x < 0 ? -x : x; }\n", heads, CHASE | bodies)
     seen = spaces.Box(0, 10, (2,), np.float32)
     settings: dict[str, Any] = {
         "roles": (

@@ -36,15 +36,6 @@ def test_compiles(env_id: str, architecture: str, mode: str) -> None:
         check(program, architecture, "float32")
 
 
-def test_copies_of_rows_compile() -> None:
-    check(row_copies.program(14), "sm_90a", "float32")
-
-
-@pytest.mark.parametrize(("real", "precision"), [("float", "float32"), ("double", "float64")])
-def test_what_stands_between_the_steps_of_a_team_compiles(real: str, precision: str) -> None:
-    check(rollouts.program(3, real), "sm_90a", precision)
-
-
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("env_id", ALIKE)
 def test_particles_compile(env_id: str, continuous: bool) -> None:
@@ -58,12 +49,14 @@ def in_turn(*kinds: Any) -> pytest.MarkDecorator:
 
 
 @pytest.mark.fast_cases(2)
-@in_turn(("float32", True), ("float64", False), ("float64", True))
-def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool]) -> None:
-    """And in float64 with those that all share."""
-    precision, per_replica = kind
+@in_turn(("NextStep", "float32", True), ("SameStep", "float64", False), ("Disabled", "float64", True))
+def test_compiles_with_parameters_per_replica_and_without_statistics(env_id: str, kind: tuple[str, str, bool]) -> None:
+    """And in float64 with parameters that all share."""
+    mode, precision, per_replica = kind
     for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
         check(program, "sm_90a", precision)
+    for program in programs(env_id, mode, "float32", statistics=False):
+        check(program, "sm_90", "float32")
 
 
 def drawn_params(env_id: str) -> dict[str, Distribution]:
@@ -78,14 +71,11 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
 @pytest.mark.fast_cases(2)
 @in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
 def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
-    for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
+    """Observed or not."""
+    drawn = drawn_params(env_id)
+    for program in programs(env_id, *kind, drawn=drawn):
         check(program, "sm_90a", kind[1])
-
-
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
-    drawn = dict(list(drawn_params(env_id).items())[:1])
+    drawn = dict(list(drawn.items())[:1])
     for program in programs(gpu_envs.spec(env_id).observing(tuple(drawn)), "NextStep", "float32", drawn=drawn):
         check(program, "sm_90a", "float32")
 
@@ -130,16 +120,13 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
     assert found == set(HOOKS)
 
 
-@pytest.mark.fast_cases(2)
-@in_turn(*AUTORESET_MODES)
-def test_compiles_without_statistics(env_id: str, kind: str) -> None:
-    for program in programs(env_id, kind, "float32", statistics=False):
-        check(program, "sm_90", "float32")
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_painter_compiles(architecture: str) -> None:
+def test_programs_without_rules_compile(architecture: str) -> None:
+    """The painter, what copies rows, and what stands between the steps of a team."""
     check(paint_program(), architecture, "float32")
+    check(row_copies.program(14), architecture, "float32")
+    check(rollouts.program(3, "float"), architecture, "float32")
+    check(rollouts.program(3, "double"), architecture, "float64")
 
 
 def test_the_painter_rounds_as_the_host_does() -> None:

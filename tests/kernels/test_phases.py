@@ -13,13 +13,9 @@ from gpu_envs.testing.report import FailedError
 
 
 @pytest.mark.slow
-def test_good_ones_pass() -> None:
+def test_good_ones_pass(tmp_path: Path) -> None:
     """As do all that are registered, which are checked whole."""
     assert wrong(builds.phases, CARRIERS) == ""
-
-
-@pytest.mark.slow
-def test_counting_and_gathering_pass(tmp_path: Path) -> None:
     step = """FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; if (i == 0) { w.least = 99; w.first = 0; } }
     FOR_EACH_AGENT(i, AGENTS) { add(w.hits[i / 2], 1); lower(w.least, i); w.first = 1; }
     gather(team, w.near, AGENTS, AGENTS, [&](int i) { return w.hits[i] > 0; }, [&](int k, int i) { w.listed[k] = i; });

@@ -19,7 +19,6 @@ from harness import (
     moved,
     on_host,
 )
-from random_words import philox
 from registered import (
     CONTINUOUS,
     GRID,
@@ -34,16 +33,15 @@ from registered import (
     assert_refused,
     draw,
     each,
-    far,
     made,
     needs_cuda,
     numpy_by_role,
     over,
     placed,
     progress,
-    still,
     take,
 )
+from small_kernels import philox
 
 import gpu_envs
 from gpu_envs import ActionError
@@ -104,18 +102,6 @@ def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, plac
     assert_same_bits(found, stepped(single, actions, place))
     assert_same_bits(progress(many), progress(single))
     assert_same_bits(on_host(many.observe()), on_host(single.observe()))
-
-
-def test_restarts_that_are_due_come_first(make: Make, variant: Variant, place: Place) -> None:
-    """In NextStep mode a rollout begins with them, so that it counts real steps alone."""
-    results = []
-    for mode in ("NextStep", "SameStep"):
-        env = made(make, variant, COUNT, place, autoreset_mode=mode, max_episode_steps=3)
-        env.reset(seed=8, options=far(env))
-        assert [over(take(env, still(env), place)).all() for _ in range(3)] == [False, False, True]
-        rolled = env.rollout(STEPS, block(env, draw(env, STEPS), place), per_step=True)
-        results.append((given(env, rolled), progress(env)))
-    assert_all_same(results)
 
 
 @each_one

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from carriers import CARRIERS
-from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, Fields, corridor, possible, seen, write_file
+from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, corridor, possible, seen, write_file
 from gymnasium.spaces import Box, Dict, Discrete
-from harness import DEVICES, assert_same_bits, numpy_of
+from harness import DEVICES, assert_same_bits, numpy_of, on_host
 from players import Player, Sb3, Skrl, TorchRl
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
@@ -46,16 +46,6 @@ def made(request: pytest.FixtureRequest, folder: Path) -> Made:
     return make
 
 
-def fields_of(env: Any) -> Fields:
-    """A copy of the state."""
-    return {name: numpy_of(array) for name, array in env.state.items()}
-
-
-def by_key(value: Any) -> Any:
-    """Arrays in NumPy, a dict of them with its keys."""
-    return {key: numpy_of(part) for key, part in value.items()} if hasattr(value, "items") else numpy_of(value)
-
-
 def drawn(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None) -> np.ndarray:
     """Random actions, among the possible ones where these are given."""
     if isinstance(space, Box):
@@ -81,17 +71,17 @@ class TestStableBaselines3:
         assert venv.observation_space == SPACES[shown]
         first = venv.reset()
         assert_same_bits(first, plain.reset(seed=3)[0])
-        assert_same_bits(first, seen(shown, fields_of(venv.env)))
+        assert_same_bits(first, seen(shown, on_host(venv.env.state)))
         kept, rng, ends = copy.deepcopy(first), np.random.default_rng(0), 0
         for _ in range(STEPS):
             actions = drawn(venv.action_space, rng)
             observations, rewards, dones, infos = venv.step(actions)
             _, paid, terminations, truncations, described = plain.step(actions)
-            assert_same_bits(observations, seen(shown, fields_of(venv.env)))
+            assert_same_bits(observations, seen(shown, on_host(venv.env.state)))
             assert_same_bits(rewards, paid)
             assert_same_bits(dones, terminations | truncations)
             for i in np.flatnonzero(dones):
-                last = by_key(described["final_obs"])
+                last = on_host(described["final_obs"])
                 row = {key: part[i] for key, part in last.items()} if isinstance(last, dict) else last[i]
                 assert_same_bits(infos[i]["terminal_observation"], row)
                 ends += 1
@@ -123,7 +113,7 @@ class TestStableBaselines3:
         rng = np.random.default_rng(0)
         for _ in range(STEPS):
             masks = np.stack(venv.env_method("action_masks"))
-            assert_same_bits(masks, possible(fields_of(venv.env)))
+            assert_same_bits(masks, possible(on_host(venv.env.state)))
             assert_same_bits(venv.action_masks(), masks)
             assert_same_bits(venv.env_method("action_masks", indices=[4, -1]), list(masks[[4, -1]]))
             assert_same_bits(venv.get_attr("action_masks", 2)[0](), masks[2])
@@ -201,7 +191,7 @@ class TestTorchRL:
         keys = tuple(space) if isinstance(space, Dict) else ("observation",)
         now, kept = env.reset(), []
         for _ in range(STEPS):
-            state = seen(shown, fields_of(env.env))
+            state = seen(shown, on_host(env.env.state))
             expected = state if isinstance(state, dict) else {"observation": state}
             assert_same_bits({key: now[key] for key in keys}, expected)
             kept.append(({key: now[key] for key in keys}, expected))
@@ -221,7 +211,7 @@ class TestTorchRL:
         now, wrong, ends = env.reset(), 0, 0
         for _ in range(STEPS):
             assert now["action_mask"].dtype is torch.bool
-            assert_same_bits(now["action_mask"], possible(fields_of(base.env)))
+            assert_same_bits(now["action_mask"], possible(on_host(base.env.state)))
             stepped, now = env.step_and_maybe_reset(env.rand_action(now))
             wrong += int((stepped["next", "reward"] < 0).sum())
             ends += int(stepped["next", "done"].sum())
@@ -292,8 +282,8 @@ class TestSkrl:
         observations, rng = wrapper.reset()[0], np.random.default_rng(0)
         for _ in range(STEPS):
             assert observations.dtype is torch.float32
-            apart = by_key(unflatten_tensorized_space(SPACES[shown], observations))
-            expected = seen(shown, fields_of(wrapper.env if hasattr(wrapper, "env") else wrapper._env))  # noqa: SLF001 - skrl's name for what it wraps
+            apart = on_host(unflatten_tensorized_space(SPACES[shown], observations))
+            expected = seen(shown, on_host((wrapper.env if hasattr(wrapper, "env") else wrapper._env).state))  # noqa: SLF001 - skrl's name for what it wraps
             parts = expected if isinstance(expected, dict) else {"": expected}
             assert_same_bits(
                 apart if isinstance(apart, dict) else {"": apart},
@@ -315,7 +305,7 @@ class TestRslRl:
         rng, kept = np.random.default_rng(0), []
         now = venv.get_observations()
         for _ in range(STEPS):
-            expected = seen("floats", fields_of(venv.env))
+            expected = seen("floats", on_host(venv.env.state))
             assert set(now.keys()) == set(expected)
             kept.append((now, expected))
             now = venv.step(torch.from_numpy(drawn(ACTIONS["real"], rng)).to(venv.device))[0]
@@ -349,7 +339,7 @@ class TestWrappers:
             frames = numpy_of(stacks)
             assert frames.dtype == space.dtype
             assert frames.shape == (COUNT, 3, *(space.shape or ()))
-            state = fields_of(inner)
+            state = on_host(inner.state)
             assert_same_bits(frames[:, -1], seen(shown, state))
             assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
             if before is not None:
@@ -368,7 +358,7 @@ class TestWrappers:
         mask = torch.full((COUNT, 4), 7, dtype=torch.int8, device=observations.device)
         infos = env.step(np.zeros(COUNT, int), out=Step(action_mask=mask))[4]
         assert infos["action_mask"] is mask
-        assert_same_bits(mask.bool(), possible(fields_of(inner)))
+        assert_same_bits(mask.bool(), possible(on_host(inner.state)))
 
     @pytest.mark.parametrize("shown", ["everything", "image", "counts"])
     def test_refusals(self, shown: str, made: Made) -> None:

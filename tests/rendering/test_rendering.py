@@ -19,7 +19,7 @@ from harness import (
     numpy_of,
     on_host,
 )
-from pictures_seen import actions_for, all_of, assert_alike, drawing_of, nothing
+from pictures_seen import actions_for, assert_alike, drawing_of, nothing
 
 import gpu_envs
 from gpu_envs.envs import ALL, PARTICLES
@@ -97,7 +97,7 @@ def test_every_output_is_drawn_alike(any_id: str, place: Place, precision: str) 
     for options in ({"device": "cpu"}, kwargs):
         env = gpu_envs.make(any_id, 2, render_mode="rgb_array", **options)
         env.reset(seed=5)
-        frames.append(all_of(env.render()).astype(int))
+        frames.append(np.asarray(env.render()).astype(int))
         env.close()
     assert np.abs(frames[0] - frames[1]).max() <= (0 if precision == "float32" else 3)
 
@@ -130,7 +130,7 @@ def test_each_replica_s_own_parameters_are_drawn(any_id: str) -> None:
     env = gpu_envs.make(any_id, 3, device="cpu", render_mode="rgb_array", **own)
     env.reset(seed=[3, 3, 3])
     frames = env.render()
-    together = all_of(frames)
+    together = np.asarray(frames)
     for i in range(3):
         alone = gpu_envs.make(
             any_id, 1, device="cpu", render_mode="rgb_array", **{name: values[i] for name, values in own.items()}
@@ -215,14 +215,14 @@ def test_a_frame_is_of_the_time_of_the_call(any_id: str, device: str) -> None:
     env = gpu_envs.make(any_id, 2, device=device, render_mode="rgb_array")
     env.reset(seed=0)
     kept = [env.render()]
-    seen = [all_of(kept[0])]
+    seen = [np.asarray(kept[0])]
     for action in actions:
         env.step(action)
         kept.append(env.render())
-        seen.append(all_of(kept[-1]))
+        seen.append(np.asarray(kept[-1]))
     env.reset(seed=99)
     for frames, then in zip(kept, seen, strict=True):
-        assert_same_bits(all_of(frames), then)
+        assert_same_bits(np.asarray(frames), then)
     assert not np.array_equal(seen[0], seen[-1])
     env.close()
     assert_alike(kept[3][1], seen[3][1])  # even of one that is closed
@@ -232,14 +232,14 @@ def test_frames_keep_the_parameters_of_their_time() -> None:
     env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array", length=[0.5, 0.6])
     env.reset(seed=0)
     frames = env.render()
-    before = all_of(frames)
+    before = np.asarray(frames)
     env.params["length"][:] = 2.0  # the live array
-    assert_same_bits(all_of(frames), before)
+    assert_same_bits(np.asarray(frames), before)
     env.set_attr("length", [2.0, 2.5])
-    assert_same_bits(all_of(frames), before)
+    assert_same_bits(np.asarray(frames), before)
     for length in (1.0, [0.1, 0.9]):
         env.set_attr("length", length)
-        after = all_of(env.render())
+        after = np.asarray(env.render())
         assert all((after[i] != before[i]).any() for i in range(2))
         before = after
     env.close()

@@ -16,7 +16,7 @@ from harness import (
     assert_same_bits,
     numpy_of,
 )
-from pictures_seen import actions_for, all_of, assert_alike, drawing_of
+from pictures_seen import actions_for, assert_alike, drawing_of
 
 import gpu_envs
 from gpu_envs.pictures import Picture
@@ -75,10 +75,10 @@ def test_frames_are_a_sequence() -> None:
         (frames[5], everything[5]),
         (frames[-2], everything[-2]),
         (frames[np.int64(7)], everything[7]),
-        (all_of(frames[3:6]), everything[3:6]),
-        (all_of(frames[::-50]), everything[::-50]),
-        (all_of(frames[-3:]), everything[-3:]),
-        (all_of(frames[10:100][20:25]), everything[30:35]),
+        (np.asarray(frames[3:6]), everything[3:6]),
+        (np.asarray(frames[::-50]), everything[::-50]),
+        (np.asarray(frames[-3:]), everything[-3:]),
+        (np.asarray(frames[10:100][20:25]), everything[30:35]),
         (frames[10:100][-1], everything[99]),
         (np.stack(list(frames)), everything),
         (np.stack(list(reversed(frames[:4]))), everything[3::-1]),
@@ -86,7 +86,7 @@ def test_frames_are_a_sequence() -> None:
         assert_alike(got, expected)
     assert len(frames[500:]) == 0
     assert list(frames[500:]) == []
-    assert all_of(frames[500:]).shape == (0, 500, 500, 3)
+    assert np.asarray(frames[500:]).shape == (0, 500, 500, 3)
     assert np.asarray(frames[:2], np.float32).dtype == np.float32
     assert repr(frames[3:9]) == "Frames(6 of 500 x 500 pixels)"
     for index in (130, -131, 10**9):
@@ -239,7 +239,7 @@ def test_copies_keep_the_mode(any_id: str, mode: str | None, copied: Callable[[A
     assert twin.render_mode == mode
     assert twin.metadata == env.metadata
     if mode in ("rgb_array", "tiled"):
-        assert_same_bits(all_of(twin.render()), all_of(env.render()))
+        assert_same_bits(np.asarray(twin.render()), np.asarray(env.render()))
     env.close()
     twin.close()
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Tab
+from browser import Open, Tab, frame, middle_of, set_to, text
 from custom import place as place_of
 from harness import IDS, MODES, TEAM_IDS, assert_same_bits, numpy_of
-from replay_pages import Open, frame, middle_of, set_to, text
 from small_envs import walk
 
 import gpu_envs

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser, Tab
+from browser import STILL, Browser, Open, Tab, frame, middle_of, set_to, text
 from harness import IDS, TEAM_IDS
-from replay_pages import STILL, Open, frame, middle_of, set_to, text
 
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, same

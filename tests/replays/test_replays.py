@@ -2,8 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -231,21 +232,26 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Small runs, trained for a moment."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Small runs, trained for a moment when they are first asked for."""
     torch = pytest.importorskip("torch")
-    from trainers import GRID, TrainedRuns, small
+    from trainers import GRID, small
 
     from gpu_envs.training import train
 
-    def train_one(env: str, folder: str) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+
+    @functools.cache
+    def trained(env: str) -> Path:
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         params = {"params": {"max_episode_steps": 20, "grid_length": 3}} if env == GRID else {}
-        train(small("cpu", env, total_steps=8 * 16 * 12, run_dir=folder, fused=False, **params), progress=False)
+        run = small("cpu", env, total_steps=8 * 16 * 12, run_dir=str(folder / env), fused=False, **params)
+        train(run, progress=False)
         torch.set_num_threads(before)
+        return folder / env
 
-    return TrainedRuns(tmp_path_factory.mktemp("runs"), train_one)
+    return trained
 
 
 @pytest.mark.fast_cases(2)
@@ -253,13 +259,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])
 def test_a_run_plays_as_it_is_evaluated(
-    env: str, greedy: bool, seed: int | None, runs: Mapping[str, Path], device: str
+    env: str, greedy: bool, seed: int | None, runs: Callable[[str], Path], device: str
 ) -> None:
     """The first episodes are the same, and so are their returns."""
     from gpu_envs.training import evaluate
 
-    replay = record(runs[env], replicas=6, greedy=greedy, seed=seed, device=device)
-    found = evaluate(runs[env], episodes=6, greedy=greedy, seed=seed, device=device)
+    replay = record(runs(env), replicas=6, greedy=greedy, seed=seed, device=device)
+    found = evaluate(runs(env), episodes=6, greedy=greedy, seed=seed, device=device)
     assert list(replay.agents) == list(found)
     for role, returns in replay.returns().items():
         assert len(returns) == 6
@@ -276,19 +282,19 @@ def test_a_run_plays_as_it_is_evaluated(
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_what_a_run_reached_is_what_it_logged(runs: Mapping[str, Path]) -> None:
+def test_what_a_run_reached_is_what_it_logged(runs: Callable[[str], Path]) -> None:
     for env, roles in (("CartPole-v1", [""]), ("TagContinuous-v0", ["tagger/", "runner/"])):
-        header, *_, last = (runs[env] / "log.csv").read_text().splitlines()
+        header, *_, last = (runs(env) / "log.csv").read_text().splitlines()
         logged = dict(zip(header.split(","), last.split(","), strict=True))
-        fact = record(runs[env], replicas=1, steps=1, device="cpu").facts["Return in training"]
+        fact = record(runs(env), replicas=1, steps=1, device="cpu").facts["Return in training"]
         values = [f"{float(logged[f'{role}return']):.6g}" for role in roles]
         names = ["tagger ", "runner "] if len(roles) > 1 else [""]
         assert fact == ", ".join(name + value for name, value in zip(names, values, strict=True))
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_others_may_take_part(runs: Mapping[str, Path], device: str) -> None:
-    run = runs["TagGridWorld-v0"]
+def test_others_may_take_part(runs: Callable[[str], Path], device: str) -> None:
+    run = runs("TagGridWorld-v0")
     own = record(run, replicas=3, device=device, steps=15)
     with_random = record(run, replicas=3, device=device, policies={"runner": "random"}, steps=15)
     assert with_random.facts["Policies"] == "runner: random"
@@ -309,18 +315,18 @@ def test_others_may_take_part(runs: Mapping[str, Path], device: str) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_in_another_world(runs: Mapping[str, Path], device: str) -> None:
-    replay = record(runs["CartPole-v1"], replicas=2, steps=4, params={"length": 0.9}, device=device)
+def test_a_run_in_another_world(runs: Callable[[str], Path], device: str) -> None:
+    replay = record(runs("CartPole-v1"), replicas=2, steps=4, params={"length": 0.9}, device=device)
     assert replay.params["length"] == 0.9
     assert replay.facts["Parameters"] == "length = 0.9"
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_torchs_random_numbers_stay_the_processs_own(runs: Mapping[str, Path]) -> None:
+def test_torchs_random_numbers_stay_the_processs_own(runs: Callable[[str], Path]) -> None:
     import torch
 
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    record(runs["CartPole-v1"], replicas=2, steps=4, greedy=False, device="cpu")
+    record(runs("CartPole-v1"), replicas=2, steps=4, greedy=False, device="cpu")
     assert torch.equal(torch.rand(2), expected)

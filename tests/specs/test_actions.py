@@ -1,25 +1,25 @@
 """Actions of more numbers than one block of random words has, real and whole."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 from harness import Place, assert_same_bits, moved, numpy_of
 from nvrtc import nvrtc_missing, programs, ptx_of
+from small_envs import walk
 
-from gpu_envs import EnvSpec, Param, VectorEnv
+from gpu_envs import EnvSpec, VectorEnv
 
-RULES = """
-FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(real(-1), real(1)); }
-FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
-    real sum = 0;
+RULES = {
+    "reset": "s.x = random.uniform(real(-1), real(1));",
+    "step": """real sum = 0;
     for (int j = 0; j < 6; ++j) sum = sum + action[j] * real(j + 1);
     s.x = s.x * real(0.5) + sum;
-    return {-s.x, s.x > real(9)};
+    return {-s.x, s.x > real(9)};""",
+    "observe": "observation[0] = float(s.x);",
 }
-FN void observe(const State& s, const Params& p, Observation& observation) { observation[0] = float(s.x); }
-"""
 LOW, HIGH = np.array([-1, -1, 0, 2, -5, -1], np.float32), np.array([1, 2, 1, 3, 5, 1], np.float32)
 SIZES, STARTS = np.array([4, 3, 300, 2, 11, 5]), np.array([-1, 0, 250, 2, -5, 7])
 REPLICAS, STEPS = 70, 200
@@ -27,19 +27,11 @@ SPACES = {"real": Box(LOW, HIGH, dtype=np.float32), "whole": MultiDiscrete(SIZES
 
 
 @pytest.fixture(params=SPACES)
-def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
+def spec(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """Six numbers drive one."""
-    header = tmp_path / "arm.cuh"
-    header.write_text(RULES)
-    return EnvSpec(
-        id="Arm-v0",
-        header=header,
-        state=("x",),
-        params={"unused": Param(1.0)},
-        observation=Box(-np.inf, np.inf, (1,), np.float32),
-        action=SPACES[request.param],
-        max_episode_steps=7,
-    )
+    seen = Box(-np.inf, np.inf, (1,), np.float32)
+    more = {"state": ("x",), "observation": seen, "action": SPACES[request.param], "max_episode_steps": 7}
+    return walk(tmp_path, "Arm-v0", more=more, **RULES)
 
 
 def drawn_by_numpy(spec: EnvSpec, rng: np.random.Generator) -> np.ndarray:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from digger import ACTIONS, actions_of, digger, possible, state_of
+from digger import ACTIONS, actions_of, digger, possible
 from gymnasium import spaces
-from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of
+from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
@@ -38,15 +38,15 @@ def test_masks_are_of_the_state_that_is_observed(place: Place, mode: str, kind: 
         pytest.skip("NumPy arrays are no memory of a GPU")
     env = made(place, kind=kind, autoreset_mode=mode, copy=copy)
     _, infos = env.reset(seed=5)
-    assert_same_bits(told(env, infos), possible(state_of(env)))
+    assert_same_bits(told(env, infos), possible(on_host(env.state)))
     ended, first = np.zeros(REPLICAS, bool), infos["action_mask"]
     for step, action in enumerate(actions_of(REPLICAS, 40)):
         if mode == "Disabled" and ended.any():
             _, infos = env.reset(options={"reset_mask": moved(ended, place)})
-            assert_same_bits(told(env, infos), possible(state_of(env)), f"the reset before step {step}")
+            assert_same_bits(told(env, infos), possible(on_host(env.state)), f"the reset before step {step}")
         _, _, terminations, truncations, infos = env.step(moved(action, place))
         ended = numpy_of(terminations) | numpy_of(truncations)
-        expected = possible(state_of(env))
+        expected = possible(on_host(env.state))
         expected[ended & (mode != "SameStep")] = 1  # the rules are not asked once an episode is over
         assert_same_bits(told(env, infos), expected, f"step {step}")
         assert (address(infos["action_mask"]) == address(first)) == (not copy)
@@ -62,9 +62,9 @@ def test_a_step_writes_masks_where_it_is_told(place: Place, kind: str) -> None:
     for t, action in enumerate(actions_of(REPLICAS, 30)):
         infos = env.step(moved(action, place), out=Step(action_mask=storage[t]))[4]
         assert address(infos["action_mask"]) == address(storage[t])
-        assert_same_bits(numpy_of(storage[t]), possible(state_of(env)))
+        assert_same_bits(numpy_of(storage[t]), possible(on_host(env.state)))
     infos = env.step(moved(actions_of(REPLICAS), place))[4]
-    assert_same_bits(told(env, infos), possible(state_of(env)))
+    assert_same_bits(told(env, infos), possible(on_host(env.state)))
 
 
 def test_masks_follow_what_is_written_into_the_state(place: Place) -> None:
@@ -74,10 +74,10 @@ def test_masks_follow_what_is_written_into_the_state(place: Place) -> None:
     env.state["row"] = 2
     env.state["noise"] = np.arange(8) + 8
     env.observe()
-    assert_same_bits(numpy_of(env.action_mask), possible(state_of(env)))
+    assert_same_bits(numpy_of(env.action_mask), possible(on_host(env.state)))
     assert not numpy_of(env.action_mask)[NOTHING_POSSIBLE - 8].any()
     env.set_state(snapshot)
-    assert_same_bits(numpy_of(env.action_mask), possible(state_of(env)))
+    assert_same_bits(numpy_of(env.action_mask), possible(on_host(env.state)))
 
 
 def test_a_pickle_knows_what_is_possible(place: Place) -> None:
@@ -87,7 +87,7 @@ def test_a_pickle_knows_what_is_possible(place: Place) -> None:
         env.reset(seed=4)
         _, _, terminations, truncations, _ = env.step(moved(actions_of(REPLICAS), place))
         twin = pickle.loads(pickle.dumps(env))
-    expected = possible(state_of(env))
+    expected = possible(on_host(env.state))
     expected[numpy_of(terminations) | numpy_of(truncations)] = 1
     assert_same_bits(numpy_of(twin.action_mask), expected)
 
@@ -98,17 +98,17 @@ def test_random_actions_are_possible_and_the_same_in_one_launch_and_in_many(plac
     other.reset(seed=3)
     forced, found = 0, []
     for _ in range(60):
-        mask = possible(state_of(env))
+        mask = possible(on_host(env.state))
         drawn = numpy_of(env.rollout(1, per_step=True).actions)[0]
         allowed = mask[np.arange(REPLICAS), drawn] == 1
         assert (allowed | ~mask.any(1)).all()
         assert ((drawn >= 0) & (drawn < ACTIONS)).all()
         forced += int((~mask.any(1)).sum())
         found.append(drawn)
-        assert_same_bits(numpy_of(env.action_mask), possible(state_of(env)))
+        assert_same_bits(numpy_of(env.action_mask), possible(on_host(env.state)))
     assert forced > 0
     assert_same_bits(numpy_of(other.rollout(60, per_step=True).actions), np.stack(found))
-    assert_same_bits(state_of(other), state_of(env))
+    assert_same_bits(on_host(other.state), on_host(env.state))
 
 
 @pytest.mark.parametrize("noise", [0, NOTHING_POSSIBLE])
@@ -118,7 +118,7 @@ def test_random_actions_are_uniform_among_the_possible(place: Place, noise: int)
     env.reset(seed=9)
     for name, value in {"row": 2, "column": 1, "noise": noise, "dug": 0, "fuel": 8.0}.items():
         env.state[name] = value
-    mask = possible(state_of(env))[0]
+    mask = possible(on_host(env.state))[0]
     choices = np.flatnonzero(mask) if mask.any() else np.arange(ACTIONS)
     counts = np.bincount(numpy_of(env.rollout(1, per_step=True).actions)[0], minlength=ACTIONS)
     assert set(np.flatnonzero(counts)) == set(choices)
@@ -130,7 +130,7 @@ def test_a_shifted_space_has_masks_from_its_first_choice(device: str) -> None:
     spec = dataclasses.replace(digger("floats", masked=True), action=spaces.Discrete(ACTIONS, start=-2))
     env = VectorEnv(spec, REPLICAS, device=device)
     env.reset(seed=0)
-    mask = possible(state_of(env))
+    mask = possible(on_host(env.state))
     drawn = numpy_of(env.rollout(1, per_step=True).actions)[0]
     assert (drawn.min(), drawn.max()) == (-2, 3)
     assert (mask[np.arange(REPLICAS), drawn + 2].astype(bool) | ~mask.any(1)).all()

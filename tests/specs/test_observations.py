@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import SPACES, actions_of, advance, digger, observed, state_of
+from digger import SPACES, actions_of, advance, digger, observed
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
@@ -48,16 +48,16 @@ def test_steps_agree_with_the_oracle(kind: str, place: Place, mode: str, copy: b
         pytest.skip("NumPy arrays are no memory of a GPU")
     env = made(kind, place, autoreset_mode=mode, copy=copy)
     first, _ = env.reset(seed=5)
-    assert_same_bits(on_host(first), observed(kind, state_of(env)))
+    assert_same_bits(on_host(first), observed(kind, on_host(env.state)))
     assert type(first) is dict if kind == "dict" else not isinstance(first, Mapping)
     ended, before = np.zeros(REPLICAS, bool), [address(array) for array in arrays(first)]
     for step, action in enumerate(actions_of(REPLICAS, 40)):
         if mode == "Disabled" and ended.any():
             env.reset(options={"reset_mask": moved(ended, place)})
-        after, _, _ = advance(state_of(env), action)
+        after, _, _ = advance(on_host(env.state), action)
         observations, _, terminations, truncations, infos = env.step(moved(action, place))
         ended = numpy_of(terminations) | numpy_of(truncations)
-        assert_same_bits(on_host(observations), observed(kind, state_of(env)), f"step {step}")
+        assert_same_bits(on_host(observations), observed(kind, on_host(env.state)), f"step {step}")
         assert ([address(array) for array in arrays(observations)] == before) == (not copy)
         if mode != "SameStep" or not ended.any():
             continue
@@ -105,7 +105,7 @@ def test_some_keys_may_be_given(place: Place) -> None:
     image = empty(place, (REPLICAS, *SPACES["image"][1].shape), "uint8")  # type: ignore[misc]  # a Box has a shape
     observations = env.step(moved(actions_of(REPLICAS), place), out=Step(observations={"image": image}))[0]
     assert observations["image"] is image
-    assert_same_bits(on_host(observations), observed("dict", state_of(env)))
+    assert_same_bits(on_host(observations), observed("dict", on_host(env.state)))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mod
         env.allow_frozen_steps()
     steps = [on_host(one.step(moved(action, place))[0]) for action in actions]
     given = on_host(other.rollout(30, moved(actions, place), per_step=per_step).observations)
-    assert_same_bits(state_of(other), state_of(one))
+    assert_same_bits(on_host(other.state), on_host(one.state))
     last = given if not per_step else rows(given, -1)
     assert_same_bits(last, steps[-1])
     if per_step:
@@ -143,11 +143,11 @@ def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mod
 def test_what_is_assigned_is_observed_in_float64_too(kind: str, place: Place) -> None:
     env = made(kind, place, 5, precision="float64")
     env.reset(seed=0)
-    assert_same_bits(on_host(env.step(moved(actions_of(5), place))[0]), observed(kind, state_of(env)))
+    assert_same_bits(on_host(env.step(moved(actions_of(5), place))[0]), observed(kind, on_host(env.state)))
     env.state["noise"] = np.arange(5)
     env.state["fuel"] = 3.0
-    assert_same_bits(on_host(env.observe()), observed(kind, state_of(env)))
-    assert_same_bits(on_host(env.stagger(seed=1)), observed(kind, state_of(env)))
+    assert_same_bits(on_host(env.observe()), observed(kind, on_host(env.state)))
+    assert_same_bits(on_host(env.stagger(seed=1)), observed(kind, on_host(env.state)))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -1,6 +1,7 @@
 """A mistake in a spec is told by the environment's id and the name of the field, and what is to be done."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,23 @@ def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], s
     with pytest.raises((TypeError, ValueError)) as caught:
         make(**changes)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Field("float"), "a field's type is 'float'; allowed: real, int, byte"),
+        (lambda: Field("int", 0), "a field's length is 0; at least 1"),
+        (lambda: Table([[1.5]], "int"), "holds numbers that int32 cannot hold"),
+        (lambda: Table("text"), "give numbers in one to three dimensions"),
+        (lambda: one(state={"x": Field("agent")}), "the field 'x' is of type 'agent', which only a team has"),
+        (lambda: one(state={"class": Field()}), "the field 'class' must be a name in both C++ and Python"),
+        (lambda: one(params={"x": Param(1.0)}), "['x'] named more than once among state, params"),
+    ],
+)
+def test_what_no_spec_may_have(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make()
 
 
 def asks_for_another(params: Any) -> Box:

@@ -6,8 +6,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import CELLS, State, actions_of, advance, digger, observed, state_of
-from harness import Place, Recorded, address, assert_all_same, assert_same_bits, forgotten, moved, numpy_of, record
+from digger import CELLS, State, actions_of, advance, digger, observed
+from harness import (
+    Place,
+    Recorded,
+    address,
+    assert_all_same,
+    assert_same_bits,
+    forgotten,
+    moved,
+    numpy_of,
+    on_host,
+    record,
+)
 
 import gpu_envs
 from gpu_envs import EnvSpec, VectorEnv
@@ -29,7 +40,7 @@ def made(spec: EnvSpec, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -
 
 def played(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Recorded, State]:
     """Some steps' results, and the state after them."""
-    return record(env, (moved(action, place) for action in actions)), state_of(env)
+    return record(env, (moved(action, place) for action in actions)), on_host(env.state)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -38,10 +49,10 @@ def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, pre
     env.reset(seed=5)
     over = np.zeros(REPLICAS, bool)
     for step, action in enumerate(actions_of(REPLICAS, 60)):
-        before = state_of(env)
+        before = on_host(env.state)
         if mode == "Disabled" and over.any():
             env.reset(options={"reset_mask": moved(over, place)})
-            before = state_of(env)
+            before = on_host(env.state)
             over[:] = False
         after, rewards, terminated = advance(before, action)
         results = [numpy_of(part) for part in env.step(moved(action, place))[:4]]
@@ -52,7 +63,7 @@ def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, pre
         assert not np.concatenate([given[over], terminations[over], truncations[over]]).any()
         ended = terminations | truncations
         kept = goes & ~ended if mode == "SameStep" else goes
-        now = state_of(env)
+        now = on_host(env.state)
         for name, values in after.items():
             assert_same_bits(now[name][kept], values[kept], f"{name} after step {step}")
         assert_same_bits(observations, observed("floats", now))
@@ -70,7 +81,7 @@ def test_assigning_writes_and_is_observed(spec: EnvSpec, place: Place) -> None:
     env.state["lamp"] = np.array([0, 1, 2, 0, 1, 2])  # as bools
     env.state["row"] = 2
     env.state["column"] = np.arange(6) % 5
-    now = state_of(env)
+    now = on_host(env.state)
     kinds = {"row": "int32", "column": "int32", "lamp": "bool", "noise": "int32", "fuel": "float32"}
     assert {name: str(values.dtype) for name, values in now.items()} == kinds | {"dug": "uint8", "bag": "int32"}
     assert_same_bits(now["bag"], np.arange(18, dtype=np.int32).reshape(6, 3))
@@ -99,12 +110,12 @@ def test_a_snapshot_and_a_pickle_go_on_alike(spec: EnvSpec, place: Place, mode: 
 def test_a_reset_begins_with_the_layout_it_is_given(spec: EnvSpec, place: Place) -> None:
     env = made(spec, place, 4)
     env.reset(seed=0)
-    before = state_of(env)
+    before = on_host(env.state)
     mask = np.array([True, False, True, False])
     bag = np.array([7, 8, 9])
     options = {"reset_mask": moved(mask, place), "bag": bag, "lamp": np.array([True, True, False, False])}
     observations, _ = env.reset(options=options)
-    now = state_of(env)
+    now = on_host(env.state)
     assert now["bag"].tolist() == [[7, 8, 9], before["bag"][1].tolist(), [7, 8, 9], before["bag"][3].tolist()]
     assert now["lamp"][[0, 2]].tolist() == [True, False]
     assert_same_bits(now["lamp"][~mask], before["lamp"][~mask])
@@ -119,16 +130,16 @@ def test_arrays_go_along_with_some_replicas(spec: EnvSpec, place: Place) -> None
     for one in (env, twin):
         one.reset(seed=2)
         played(one, place, actions_of(REPLICAS, 5))
-    before = state_of(twin)
+    before = on_host(twin.state)
     kept = env.get_state([2, 0])
     found = {name: numpy_of(values) for name, values in kept["state"].items()}
     assert_same_bits({name: found[name] for name in before}, {name: values[[2, 0]] for name, values in before.items()})
     env.set_state(kept, [1, 2])
     picked = np.arange(REPLICAS)
     picked[[1, 2]] = 2, 0
-    assert_same_bits(state_of(env), {name: values[picked] for name, values in before.items()})
+    assert_same_bits(on_host(env.state), {name: values[picked] for name, values in before.items()})
     env.set_state(twin.get_state([1]))
-    assert_same_bits(state_of(env), {name: values[[1] * REPLICAS] for name, values in before.items()})
+    assert_same_bits(on_host(env.state), {name: values[[1] * REPLICAS] for name, values in before.items()})
 
 
 def test_a_single_environment_has_its_state_as_a_vector(spec: EnvSpec) -> None:

@@ -23,25 +23,16 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as tor
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(self._storage(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         found = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(found):
-            if isinstance(leaf, torch.Tensor):
-                storage = self._storage(leaf)
-                if id(storage) not in given and storage not in self._known:
-                    self._follow(storage)
+            storage = leaf.untyped_storage() if isinstance(leaf, torch.Tensor) else None
+            if storage is not None and id(storage) not in given and storage not in self._known:
+                self._known.add(storage)
+                self.held += storage.nbytes()
+                self.most = max(self.most, self.held)
+                weakref.finalize(storage, self._forget, storage.nbytes())
         return found
-
-    @staticmethod
-    def _storage(tensor: torch.Tensor) -> Any:
-        return tensor.untyped_storage()
-
-    def _follow(self, storage: Any) -> None:
-        self._known.add(storage)
-        size = storage.nbytes()
-        self.held += size
-        self.most = max(self.most, self.held)
-        weakref.finalize(storage, self._forget, size)
 
     def _forget(self, size: int) -> None:
         self.held -= size

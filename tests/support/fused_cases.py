@@ -1,14 +1,23 @@
-"""Small networks of all kinds that the fused kernels run."""
+"""Heads of policies, and small networks of all kinds that the fused kernels run."""
 
 import dataclasses
 from typing import Any
 
 import torch
-from heads import box, discrete
 
 from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.policies.fused_networks import FusedNetworks
+
+
+def discrete(*sizes: int) -> Head:
+    """Elements with so many choices each, which begin with 0, 1, 2 and so on."""
+    return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
+
+
+def box(count: int) -> Head:
+    """So many real elements from -2 to 1."""
+    return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
 
 
 @dataclasses.dataclass(frozen=True)

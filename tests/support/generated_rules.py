@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import gymnasium
 import numpy as np
 from harness import numpy_of
-from random_words import philox
+from small_kernels import philox
 from translation_cases import rules_of
 
 import gpu_envs

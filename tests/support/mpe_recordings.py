@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,17 +11,8 @@ import pytest
 
 from gpu_envs import envs
 
-MODULES = {
-    "Simple-v3": "simple_v3",
-    "SimpleAdversary-v3": "simple_adversary_v3",
-    "SimpleCrypto-v3": "simple_crypto_v3",
-    "SimplePush-v3": "simple_push_v3",
-    "SimpleReference-v3": "simple_reference_v3",
-    "SimpleSpeakerListener-v4": "simple_speaker_listener_v4",
-    "SimpleSpread-v3": "simple_spread_v3",
-    "SimpleTag-v3": "simple_tag_v3",
-    "SimpleWorldComm-v3": "simple_world_comm_v3",
-}
+PARTICLES = [spec.id for spec in envs.PARTICLES]
+MODULES = {name: re.sub(r"\B([A-Z])", r"_\1", name).replace("-", "_").lower() for name in PARTICLES}
 CYCLES = 25
 """Steps of an episode."""
 
@@ -136,6 +128,3 @@ def put(env: Any, state: Mapping[str, np.ndarray]) -> None:
         if name.startswith("landmark") and not values.shape[1]:
             continue  # without landmarks there is one that nobody meets
         env.state[name] = values.reshape(field.shape)
-
-
-PARTICLES = [spec.id for spec in envs.PARTICLES]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from random_words import philox
+from small_kernels import philox
 from wrapper_cases import Array
 
 OBSERVATION, ACTION, PUSH = 7, 8, 9

@@ -1,11 +1,9 @@
 """What the tests of rendering share."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import IDS
-from harness import random_actions as actions_of_one
+from registered import draw, joined_actions
 
 import gpu_envs
 from gpu_envs.pictures import Drawing
@@ -19,12 +17,8 @@ def drawing_of(env_id: str) -> Drawing:
 
 def actions_for(env_id: str, num_envs: int, steps: int) -> list[Any]:
     """Random actions, of either kind of environment, in NumPy."""
-    if env_id in IDS:
-        return list(actions_of_one(env_id, steps, num_envs))
     env = gpu_envs.make(env_id, num_envs, device="cpu")
-    for i, space in enumerate(env.action_spaces.values()):
-        space.seed(i)
-    drawn = [{role: space.sample() for role, space in env.action_spaces.items()} for _ in range(steps)]
+    drawn = [joined_actions(env, actions) for actions in draw(env, steps)]
     env.close()
     return drawn
 
@@ -37,7 +31,3 @@ def assert_alike(one: np.ndarray, other: np.ndarray) -> None:
 
 def nothing(_: object) -> None:
     """Does not look."""
-
-
-def all_of(frames: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(frames)

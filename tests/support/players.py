@@ -10,8 +10,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import pytest
-from harness import IDS, is_discrete, numpy_of
-from registered import Actions
+from harness import IDS, is_discrete, numpy_of, on_host
+from registered import Actions, draw
 
 import gpu_envs
 from gpu_envs.engine.by_role import ByRole
@@ -111,16 +111,7 @@ class Player(abc.ABC):
 
     def draw(self, steps: int, seed: int = 0) -> list[Actions]:
         """Random actions within their spaces, by role."""
-        rng, view = np.random.default_rng(seed), ByRole(self.raw)
-        block: Actions = {}
-        for role, seen in view.roles.items():
-            space: Any = seen.action
-            shape = (steps, *view.rows(role), *(space.shape or ()))
-            if hasattr(space, "low"):
-                block[role] = rng.uniform(space.low, space.high, shape).astype(np.float32)
-            else:
-                block[role] = rng.integers(0, space.n if hasattr(space, "n") else space.nvec, shape)
-        return [{role: values[t] for role, values in block.items()} for t in range(steps)]
+        return draw(self.raw, steps, seed, beyond=1.0)
 
     def tensors(self, actions: Actions) -> Any:
         """Actions as torch's tensors on the device."""
@@ -129,9 +120,12 @@ class Player(abc.ABC):
         return {role: torch.from_numpy(values).to(self.raw.device) for role, values in actions.items()}
 
 
-def all_numpy(by_role: Mapping[str, Any]) -> Actions:
-    """Copies in NumPy."""
-    return {role: numpy_of(array) for role, array in by_role.items()}
+def by_role(env: Any, by_agent: Mapping[str, Any]) -> Actions:
+    """The arrays of each role's agents as one, in NumPy."""
+    return {
+        role: np.stack([numpy_of(part) for name, part in by_agent.items() if name.rpartition("_")[0] == role], 1)
+        for role in env.roles
+    }
 
 
 class OfOne(Player):
@@ -151,6 +145,15 @@ class OfOne(Player):
         return Result(seen, paid_by, out_by, cut_by, out | cut, last, [observations, rewards, *given])
 
 
+def told(observations: np.ndarray, dones: np.ndarray, infos: list[Any]) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """Of infos: who was cut short, last observations, zero for others; and those that were given."""
+    final = np.zeros_like(observations)
+    for i in np.flatnonzero(dones):
+        final[i] = infos[i]["terminal_observation"]
+    cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+    return cut, final, [info["terminal_observation"] for info in infos if info]
+
+
 @final
 class Sb3(OfOne):
     """Stable-Baselines3's vectorised environment."""
@@ -165,11 +168,7 @@ class Sb3(OfOne):
 
     def step(self, actions: Actions) -> Result:
         observations, rewards, dones, infos = self.adapter.step(actions["agent"])
-        cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        final = np.zeros_like(observations)
-        for i in np.flatnonzero(dones):
-            final[i] = infos[i]["terminal_observation"]
-        last = [info["terminal_observation"] for info in infos if info]
+        cut, final, last = told(observations, dones, infos)
         return self.result(observations, rewards, dones & ~cut, cut, final, dones, *last)
 
 
@@ -193,12 +192,8 @@ class Sb3Role(Player):
     def step(self, actions: Actions) -> Result:
         given = actions["runner"]
         observations, rewards, dones, infos = self.adapter.step(given.reshape(-1, *given.shape[2:]))
-        cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        cut, final, last = told(observations, dones, infos)
         over = numpy_of(self.raw.elapsed) == 0
-        final = np.zeros_like(observations)
-        for i in np.flatnonzero(dones):
-            final[i] = infos[i]["terminal_observation"]
-        last = [info["terminal_observation"] for info in infos if info]
         seen, paid, out, cut_short = (self.rows(part) for part in (observations, rewards, dones & ~cut, cut))
         handed = [observations, rewards, dones, self.adapter.alive, *last]
         return Result(seen, paid, out, cut_short, over, self.rows(final), handed)
@@ -241,27 +236,19 @@ class SkrlTeam(Player):
     def raw(self) -> Any:
         return self.adapter._env  # noqa: SLF001 - skrl's name for what it wraps
 
-    def by_role(self, by_agent: Mapping[str, Any]) -> Actions:
-        """The arrays of a role's agents as one."""
-        parts = {name: numpy_of(array) for name, array in by_agent.items()}
-        return {
-            role: np.stack([part for name, part in parts.items() if name.rpartition("_")[0] == role], 1)
-            for role in self.raw.roles
-        }
-
     def begin(self) -> tuple[Actions, list[Any]]:
         observations, infos = self.adapter.reset()
         assert infos == {}
         assert list(observations) == self.adapter.possible_agents == list(self.raw.possible_agents)
-        return self.by_role(observations), [*observations.values(), *self.adapter.state().values()]
+        return by_role(self.raw, observations), [*observations.values(), *self.adapter.state().values()]
 
     def step(self, actions: Actions) -> Result:
         columns = [a[:, i] for a in self.tensors(actions).values() for i in range(a.shape[1])]
         given = {n: a.reshape(len(a), -1) for n, a in zip(self.adapter.possible_agents, columns, strict=True)}
         *step, infos = self.adapter.step(given)
-        observations, *rest = (self.by_role(part) for part in step)
+        observations, *rest = (by_role(self.raw, part) for part in step)
         rewards, terminated, truncated = ({role: a[..., 0] for role, a in part.items()} for part in rest)
-        ended, final = numpy_of(infos["_final_obs"]), self.by_role(infos["final_obs"])
+        ended, final = numpy_of(infos["_final_obs"]), by_role(self.raw, infos["final_obs"])
         for values in final.values():
             values[~ended] = 0
         handed = [array for part in (*step, self.adapter.state()) for array in part.values()]
@@ -316,20 +303,20 @@ class TorchRl(Player):
 
     def begin(self) -> tuple[Actions, list[Any]]:
         self.now = self.adapter.reset()
-        return all_numpy(self.read(self.now, "observation")), list(self.now.values(True, True))
+        return on_host(self.read(self.now, "observation")), list(self.now.values(True, True))
 
     def step(self, actions: Actions) -> Result:
         for role, values in self.tensors(actions).items():
             self.now[(*self.keys[role], "action")] = values
         before, self.now = self.adapter.step_and_maybe_reset(self.now)
         ended = numpy_of(before["next", "done"])[:, 0]
-        final = all_numpy(self.read(before, "observation", "next"))
-        observations = all_numpy(self.read(self.now, "observation"))
+        final = on_host(self.read(before, "observation", "next"))
+        observations = on_host(self.read(self.now, "observation"))
         for role, values in final.items():
             assert (values[~ended] == observations[role][~ended]).all()
             values[~ended] = 0
         rewards, terminated, truncated, done = (
-            {role: a[..., 0] for role, a in all_numpy(self.read(before, name, "next")).items()}
+            {role: a[..., 0] for role, a in on_host(self.read(before, name, "next")).items()}
             for name in ("reward", "terminated", "truncated", "done")
         )
         assert all((done[role] == terminated[role] | truncated[role]).all() for role in done)
@@ -373,26 +360,20 @@ class PettingZooReplicas(Player):
     def raw(self) -> Any:
         return self.adapter.unwrapped
 
-    def by_role(self, by_agent: Mapping[str, Any]) -> Actions:
-        return {
-            role: np.stack([numpy_of(part) for name, part in by_agent.items() if name.rpartition("_")[0] == role], 1)
-            for role in self.raw.roles
-        }
-
     def begin(self) -> tuple[Actions, list[Any]]:
         observations, _ = self.adapter.reset(seed=self.chosen)
         self.chosen = None
-        return self.by_role(observations), list(observations.values())
+        return by_role(self.raw, observations), list(observations.values())
 
     def step(self, actions: Actions) -> Result:
         columns = [array[:, i] for array in actions.values() for i in range(array.shape[1])]
         *step, infos = self.adapter.step(dict(zip(self.adapter.possible_agents, columns, strict=True)))
-        observations, rewards, terminated, truncated = (self.by_role(part) for part in step)
+        observations, rewards, terminated, truncated = (by_role(self.raw, part) for part in step)
         ended = np.zeros(self.raw.num_envs, bool)
         final = {role: np.zeros_like(values) for role, values in observations.items()}
         if "final_obs" in infos[self.adapter.possible_agents[0]]:
             ended = numpy_of(infos[self.adapter.possible_agents[0]]["_final_obs"])
-            final = self.by_role({name: info["final_obs"] for name, info in infos.items()})
+            final = by_role(self.raw, {name: info["final_obs"] for name, info in infos.items()})
         handed = [array for part in step for array in part.values()]
         return Result(observations, rewards, terminated, truncated, ended, final, handed)
 

@@ -114,15 +114,15 @@ def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
     return tuple(shape), str(kind)
 
 
-def draw(env: Any, steps: int, seed: int = 0) -> list[Actions]:
-    """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too."""
+def draw(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actions]:
+    """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too, so many times."""
     rng, view = np.random.default_rng(seed), ByRole(env)
     block: Actions = {}
     for role, seen in view.roles.items():
         space: Any = seen.action
         shape = (steps, *view.rows(role), *(space.shape or ()))
         if isinstance(space, Box):
-            block[role] = rng.uniform(1.2 * space.low, 1.2 * space.high, shape).astype(np.float32)
+            block[role] = rng.uniform(beyond * space.low, beyond * space.high, shape).astype(np.float32)
         else:
             size = space.n if isinstance(space, Discrete) else space.nvec
             block[role] = rng.integers(space.start, space.start + size, shape)

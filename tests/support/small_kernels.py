@@ -1,10 +1,11 @@
-"""Compiles a few lines of the headers' dialect, and runs them over arrays as the backends run their kernels."""
+"""Runs a few lines of the headers' dialect as the backends run kernels; what they give, by NumPy, and how exactly."""
 
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.host import HostKernels
@@ -14,6 +15,10 @@ from gpu_envs.backend.toolchain import build
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Function = Callable[..., list[Array]]
+
+wide_enough = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant < 60, reason="this machine's long double is no wider than its double"
+)
 
 C_TYPES = {"float32": "float", "float64": "double", "uint32": "u32", "uint64": "u64", "int32": "int"}
 
@@ -91,3 +96,36 @@ def compiled(
 
 def _address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def worst(got: Array, exact: Any, real: str) -> Any:
+    """The greatest error, in units in the last place of the exact value."""
+    unit = np.spacing(np.abs(exact.astype(real))).astype(np.longdouble)
+    return np.max(np.abs(got.astype(np.longdouble) - exact) / unit)
+
+
+def random_bits(real: str, count: int, seed: int = 0) -> Array:
+    """Any number at all: infinities, NaNs and denormals among them."""
+    bits = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+    return (bits >> np.uint64(32)).astype(np.uint32).view(real) if real == "float32" else bits.view(real)
+
+
+def same_bits(name: str, x: Array, here: Array, there: Array) -> None:
+    """Refuses results of two devices that are not the same bits, or both NaN."""
+    bits = f"u{here.itemsize}"
+    same = (here.view(bits) == there.view(bits)) | (np.isnan(here) & np.isnan(there))
+    at = np.flatnonzero(~same)[:3]
+    assert same.all(), f"{name}: {x[at]} give {here[at]} here, {there[at]} there"
+
+
+def philox(counters: Array, key: tuple[int, int]) -> Array:
+    """Words of counters `[n, 4]`: the algorithm as its paper gives it."""
+    words, k = counters.astype(np.uint64), [np.uint64(key[0]), np.uint64(key[1])]
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(10):
+        a, b = words[:, 0] * np.uint64(0xD2511F53), words[:, 2] * np.uint64(0xCD9E8D57)
+        words = np.stack(
+            [(b >> half) ^ words[:, 1] ^ k[0], b & mask, (a >> half) ^ words[:, 3] ^ k[1], a & mask], axis=1
+        )
+        k = [(k[0] + np.uint64(0x9E3779B9)) & mask, (k[1] + np.uint64(0xBB67AE85)) & mask]
+    return words.astype(np.uint32)

@@ -107,19 +107,6 @@ EPS = 2.0**-24
 """A rounding to float32."""
 
 
-class TrainedRuns(dict[str, Path]):
-    """Runs that are trained when they are first asked for, each in a folder of its own."""
-
-    def __init__(self, folder: Path, train_one: Callable[[str, str], object]) -> None:
-        """``train_one`` takes an environment's id and the run's folder."""
-        super().__init__()
-        self._folder, self._train_one = folder, train_one
-
-    def __missing__(self, env: str) -> Path:
-        self._train_one(env, str(self._folder / env))
-        return self.setdefault(env, self._folder / env)
-
-
 def figures_of(learner: Any) -> dict[str, float]:
     from gpu_envs.training.operations.measure import FIGURES
 

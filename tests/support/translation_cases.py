@@ -89,7 +89,7 @@ split(x, y)
 halves(x, i)
 min(i % math.inf, 99) + x // math.inf + math.fmod(x, -math.inf)
 max(x % -math.inf, -99) + y // -math.inf + x * 0.0 // math.inf
-"""
+""".strip().splitlines()
 
 NEAR = """
 abs(x) ** y + 2.5 ** x + (x * x + 1) ** 0.3 + pow(abs(y), j / 3) + math.pow(2, x) + abs(x) ** 20
@@ -97,7 +97,7 @@ math.atan(x) + math.atan2(x, y) + math.tanh(x / 3)
 math.expm1(x / 3) + math.log1p(abs(x)) + math.log1p(i * i)
 math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + math.log10(abs(y))
 math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)
-"""
+""".strip().splitlines()
 """What is computed within some units in the last place."""
 
 HELPERS = """
@@ -268,26 +268,18 @@ def unreached(x: float, y: float, i: int, j: int) -> float:
 '''
 
 
-def expressions() -> list[str]:
-    return EXPRESSIONS.strip().splitlines()
-
-
-def near() -> list[str]:
-    return NEAR.strip().splitlines()
-
-
 def functions() -> list[str]:
     """The names of what is computed: ``e0(x, y, i, j)`` and so on, ``near0``, and the programs."""
     named = [line.split("(")[0].removeprefix("def ") for line in PROGRAMS.splitlines() if line.startswith("def ")]
-    return [*(f"e{n}" for n in range(len(expressions()))), *(f"near{n}" for n in range(len(near()))), *named]
+    return [*(f"e{n}" for n in range(len(EXPRESSIONS))), *(f"near{n}" for n in range(len(NEAR))), *named]
 
 
 def computing() -> str:
     """A module whose ``step`` computes every function, and keeps what each gives in a field of its name."""
     head = "(x: float, y: float, i: int, j: int) -> float"
     parts = [HEADER, HELPERS, PROGRAMS]
-    parts += [f"def e{n}{head}:\n    return float({text})\n" for n, text in enumerate(expressions())]
-    parts += [f"def near{n}{head}:\n    return {text}\n" for n, text in enumerate(near())]
+    parts += [f"def e{n}{head}:\n    return float({text})\n" for n, text in enumerate(EXPRESSIONS)]
+    parts += [f"def near{n}{head}:\n    return {text}\n" for n, text in enumerate(NEAR)]
     stores = [f"    s.r_{name} = {name}(s.x, s.y, int(s.m), int(s.n))" for name in functions()]
     zeros = [f"    s.r_{name} = 0" for name in functions()]
     parts += ["def step(s: State, p: Params, action: Action, random: Random):", *stores, "    return 0.0, False\n"]

@@ -35,18 +35,15 @@ LIMIT = 11
 
 def torch_env(env_id: str, count: int, mode: str, device: str, **options: Any) -> gpu_envs.VectorEnv:
     """An environment whose results are tensors."""
-    chosen = {"max_episode_steps": LIMIT} | options
-    env = gpu_envs.make(env_id, count, device=device, output="torch", autoreset_mode=mode, **chosen)
+    chosen = {"max_episode_steps": LIMIT, "output": "torch"} | options
+    env = gpu_envs.make(env_id, count, device=device, autoreset_mode=mode, **chosen)
     assert isinstance(env, gpu_envs.VectorEnv)
     return env
 
 
 def numpy_env(env_id: str, count: int, mode: str, **options: Any) -> gpu_envs.VectorEnv:
     """The same, whose results are NumPy's: what Gymnasium's own wrappers take."""
-    chosen = {"max_episode_steps": LIMIT} | options
-    env = gpu_envs.make(env_id, count, device="cpu", output="numpy", autoreset_mode=mode, **chosen)
-    assert isinstance(env, gpu_envs.VectorEnv)
-    return env
+    return torch_env(env_id, count, mode, "cpu", output="numpy", **options)
 
 
 def waiting(env: gpu_envs.VectorEnv) -> gpu_envs.VectorEnv:
@@ -92,15 +89,6 @@ def both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed: int
             yield Taken(reset, theirs.reset(options={"reset_mask": done.copy()}), done)
 
 
-def copied(results: Any) -> Any:
-    """Results as NumPy's arrays, which no later step overwrites."""
-    if isinstance(results, torch.Tensor):
-        return numpy_of(results)
-    if isinstance(results, dict):
-        return {name: copied(value) for name, value in results.items()}
-    return tuple(copied(value) for value in results)
-
-
 class Seen:
     """Mean and variance of all samples, in float64, that a beginning of 1e-4 samples has gone into."""
 
@@ -138,8 +126,6 @@ def assert_statistics(found: RunningMeanStd, seen: Seen) -> None:
     assert (np.abs(numpy_of(found.mean) - mean) / deviation).max() < ROUNDINGS * EPS
     np.testing.assert_allclose(numpy_of(found.var), var, rtol=ROUNDINGS * EPS)
 
-
-Tensor = Any
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "RecordEpisodeStatistics": RecordEpisodeStatistics,
@@ -181,5 +167,5 @@ def made(name: str, device: str, mode: str = "SameStep", count: int = 20, **opti
     return env
 
 
-def actions_of(device: str, steps: int, count: int = 20) -> list[Tensor]:
+def actions_of(device: str, steps: int, count: int = 20) -> list[torch.Tensor]:
     return [on(device, actions) for actions in random_actions("Pendulum-v1", steps, count)]

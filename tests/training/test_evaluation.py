@@ -224,6 +224,7 @@ def negotiating(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
 def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating: Path) -> None:
     found = evaluate(negotiating, episodes=6, greedy=greedy, device=device, seed=5)
@@ -238,6 +239,7 @@ def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating
     assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
 
 
+@pytest.mark.slow
 def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
     policies = load_policies(negotiating, device="cpu")
     for env, message in (

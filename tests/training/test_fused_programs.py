@@ -7,8 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_cases import CASES  # noqa: E402
-from heads import discrete  # noqa: E402
+from fused_cases import CASES, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
 from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network  # noqa: E402

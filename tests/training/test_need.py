@@ -1,12 +1,10 @@
 """What memory a run needs is known beforehand: to the byte what it stores, and nearly what it works with."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from masked_envs import registered
 from trainers import FIELD, GRID, small
 
 torch = pytest.importorskip("torch")
@@ -17,6 +15,8 @@ from torch import nn  # noqa: E402
 from gpu_envs.training import Config, Trainer, need  # noqa: E402
 from gpu_envs.training.need import Need, Pass, need_of  # noqa: E402
 from gpu_envs.training.policies.networks import most_rows  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("masked_environments")
 
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -56,13 +56,6 @@ def run_of(name: str, device: str, num_envs: int, **others: Any) -> Config:
     if name == "parameters of their own":
         given["params"] = {"length": [0.5 + 0.001 * i for i in range(num_envs)]}
     return small(device, given.pop("env", "CartPole-v1"), **given)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The small environments with action masks are known while these tests run."""
-    with registered(tmp_path_factory.mktemp("headers")):
-        yield
 
 
 def taken(config: Config, modules: Any = None) -> tuple[int, int]:

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from both_ways import check_both_ways  # noqa: E402
 from torch import nn  # noqa: E402
+from wide_tools import check_both_ways  # noqa: E402
 
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form, Perceptrons  # noqa: E402
 from gpu_envs.training.operations.wide_programs import Linear  # noqa: E402

@@ -353,29 +353,24 @@ def test_somebody_has_to_learn(device: str) -> None:
 
 
 def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
-    run, empty = str(tmp_path / "run"), tmp_path / "empty"
-    train(small(device, GRID, total_steps=1, run_dir=run), progress=False)
-    train(small(device, total_steps=1, run_dir=str(tmp_path / "other")), progress=False)
+    """Nor is it guessed which of several policies is meant; where there is one alone, it is that."""
+    run, one, other, empty = (str(tmp_path / name) for name in ("run", "one", "other", "empty"))
+    for folder, runner in ((run, "b"), (one, "a")):
+        policies = {"tagger": "a", "runner": runner}
+        train(small(device, GRID, run_dir=folder, policies=policies, total_steps=1), progress=False)
+    train(small(device, total_steps=1, run_dir=other), progress=False)
     RunDirectory.create(empty, small(device))
     for source, message in (
         (f"{tmp_path / 'nun'}", r"--policy runner=frozen:\S*nun: .*nun does not exist"),
-        (f"{run}:taggr", "has no policy 'taggr'; it has tagger, runner"),
-        (f"{tmp_path / 'other'}", "does not fit the agents it is to act for"),
-        (f"{empty}", "no checkpoint yet"),
+        (f"{run}:c", "has no policy 'c'; it has a, b"),
+        (run, r"several policies, a, b, and none is called 'runner'.*runner=frozen:"),
+        (other, "does not fit the agents it is to act for"),
+        (empty, "no checkpoint yet"),
     ):
         with pytest.raises((FileNotFoundError, CheckpointError), match=message):
             Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
-
-
-def test_which_of_several_policies_is_to_act_has_to_be_said(tmp_path: Path, device: str) -> None:
-    run, alone = str(tmp_path / "run"), str(tmp_path / "alone")
-    for folder, runner in ((run, "b"), (alone, "a")):
-        policies = {"tagger": "a", "runner": runner}
-        train(small(device, GRID, run_dir=folder, policies=policies, total_steps=1), progress=False)
-    with pytest.raises(CheckpointError, match=r"several policies, a, b, and none is called 'runner'.*runner=frozen:"):
-        Trainer(small(device, GRID, policies={"runner": f"frozen:{run}"}))
-    Trainer(small(device, GRID, policies={"runner": f"frozen:{run}:b"}))
-    Trainer(small(device, GRID, policies={"runner": f"frozen:{alone}"}))
+    for source in (f"{run}:b", one):
+        Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
 
 
 @pytest.mark.parametrize(("env", "normalise"), [(GRID, False), (FIELD, True)])

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainers import SPACES  # noqa: E402
+from trainers import EPS, SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
@@ -30,8 +30,6 @@ from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
 from gpu_envs.training.process.peers import small_program  # noqa: E402
 
 Tensor = Any
-EPS = 2.0**-24
-"""The rounding error of one operation in float32, relative."""
 
 
 # --- advantages ---
@@ -67,9 +65,12 @@ def computed(arrays: dict[str, np.ndarray], device: str, scale: float, threads: 
 
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("all_alive", [False, True])
-@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 3), (8, 64), (33, 1000)])
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 3), (8, 64), (20, 40_000)])
 def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, per_step: bool, device: str) -> None:
-    """Against float64; rewards of the dead, and bootstraps where nothing was truncated, are not read."""
+    """Against float64; rewards of the dead, and bootstraps where nothing was truncated, are not read.
+
+    On every device, and with any number of threads, the bits are the same.
+    """
     h: dict[str, Any] = horizon(steps, rows)
     alive = h["alive"] | all_alive
     h |= {"alive": None if all_alive else alive, "rewards": np.where(alive, h["rewards"], np.nan).astype(np.float32)}
@@ -77,7 +78,8 @@ def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, p
         h["bootstrap"][~h["truncations"]] = np.nan
     else:
         h["bootstrap"] = h["bootstrap"][0]
-    found, returns = computed(h, device, 0.25)
+    found, returns = computed(h, device, 0.25, threads=2)
+    assert all(map(torch.equal, computed(h, "cpu", 0.25, threads=1), (found, returns)))
     carried, expected = np.zeros(rows), np.zeros((steps, rows))
     bootstrap = np.broadcast_to(h["bootstrap"], (steps, rows))
     for t in reversed(range(steps)):
@@ -90,13 +92,6 @@ def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, p
     tolerance = 5 * 32 * EPS / (1 - 0.99 * 0.95)
     assert np.abs(found.numpy() - expected).max() < tolerance
     assert np.abs(returns.numpy() - (expected + h["values"][:-1])).max() < tolerance
-
-
-def test_advantages_have_the_same_bits_on_every_device(device: str) -> None:
-    h = horizon(20, 40_000)
-    one, other = computed(h, "cpu", 0.3, threads=1), computed(h, device, 0.3, threads=2)
-    assert torch.equal(one[0], other[0])
-    assert torch.equal(one[1], other[1])
 
 
 def test_a_wrong_tensor_is_named(device: str) -> None:

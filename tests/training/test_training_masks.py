@@ -1,7 +1,7 @@
 """Action masks in training, and observations of other forms: what is forbidden is never done."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from harness import assert_same_bits
-from masked_envs import CHOICES, LENGTH, PICTURED, registered
+from masked_envs import CHOICES, LENGTH, PICTURED
 from trainers import small, timeless
 
 torch = pytest.importorskip("torch")
@@ -23,14 +23,7 @@ from gpu_envs.training.policies.torch_networks import TorchPolicy  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.rollout.features import Flattening  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The small environments are known while these tests run."""
-    with registered(tmp_path_factory.mktemp("headers")):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fused_cases import box, discrete  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
-from heads import box, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 from wide_tools import (  # noqa: E402
     FEW,

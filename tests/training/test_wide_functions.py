@@ -13,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from both_ways import check_both_ways  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 from torch import nn  # noqa: E402
 from wide_tools import (  # noqa: E402
@@ -21,6 +20,7 @@ from wide_tools import (  # noqa: E402
     OTHER_ORDER,
     ROUNDING,
     ROUNDINGS,
+    check_both_ways,
     check_flat,
     hopper,
     no_other_gpu,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exactness import same_bits
 from generated_rules import FIELDS, Held, Numbers, held_spec, module_of, stepped
 from harness import HAS_CUDA
+from small_kernels import same_bits
 from translation_cases import module
 
 import gpu_envs

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.wrappers import vector  # noqa: E402
-from harness import IDS, numpy_of, random_actions  # noqa: E402
-from wrapper_cases import both, copied, numpy_env, on, torch_env  # noqa: E402
+from harness import IDS, numpy_of, on_host, random_actions  # noqa: E402
+from wrapper_cases import both, numpy_env, on, torch_env  # noqa: E402
 
 from gpu_envs.wrappers import NormalizeReward, RecordEpisodeStatistics  # noqa: E402
 
@@ -119,7 +119,7 @@ def test_what_the_wrapper_sees_is_summed_up(device: str) -> None:
     for actions in random_actions("Pendulum-v1", 11, 4):
         results = ours.step(on(device, actions))
         total += numpy_of(results[1])
-    infos = copied(results[4])
+    infos = on_host(results[4])
     assert infos["_episode"].all()
     np.testing.assert_array_equal(infos["episode"]["r"], total)
     np.testing.assert_array_equal(infos["final_info"]["episode"]["r"], numpy_of(env.episode_return))

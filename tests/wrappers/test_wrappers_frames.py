@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.wrappers import vector  # noqa: E402
-from harness import IDS, assert_all_same, is_discrete, numpy_of, random_actions  # noqa: E402
-from wrapper_cases import LIMIT, Array, both, copied, numpy_env, on, torch_env  # noqa: E402
+from harness import IDS, assert_all_same, is_discrete, numpy_of, on_host, random_actions  # noqa: E402
+from wrapper_cases import LIMIT, Array, both, numpy_env, on, torch_env  # noqa: E402
 
 from gpu_envs.wrappers import ClipAction, FlattenObservation, FrameStackObservation, RescaleAction  # noqa: E402
 
@@ -178,7 +178,7 @@ def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) 
     ours.reset(seed=0)
     theirs.reset(seed=0)
     for taken in both(ours, theirs, env_id, 30, device):
-        for mine, other in zip(copied(taken.ours)[:4], taken.theirs[:4], strict=True):
+        for mine, other in zip(on_host(taken.ours)[:4], taken.theirs[:4], strict=True):
             np.testing.assert_array_equal(mine, other)
 
 
@@ -190,7 +190,7 @@ def test_actions_of_any_library_and_type(device: str) -> None:
     results = []
     for actions in (given, *kinds, with_gradient):
         ours.reset(seed=0)
-        results.append(copied(ours.step(actions)[:2]))
+        results.append(on_host(ours.step(actions)[:2]))
     assert_all_same(results)
     np.testing.assert_array_equal(numpy_of(with_gradient), np.array(given, np.float32))
 

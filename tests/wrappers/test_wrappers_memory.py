@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness import MODES, THREADED, assert_same_bits, numpy_of, random_actions  # noqa: E402
+from harness import MODES, THREADED, assert_same_bits, numpy_of, on_host, random_actions  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, Tensor, actions_of, copied, made, numpy_env, on  # noqa: E402
+from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, actions_of, made, numpy_env, on  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs import Step  # noqa: E402
@@ -42,7 +42,7 @@ VIEWS = {"view", "detach", "select", "alias"}
 """Operations of torch that launch nothing."""
 
 
-def tensors(results: Any, path: str = "") -> dict[str, Tensor]:
+def tensors(results: Any, path: str = "") -> dict[str, Any]:
     """All tensors of results, or arrays, by where they are, but for durations: no two runs have the same."""
     if isinstance(results, torch.Tensor | np.ndarray):
         return {path: results}
@@ -63,10 +63,10 @@ def test_live_memory(name: str, mode: str, device: str) -> None:
 def test_fresh_memory(name: str, mode: str, device: str) -> None:
     """With copy=True what a step returned stays, and is the same; final observations are zero where nothing ended."""
     fresh, live = made(name, device, mode, copy=True), made(name, device, mode)
-    kept, expected = [fresh.reset(seed=0)[0]], [copied(live.reset(seed=0)[0])]
+    kept, expected = [fresh.reset(seed=0)[0]], [on_host(live.reset(seed=0)[0])]
     for actions in actions_of(device, LIMIT):
         kept.append(fresh.step(actions))
-        expected.append(copied(live.step(actions)))
+        expected.append(on_host(live.step(actions)))
         if mode == "SameStep" and len(kept) == 2 and name in OBSERVATIONS:
             assert not kept[1][4]["final_obs"].any()
     assert kept[-1][3].all()
@@ -210,7 +210,7 @@ def test_the_same_bits_everywhere(name: str, mode: str, device: str, monkeypatch
         for other in found[1:]:
             assert_same_bits(found[0], other)
         if mode == "Disabled" and done.any():
-            again = [copied(env.reset(options={"reset_mask": done})[0]) for env in envs]
+            again = [on_host(env.reset(options={"reset_mask": done})[0]) for env in envs]
             for other in again[1:]:
                 assert_same_bits(again[0], other)
     if name == "RecordEpisodeStatistics":

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 from custom import CRANE  # noqa: E402
 from digger import actions_of as digger_actions  # noqa: E402
 from digger import digger  # noqa: E402
-from harness import MODES, Make, assert_same_bits, is_discrete, numpy_of, random_actions  # noqa: E402
+from harness import MODES, Make, assert_same_bits, is_discrete, numpy_of, on_host, random_actions  # noqa: E402
 from noise_model import ACTION, COUNT, OBSERVATION, OF_REPEATING, PUSH, SEED, Clock, unit  # noqa: E402
 from small_envs import walk  # noqa: E402
-from wrapper_cases import LIMIT, Array, copied, numpy_env, on, torch_env, waiting  # noqa: E402
+from wrapper_cases import LIMIT, Array, numpy_env, on, torch_env, waiting  # noqa: E402
 
 from gpu_envs import ActionError, Field, VectorEnv  # noqa: E402
 from gpu_envs.codegen import PRECISIONS  # noqa: E402
@@ -127,7 +127,7 @@ def test_late_stacks_are_stacks_of_late_observations(mode: str, size: int, devic
     other: Any = ObservationNoise(FlattenObservation(FrameStackObservation(stacks, size)), delay=(0, 3))
     assert_same_bits(numpy_of(one.reset(seed=SEED)[0]), numpy_of(other.reset(seed=SEED)[0]))
     for actions in random_actions("Pendulum-v1", 2 * LIMIT + 5, 9):
-        found, expected = (copied(env.step(on(device, actions))) for env in (one, other))
+        found, expected = (on_host(env.step(on(device, actions))) for env in (one, other))
         assert_same_bits(found[:4], expected[:4])
         if mode == "SameStep":
             ended = expected[4]["_final_obs"]
@@ -265,7 +265,7 @@ def test_actions_of_any_library_and_type(device: str) -> None:
         for given in kinds:
             env.reset(seed=0)
             for _ in range(2):
-                result = copied(env.step(given)[:2])
+                result = on_host(env.step(given)[:2])
             results.append(result)
         for other in results[1:]:
             assert_same_bits(results[0], other)
@@ -291,7 +291,7 @@ def test_an_error_leaves_everything_as_it_was(device: str) -> None:
             with pytest.raises(ActionError, match=said):
                 ours.step(wrong)
             found, expected = ours.step(on(device, actions)), other.step(on(device, actions))
-            assert_same_bits(copied(found[:4]), copied(expected[:4]))
+            assert_same_bits(on_host(found[:4]), on_host(expected[:4]))
 
 
 def test_a_waiting_replica_is_not_stepped(device: str) -> None:
@@ -443,9 +443,9 @@ def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> N
     field = next(name for name, values in inner.state.items() if values.dtype.is_floating_point)
     ours = ObservationNoise(ActionNoise(RandomPushes(inner, {field: 0}, interval=1), 0, delay=0), 0.0, delay=(0, 0))
     assert (ours.observation_space, ours.action_space) == (plain.observation_space, plain.action_space)
-    assert_same_bits(copied(ours.reset(seed=0)), copied(plain.reset(seed=0)))
+    assert_same_bits(on_host(ours.reset(seed=0)), on_host(plain.reset(seed=0)))
     for actions in random_actions(env_id, 2 * LIMIT, COUNT):
-        found, expected = copied(ours.step(on(device, actions))), copied(plain.step(on(device, actions)))
+        found, expected = on_host(ours.step(on(device, actions))), on_host(plain.step(on(device, actions)))
         if mode == "SameStep":
             done = expected[4]["_final_obs"]
             for each in (found, expected):

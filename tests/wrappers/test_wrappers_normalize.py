@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.wrappers import vector  # noqa: E402
-from harness import assert_same_bits, numpy_of, random_actions  # noqa: E402
+from harness import assert_same_bits, numpy_of, on_host, random_actions  # noqa: E402
 from wrapper_cases import (  # noqa: E402
     EPS,
     ROUNDINGS,
@@ -19,7 +19,6 @@ from wrapper_cases import (  # noqa: E402
     assert_close,
     assert_statistics,
     both,
-    copied,
     numpy_env,
     on,
     torch_env,
@@ -140,7 +139,7 @@ def test_a_waiting_replica_is_not_counted(device: str) -> None:
     waits = np.zeros(3, bool)
     for actions in random_actions("CartPole-v1", 14, 3):
         ours.step(on(device, actions))
-        observations, _, terminations, truncations, _ = copied(raw.step(on("cpu", actions)))
+        observations, _, terminations, truncations, _ = on_host(raw.step(on("cpu", actions)))
         seen.add(observations[~waits])
         waits = terminations | truncations
     assert waits.all()
@@ -160,7 +159,7 @@ def test_clip(clip: float, device: str) -> None:
     plain.reset(seed=0)
     cut = 0
     for actions in random_actions("CartPole-v1", 12, 64):
-        found, expected = (copied(env.step(on(device, actions))) for env in (ours, plain))
+        found, expected = (on_host(env.step(on(device, actions))) for env in (ours, plain))
         np.testing.assert_array_equal(found[0], expected[0].clip(-clip, clip))
         ended = found[4]["_final_obs"]
         np.testing.assert_array_equal(found[4]["final_obs"][ended], expected[4]["final_obs"][ended].clip(-clip, clip))
@@ -290,7 +289,7 @@ def test_saved_statistics(kind: str, device: str, tmp_path: Path) -> None:
     for env in (fresh, other):
         env.reset(seed=4)
     action = np.zeros((3, 1), np.float32)
-    one, two = (copied(env.step(on("cpu", action))) for env in (fresh, other))
+    one, two = (on_host(env.step(on("cpu", action))) for env in (fresh, other))
     assert_same_bits(one[:4], two[:4])
 
 
