@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
+from registered import needs_cuda
 from trainers import FIELD, GRID, saved, small, timeless
 
 torch = pytest.importorskip("torch")
@@ -255,10 +256,9 @@ def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
             policies.acting_in(env)
 
 
+@needs_cuda
 @pytest.mark.cuda
-def test_the_device_is_that_of_the_environment(device: str, negotiating: Path) -> None:
-    if device == "cpu":
-        pytest.skip("needs a CUDA device")
+def test_the_device_is_that_of_the_environment(negotiating: Path) -> None:
     policies = load_policies(negotiating, device="cpu")
     with pytest.raises(ValueError, match=r"the environment is on cuda:0, and the policies are on cpu; load them with"):
         policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cuda", output="torch"))
