@@ -91,7 +91,8 @@ def test_a_failure_is_named_when_it_happens(tmp_path: Path, processes: list[str]
     file = tmp_path / "test_two.py"
     file.write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    paths = f"{with_package()['PYTHONPATH']}:{ROOT / 'tests'}:{ROOT / 'tests' / 'support'}"
+    tests = ROOT / "tests"
+    paths = f"{with_package()['PYTHONPATH']}:{tests}:{tests / 'support'}:{tests / 'environments'}"
     words = ("-p", "conftest", "-p", "no:cacheprovider", *processes, str(file))
     done = run(*words, module="pytest", cwd=tmp_path, PYTHONPATH=paths)
     said, _, _ = done.stdout.partition("= FAILURES")

@@ -86,7 +86,7 @@ def run(folder: Path, *arguments: str) -> str:
     (folder / "test_cases.py").write_text(CASES)
     (folder / "pytest.ini").write_text("[pytest]\n")
     settings = with_package()
-    settings["PYTHONPATH"] += f":{TESTS}:{TESTS / 'support'}"
+    settings["PYTHONPATH"] += f":{TESTS}:{TESTS / 'support'}:{TESTS / 'environments'}"
     words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rA", *arguments]
     return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False).stdout
 
