@@ -235,6 +235,7 @@ RACES = {
     "w.cargo[i * 2 + 1] = 1  # <--": "writes a field of another's",
     "w.cargo[i * 3 + 3] = 1  # <--": "writes a field of another's",
     "w.cargo[0] = i  # <--": "writes a field of another's",
+    "w.cargo[i * 0] = 1  # <--": "writes a field of another's",
     "w.board[i % 2] = i  # <--": "every turn writes 'board'",
     "w.board[i] = w.board[i + 1]  # <--": "turns read 'board'",
     "for k in range(3):\n        w.board[i * 2 + k] = i  # <--": "every turn writes 'board'",
@@ -252,7 +253,7 @@ RACES = {
 """What turns must not do, as they run at the same time."""
 
 NO_RACES = [
-    "w.x[i] = w.x[i] + 1",
+    "w.x[i] = w.x[i * 1] + 1",
     "j = i\n    w.x[j] = w.x[i] + 1",
     "if i == 0:\n        w.left = w.left + actions[1]",
     "if i == AGENTS - 1 and p.wide:\n        w.left += 1",
