@@ -298,10 +298,13 @@ def test_spaces(make: MakeTeam, device: str) -> None:
     env = make(CONTINUOUS, 3, device=device, autoreset_mode="Disabled", **VARIANTS["padded-continuous"])
     actions = env.single_action_spaces
     for role in env.roles:
-        assert env.single_observation_spaces[role].is_bounded()  # type: ignore[attr-defined]  # a Box
+        space: Any = env.single_observation_spaces[role]
+        assert set(space.high[: 2 * 16]) == set(-space.low[: 2 * 16]) == {1.0}  # places, as shares of the arena
+        assert (set(space.low[5 * 16 :]), set(space.high[5 * 16 :])) == ({0.0}, {1.0})  # kinds, in_game and the time
+        assert np.isfinite([space.low, space.high]).all()
         np.testing.assert_allclose(actions[role].low, [-0.2, -1.0], rtol=1e-7)
         np.testing.assert_allclose(actions[role].high, [0.3, 2.0], rtol=1e-7)
-        assert env.single_observation_spaces[role].shape == (7 * 16 + 1,)
+        assert space.shape == (7 * 16 + 1,)
 
 
 START: Params = {**SCENE, "num_taggers": 1, "num_runners": 3}
