@@ -13,8 +13,10 @@ import pytest
 from custom import ALL, drawn
 from harness import (
     HAS_CUDA,
+    IDS,
     MODES,
     PLACES,
+    TEAM_IDS,
     THREADED,
     UNOPTIMISED,
     Make,
@@ -93,8 +95,16 @@ def test_replica_is_single_environment(
 
 
 @pytest.mark.slow
-def test_thread_count_changes_nothing(make: Make, variant: Variant, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "mode"),
+    [
+        *((env_id, "SameStep") for env_id in (*IDS, *TEAM_IDS)),
+        *((env_id, mode) for env_id in ("CartPole-v1", "TagGridWorld-v0") for mode in ("NextStep", "Disabled")),
+    ],
+)
+def test_thread_count_changes_nothing(make: Make, env_id: str, mode: str) -> None:
     """One thread and two give the same, in steps and in rollouts."""
+    variant = Variant(env_id, {})
     results: list[Any] = []
     for threads in (1, 2):
         env = made(make, variant, 300 if variant.has_team else THREADED, threads=threads, autoreset_mode=mode)
