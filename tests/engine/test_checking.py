@@ -50,6 +50,14 @@ def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
     env.step(actions)
 
 
+def test_nothing_is_raised_without(tmp_path: Path) -> None:
+    env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu")
+    env.reset(seed=3)
+    for _ in range(8):
+        env.step(np.zeros(7, np.int64))
+    assert np.isnan(env.state["x"]).any()
+
+
 SPEEDS = {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "speeds": gpu_envs.Field("real", 3)}
 PARTS = spaces.Dict({"far": spaces.Box(-8, 8, (1, 2), np.float32), "image": spaces.Box(0, 9, (1,), np.uint8)})
 

@@ -1,4 +1,4 @@
-"""Fields of several dimensions: a matrix that agents have a row of each, boards."""
+"""Fields of several dimensions: a matrix that agents have a row of each, boards, with rules in C++ and in Python."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from harness import Place, assert_same_bits, numpy_of
 from small_envs import chase, walk, wrong
 
 import gpu_envs
-from gpu_envs import Field, Param, Role
+from gpu_envs import Field, Param, Role, Rules, TeamSpec
+from gpu_envs.rules import AGENTS, DAYS, Params, Row, Team, TeamActions, World
 from gpu_envs.testing import builds
 
 STEPS = 4
@@ -41,9 +42,49 @@ FIELDS: dict[str, Any] = {
 }
 
 
+def reset(w: World, p: Params, team: Team) -> None:  # noqa: ARG001
+    for i in team.agents(AGENTS):
+        for j in range(AGENTS):
+            w.given[i, j] = 0
+        for g in range(2):
+            for d in range(DAYS):
+                w.goods[i, g, d] = float(i + 10 * g) + d
+        if i == 0:
+            for c in range(2):
+                for j in range(AGENTS):
+                    w.board[c, j] = c * AGENTS + j
+
+
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:  # noqa: ARG001
+    for i in team.agents(AGENTS):
+        for j in range(AGENTS):
+            w.given[i, j] += float(actions[i]) * (j + 1)
+        w.goods[i, 1, DAYS - 1] -= 1
+    for i in team.agents(AGENTS):
+        w.reward[i] = 0
+        for j in range(AGENTS):
+            w.reward[i] += w.given[j, i]
+        if i == 0:
+            w.board[1, AGENTS - 1] += 1
+
+
+def observe(w: World, p: Params, i: int, row: Row) -> None:  # noqa: ARG001
+    row[0] = w.given[i, 0] + w.goods[i, 1, 2]
+    row[1] = w.board[1, i]
+
+
+@pytest.fixture(params=["C++", "Python"])
+def gifts(request: Any, tmp_path: Path) -> TeamSpec:
+    made: TeamSpec = chase(tmp_path, "Gifts-v0", more=FIELDS, **GIFTS)
+    if request.param == "C++":
+        return made
+    return TeamSpec(
+        id="Gifts-v0", header=Rules(reset=reset, step=step, observe=observe), max_episode_steps=40, **FIELDS
+    )
+
+
 @pytest.mark.parametrize("givers", [3, 5])
-def test_a_team_has_what_its_indices_say(tmp_path: Path, place: Place, givers: int) -> None:
-    gifts = chase(tmp_path, "Gifts-v0", more=FIELDS, **GIFTS)
+def test_a_team_has_what_its_indices_say(gifts: TeamSpec, place: Place, givers: int) -> None:
     env = gpu_envs.MultiAgentEnv(gifts, 4, device=place.device, output=place.output, num_givers=givers)
     env.reset(seed=0)
     shapes = {name: tuple(env.state[name].shape) for name in ("given", "goods", "board")}

@@ -452,3 +452,13 @@ def test_a_name_that_is_none() -> None:
 )
 def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
     assert told in builds.explained(said, -11)
+
+
+def test_an_observation_that_remembers_is_found(tmp_path: Path) -> None:
+    counts = "static int calls = 0;\n    observation[0] = real(calls++ % 8);\n    observation[1] = 0;"
+    found = wrong(sameness.observations, walk(tmp_path, observe=counts), "cpu")
+    assert found.startswith("after step 0, ")
+    assert found.endswith(
+        "when observed anew: observe (and look) must be functions of state and parameters, and count on nothing that "
+        "step or reset leaves in scratch"
+    )
