@@ -212,3 +212,13 @@ def test_reset_of_staggered_environments(device: str) -> None:
             ended[i].append(infos[i])
     assert ["episode" in infos[0] for infos in ended] == [False, True, False]
     assert [infos[1]["episode"]["l"] for infos in ended] == [9] * 3
+
+
+def test_choices_and_switches_are_set_by_environment(device: str) -> None:
+    venv = vec("CartPole-v1", 3, device=device)
+    for index in (1, 0):
+        venv.set_attr("kinematics_integrator", "semi-implicit", index)
+    assert venv.get_attr("kinematics_integrator") == ["semi-implicit", "semi-implicit", "euler"]
+    venv.set_attr("sutton_barto_reward", True, [0])
+    venv.reset()
+    assert venv.step(np.zeros(3, np.int64))[1].tolist() == [0.0, 1.0, 1.0]

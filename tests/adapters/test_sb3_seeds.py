@@ -77,3 +77,13 @@ def test_equal_options_in_other_objects_are_equal(device: str) -> None:
     venv.set_options([{"x": x, "y": y} if i % 2 else {"y": y, "x": x.copy()} for i in range(venv.num_envs)])
     venv.reset()
     assert_same_bits(numpy_of(venv.env.state["x"]), np.stack([x, x]).astype(np.int32))
+
+
+def test_seeds_are_told_and_wrong_options_refused(device: str) -> None:
+    one, two = vec("CartPole-v1", 3, device=device, seed=5), vec("CartPole-v1", 3, device=device)
+    assert one.seed(6) == two.seed(6) == [6, 7, 8]
+    assert_same_bits(one.reset(), two.reset())
+    assert len(one.seed()) == 3
+    one.set_options([{"low": 0.0}])
+    with pytest.raises(ValueError, match="1 options; expected 3"):
+        one.reset()

@@ -360,3 +360,21 @@ def test_auto_device(make: Make, variant: Variant) -> None:
 
 
 # --- what only one kind has ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env_id", "params"),
+    [
+        ("TagContinuous-v0", {"num_taggers": 500, "num_runners": 2500, "grid_length": 60.0}),
+        ("TagContinuous-v0", {"num_taggers": 100, "num_runners": 500, "use_full_observation": True}),
+        ("TagGridWorld-v0", {"num_taggers": 600}),
+    ],
+    ids=str,
+)
+def test_large_teams(make: Make, place: Place, env_id: str, params: dict[str, Any]) -> None:
+    env: Any = make(env_id, 2, **place._asdict(), **params, autoreset_mode="SameStep", episode_length=3)
+    env.reset(seed=0)
+    for action in draw(env, 4):
+        assert all(np.isfinite(seen).all() for seen in take(env, action, place)["observations"].values())
+    assert (numpy_of(env.elapsed) == 1).all()

@@ -395,3 +395,27 @@ def test_a_published_configuration_ports_by_copying(
         runs.append([tuple(take_step(env, published, given)) for given in block])
         env.close()
     assert_all_same(runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "params", [{}, {"use_full_observation": True}, {"actions": "continuous", "skill_level_tagger": 1.5}], ids=str
+)
+def test_observations_stay_within_their_space(make: MakeTeam, device: str, params: Params) -> None:
+    env = make(CONTINUOUS, 20, device=device, autoreset_mode="SameStep", num_runners=12, **params)
+    seen, _ = env.reset(seed=0)
+    for space in env.action_spaces.values():
+        space.seed(1)
+    for _ in range(600):
+        assert all(space.contains(seen[role]) for role, space in env.observation_spaces.items())
+        seen = env.step({role: space.sample() for role, space in env.action_spaces.items()})[0]
+
+
+def test_time_is_a_share_of_the_length(make: MakeTeam, device: str) -> None:
+    """Also where another limit is shorter."""
+    others = {name: value for name, value in START.items() if name != "episode_length"}
+    env = make(CONTINUOUS, 1, device=device, episode_length=4, max_episode_steps=3, **others)
+    env.reset(seed=0)
+    still = {role: np.zeros((1, count, 2), int) for role, count in env.counts.items()}
+    seen = [float(numpy_of(env.step(still)[0]["tagger"])[0, 0, -1]) for _ in range(3)]
+    np.testing.assert_allclose(seen, [0.25, 0.5, 0.75], rtol=1e-6)

@@ -225,3 +225,28 @@ def test_policies_of_stable_baselines_count_from_zero(make: Make) -> None:
     assert_same_bits(stable.step(actions)[1], plain.step(actions + STARTS)[1])
     assert stable.action_masks().shape == (5, 10)
     stable.close()
+
+
+def test_an_element_of_a_block_out_of_range(make: Make) -> None:
+    env = make(CRANE, REPLICAS, device="cpu", autoreset_mode="SameStep")
+    env.reset(seed=0)
+    actions = any_actions(np.random.default_rng(0), 6, REPLICAS)
+    actions[4, 9, 2] = -1
+    with pytest.raises(ActionError, match=r"step 4 of the block, replica 9: an action is out of range \(\[.* -1\]\)"):
+        env.rollout(6, actions)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        (np.zeros(4, int), ValueError, r"shape \(4,\); expected \(4, 3\)"),
+        (np.zeros((4, 2), int), ValueError, r"shape \(4, 2\); expected \(4, 3\)"),
+        (np.zeros((4, 3)), TypeError, "dtype float64; the action space MultiDiscrete"),
+    ],
+)
+def test_what_is_no_array_of_actions(make: Make, given: np.ndarray, error: type[Exception], told: str) -> None:
+    env = make(CRANE, 4, device="cpu")
+    env.reset(seed=0)
+    with pytest.raises(error, match=told):
+        env.step(given)
+    env.step(np.zeros((4, 3), int))

@@ -402,3 +402,17 @@ def test_each_agent_is_told_its_mask(device: str) -> None:
         masks = batch.step(everybody)[4]["action_mask"]
         assert list(infos) == names
     assert env.state_space.contains(env.state())
+
+
+def test_a_reset_may_lay_arrays_out(device: str) -> None:
+    spec, rng = dataclasses.replace(CARRIERS, layouts=("board", "cargo", "visited")), np.random.default_rng(4)
+    env = made(spec=spec, device=device)
+    cargo, visited = rng.integers(0, 9, (REPLICAS, 6, HOLDS)), rng.random((6, 6)) < 0.5
+    given = {"board": rng.integers(0, 9, 6), "cargo": cargo, "visited": visited}
+    seen, infos = env.reset(seed=1, options=given)
+    params = CARRIERS.check_params({}, 1)
+    for k, fields in enumerate(fields_of(env)):
+        np.testing.assert_array_equal(fields["board"], given["board"])
+        np.testing.assert_array_equal(fields["cargo"], cargo[k])
+        np.testing.assert_array_equal(fields["visited"], visited)
+        assert_shown(env, k, Replica(params, fields), np.ones(6, bool), seen, infos["action_mask"], "laid out")

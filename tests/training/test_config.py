@@ -182,3 +182,9 @@ def test_values_lie_on_straight_lines(given: Any, values: dict[float, float]) ->
 def test_what_is_no_schedule_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="schedule"):
         Schedule.of(given)
+
+
+@pytest.mark.parametrize("given", [0.1, 1 / 3, 1e-30, "0:0.1,0.3333333333333333:1e-07,1:0", "0:-0.0"])
+def test_the_text_of_a_schedule_reads_back_exactly(given: Any) -> None:
+    for fraction in (0.0, 0.2, 1 / 3, 0.9, 1.0):
+        assert Schedule.of(str(Schedule.of(given))).at(fraction) == Schedule.of(given).at(fraction)

@@ -278,3 +278,16 @@ def test_pendulum_is_swung_up(device: str) -> None:
     trainer = Trainer(config)
     trainer.run(progress=False)
     assert trainer.evaluate(100)["agent"].mean > -250
+
+
+def test_a_frozen_actor_plays(tmp_path: Path, device: str) -> None:
+    train(off_policy(device, FIELD, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
+    frozen = {"runner": f"frozen:{tmp_path / 'run'}"}
+    config = off_policy(device, FIELD, algorithm="td3", updates=2, policies=frozen)
+    trainer = Trainer(config)
+    state = trainer.state()
+    trainer.iterate(2)
+    other = Trainer(config, kept=state["players"])
+    other.load(state)
+    other.iterate(2)
+    assert_same_bits(timeless(trainer.state()), timeless(other.state()))

@@ -1,5 +1,6 @@
 """Policies that learn from observations in parts do what they would with whole rows."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
-from gpu_envs.training.policies.parts import Parts, Split, chosen_rows, largest_of, of_living, whole  # noqa: E402
+from gpu_envs.training.policies.parts import (  # noqa: E402
+    Parts,
+    Split,
+    chosen_rows,
+    largest_of,
+    of_living,
+    raise_to_largest,
+    whole,
+)
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env, simulated  # noqa: E402
@@ -222,3 +231,13 @@ def test_runs_go_on_bit_for_bit(device: str, tmp_path: Path) -> None:
     assert_same_bits(one, two)
     assert set(evaluate(str(tmp_path / "one"), episodes=4, device=device)) == {"hunter", "prey", "guard"}
     train(run("three", 1, policies={"prey": f"frozen:{tmp_path / 'one'}"}), progress=False)
+
+
+def test_the_largest_is_of_the_living(device: str) -> None:
+    """What the dead saw does not count, though it is no number; what is no number of the living does."""
+    rows = torch.tensor([[1.0, -2.0], [math.nan, 1.0], [0.5, math.inf], [-3.0, 0.0]], device=device)
+    largest = torch.zeros(1, device=device)
+    steps = {(1, 0, 0, 0): 2.0, (0, 0, 0, 0): 2.0, (1, 0, 0, 1): 3.0, (1, 0, 1, 1): math.inf, (1, 1, 1, 1): math.nan}
+    for alive, expected in steps.items():
+        raise_to_largest(largest, rows, torch.tensor(alive, dtype=torch.bool, device=device))
+        assert largest.item() == pytest.approx(expected, nan_ok=True)

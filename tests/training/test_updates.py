@@ -284,3 +284,11 @@ def test_values_explain_what_they_equal(device: str) -> None:
             assert learner.scalars[1].item() == pytest.approx(1 / advantages.std(), rel=1e-4)
             largest = max(abs(taken(trainer, name)["observations"]).max(), 0)
             assert figures_of(learner)["largest_observation"] == largest
+
+
+def test_replicas_that_never_end_have_no_returns(device: str) -> None:
+    trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
+    assert trainer.horizon_env.limit is None
+    assert trainer.horizon_env.storage["agent"].final_obs is None
+    trainer.iterate(20)
+    assert math.isnan(trainer.returns["agent"])
