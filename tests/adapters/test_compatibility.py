@@ -290,6 +290,7 @@ def sbx() -> Any:
 
 
 # TensorFlow Probability, which SBX imports, asks JAX for names that JAX is about to drop.
+@pytest.mark.slow  # XLA compiles for seconds
 @pytest.mark.filterwarnings(r"ignore:jax\.:DeprecationWarning")
 @pytest.mark.parametrize(("algorithm", "env_id"), [("PPO", "CartPole-v1"), ("SAC", "Pendulum-v1")])
 def test_sbx_trains_on_replicas(sbx: Any, algorithm: str, env_id: str, device: str) -> None:
