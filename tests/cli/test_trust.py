@@ -68,17 +68,26 @@ def test_code_that_nobody_named_is_not_run(
     sys.modules.pop("somewhere", None)
 
 
-@pytest.mark.parametrize("named", ["stranger/mine.py:MINE", "somewhere:MINE"])
-def test_what_the_user_named_is_run(named: str, stranger: Path) -> None:
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        ("stranger/mine.py:MINE", "stranger/mine.py:MINE"),
+        ("somewhere:MINE", "somewhere:MINE"),
+        ("somewhere.py:MINE", "somewhere:MINE"),  # the file of a module
+    ],
+)
+def test_what_the_user_named_is_run(stored: str, given: str, stranger: Path) -> None:
     import gpu_envs
 
-    place = str(stranger.parent / named) if ".py" in named else named
-    name(stranger, place)
+    name(stranger, str(stranger.parent / stored) if ".py" in stored else stored)
+    message = r"(mine\.py|somewhere\.py|'somewhere' .*) as its environment.*trust=True"
     uses = (lambda: evaluate(stranger, episodes=2, device="cpu"), lambda: record(stranger, steps=2, device="cpu"))
     for use in (*uses, lambda: resume(stranger, progress=False)):
-        with pytest.raises(UntrustedError, match=r"(mine\.py|'somewhere' .*) as its environment.*trust=True"):
+        with pytest.raises(
+            UntrustedError, match=r"(mine\.py|somewhere\.py|'somewhere' .*) as its environment.*trust=True"
+        ):
             use()
-    gpu_envs.spec(place)
+    gpu_envs.spec(given)
     for use in uses:
         use()
     sys.modules.pop("somewhere", None)

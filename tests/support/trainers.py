@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from harness import numpy_of
+from harness import assert_same_bits, numpy_of
 
 from gpu_envs.training.algorithms import foreign
 from gpu_envs.training.config import Config
@@ -69,6 +69,19 @@ def timeless(state: dict[str, Any]) -> dict[str, Any]:
     """A trainer's state without the times in it."""
     rest = {name: value for name, value in state.items() if name not in ("seconds", "recent")}
     return rest | {"recent": [entry[:2] for entry in state["recent"]]}
+
+
+def assert_goes_on_alike(config: Config) -> None:
+    """A trainer that loads another's state learns on bit for bit as that one does."""
+    from gpu_envs.training import Trainer
+
+    trainer = Trainer(config)
+    state = trainer.state()
+    trainer.iterate(2)
+    other = Trainer(config, kept=state["players"])
+    other.load(state)
+    other.iterate(2)
+    assert_same_bits(timeless(trainer.state()), timeless(other.state()))
 
 
 def saved(run: Path | str, device: str = "cpu") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, figures_of, small, timeless
+from trainers import FIELD, FIELD_PARAMS, GRID, assert_goes_on_alike, figures_of, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -233,10 +233,4 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
 def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
     train(pqn(device, GRID, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
     config = small(device, GRID, policies={"runner": f"frozen:{tmp_path / 'run'}"})
-    trainer = Trainer(config)
-    state = trainer.state()
-    trainer.iterate(2)
-    other = Trainer(config, kept=state["players"])
-    other.load(state)
-    other.iterate(2)
-    assert_same_bits(timeless(trainer.state()), timeless(other.state()))
+    assert_goes_on_alike(config)
