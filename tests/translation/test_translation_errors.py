@@ -322,7 +322,17 @@ def test_an_observation_is_refused(seen: str, tmp_path: Path) -> None:
 
 PAIR = "for k in team.agents(AGENTS * 3):\n    "
 
+BOUNDS = [
+    "for i in team.agents(w.left):\n    if i == 0:\n        w.left = 2  # <--",
+    "for i in team.agents(min(w.left, AGENTS)):\n    add(w.left, 1)  # <--",
+    "for i in team.agents(w.board[0]):\n    w.board[i] = 1  # <--",
+    "for i in team.agents(some(w)):\n    if i == 0:\n        note(w, 2)  # <--",
+    "for i, j in team.elements(AGENTS, w.left):\n    add(w.left, j)  # <--",
+]
+"""Phases whose number of turns depends on what a turn changes."""
+
 OF_TEAMS = {
+    **dict.fromkeys(BOUNDS, "on which the number of turns depends.*after this one"),
     **{marked(body): said for body, said in PHASES.items()},
     **{TURN + body: said for body, said in RACES.items()},
     **{PAIR + body: said for body, said in NO_PAIRS.items()},
@@ -333,6 +343,7 @@ TRANSLATED = {
     **dict.fromkeys((PAIR + body for body in PAIRS), "FOR_EACH_AGENT(k, 6)"),
     "for k in range(2):\n    for i in team.agents():\n        w.board[i * 2 + k] = i": "FOR_EACH_AGENT(i",
     "for i in team.agents(1):\n    w.left += 1": "w.left += 1",  # one turn writes what it likes
+    "for i in team.agents(w.left):\n    w.board[i] = w.left": "FOR_EACH_AGENT(i, w.left)",
 }
 
 

@@ -79,6 +79,9 @@ class _Look:
 
     def phase(self, stmt: tree.Turns, at: Whose) -> None:
         outside, self.accesses = self.accesses, {}
+        for count in stmt.counts:
+            self.read(count, at)
+        bounds, self.accesses = {access.field for access in self.accesses}, {}
         turn, counted = stmt.variables[0], not any(self.stores[variable] for variable in stmt.variables)
         here = Whose({}, at.ranges, at.meanings)
         if stmt.method == "elements":
@@ -90,6 +93,9 @@ class _Look:
         self.block(stmt.body, here)
         inside, self.accesses = self.accesses, outside
         for access, node in inside.items():
+            if access.how != "read" and access.field in bounds:  # a GPU's threads read it while others change it
+                what = f"a turn changes {access.field!r}, on which the number of turns depends"
+                raise RefusedError(what, "Change it in a phase of its own, after this one", node)
             if access.how == "write":
                 self.refuse_write(access, node, stmt)
         for one, other in itertools.combinations(inside, 2):
