@@ -29,14 +29,14 @@ from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
-from gpu_envs.specs.spaces import SpaceSource, extended, outline, space_of
+from gpu_envs.specs.spaces import SpaceSource, extended, identity, outline, space_of
 
 Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 """A number of steps, or a function of the parameters that says it."""
 
 
 @documented
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Spec(ABC):
     """What every environment has: a name, a header, parameters and limits."""
 
@@ -84,6 +84,12 @@ class Spec(ABC):
     """What it looks like; None: it cannot be rendered."""
     written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """The file that makes the spec; None: it is in no file."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same environment."""
+        return isinstance(other, Spec) and identity(self) == identity(other)
+
+    __hash__ = None  # type: ignore[assignment]  # its parts have none either
 
     @property
     def masked(self) -> bool:

@@ -16,7 +16,7 @@ from gpu_envs.specs.spaces import SpaceSource, check_space, space_of
 
 @final
 @documented
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EnvSpec(Spec):
     """Names the state, the parameters, the spaces and the limits of a single-agent environment.
 

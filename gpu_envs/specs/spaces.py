@@ -1,5 +1,7 @@
 """What a spec says of observations and actions: a space, or a function of the parameters that gives one."""
 
+import dataclasses
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -106,6 +108,24 @@ def outline(space: gymnasium.Space[Any]) -> object:
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: outline(part) for key, part in space.spaces.items()}
     return type(space), space.shape, str(space.dtype)
+
+
+def identity(value: Any) -> Any:
+    """Returns what two parts of specs have in common only if they make the same environment.
+
+    Python counts 1, 1.0, True and mappings of any order as equal, and Gymnasium bounds of a Box that are close.
+    """
+    if isinstance(value, gymnasium.Space):
+        return type(value), identity({name: part for name, part in vars(value).items() if name != "_np_random"})
+    if dataclasses.is_dataclass(value):
+        return type(value), *(identity(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
+    if isinstance(value, Mapping):
+        return tuple((name, identity(part)) for name, part in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(map(identity, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return (type(value), repr(value)) if isinstance(value, numbers.Number) else value
 
 
 def mask_entries(space: gymnasium.Space[Any]) -> int:

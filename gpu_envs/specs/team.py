@@ -69,7 +69,7 @@ class Role:
 
 @final
 @documented
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TeamSpec(Spec):
     """Names the roles, the state, the parameters and the limits of an environment with a team of agents.
 

@@ -1,5 +1,6 @@
 """Specs from files, modules and other distributions: found by their places, and found again in other processes."""
 
+import copy
 import dataclasses
 import importlib
 import json
@@ -9,12 +10,16 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from harness import forgotten, run_python, with_package
 
 import gpu_envs
+from gpu_envs import Param, Table
 from gpu_envs.cli import MISTAKE, OK, main
 from gpu_envs.errors import SourceError, UnknownEnvironmentError
 from gpu_envs.registry import importing, sources
@@ -44,6 +49,9 @@ DRIFT = EnvSpec(
     max_episode_steps=20,
 )
 """
+
+PARTS: dict[str, Any] = {"id": "Same-v0", "header": "drift.cuh", "state": ("x",)}
+SPACES: dict[str, Any] = {"observation": Box(-2, 2, (1,), np.float32), "action": Discrete(3)}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +158,29 @@ def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
         gpu_envs.register(own)
     gpu_envs.register(own, replace=True)
     assert gpu_envs.spec("Drift-v0") is own
+
+
+@pytest.mark.parametrize(
+    ("changes", "others"),
+    [
+        ({"params": {"k": Param(1)}}, {"params": {"k": Param(1.0)}}),
+        ({"params": {"k": Param(1)}}, {"params": {"k": Param(True)}}),
+        ({"params": {"k": Param([1, 2])}}, {"params": {"k": Param([1.0, 2.0])}}),
+        ({"params": {"k": Param(0.0)}}, {"params": {"k": Param(-0.0)}}),
+        ({"params": {"j": Param(1), "k": Param(1)}}, {"params": {"k": Param(1), "j": Param(1)}}),
+        ({"tables": {"k": Table([1, 2], "int")}}, {"tables": {"k": Table([1, 2])}}),
+        ({"observation": Box(0, 1, (4,), np.float32)}, {"observation": Box(0, 1.000001, (4,), np.float32)}),
+    ],
+)
+def test_specs_that_python_s_comparison_confuses(changes: dict[str, Any], others: dict[str, Any]) -> None:
+    """One of them is not taken for the other, and each is equal to a copy of itself."""
+    given = (changes, copy.deepcopy(changes), others)
+    one, same, other = (gpu_envs.EnvSpec(**PARTS, **{**SPACES, **part}) for part in given)
+    gpu_envs.register(one)
+    gpu_envs.register(same)
+    assert gpu_envs.spec(one.id) is one
+    with pytest.raises(ValueError, match="is taken by another environment"):
+        gpu_envs.register(other)
 
 
 def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
