@@ -11,6 +11,7 @@ from gpu_envs.engine.options import OUTPUTS
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import Seeds, check_seed, random_seed
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
 
 _AT_ONCE = 2**20
@@ -41,14 +42,26 @@ def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) 
     if "reset_mask" in given:
         mask = read_mask(given.pop("reset_mask"), num_envs, sim.arrays, on_cpu=sim.backend.device == "cpu")
     starts = {name: given.pop(name) for name in spec.layouts if name in given}
-    paired = {name for pair in spec.ordered for name in pair} if given else set()
-    values = spec.check_options(given, {n: v for n, v in sim.params.items() if n in paired}, sim.config.precision)
+    values = _read_options(sim, given) if given else {}
     seeds = read_seeds(seed, num_envs, ready=sim.ready)
     if not sim.ready and seeds is None:
         if mask is not None:
             raise gymnasium.error.ResetNeeded("the first reset must be of all replicas: leave out 'reset_mask'")
         seeds = random_seed()
     return Reset(seeds, mask, values, _read_starts(sim, starts))
+
+
+def _read_options(sim: Simulation, given: Mapping[str, Any]) -> dict[str, ParamValue]:
+    """Returns the options of one reset and the parameters that follow from them, or raises what is wrong with them."""
+    spec, precision = sim.config.spec, sim.config.precision
+    values: dict[str, ParamValue] = {**spec.check_options(given, precision)}
+    params = sim.params
+    if derived := [name for name, param in spec.params.items() if isinstance(param, Derived)]:
+        params = sim.host_params()  # which waits for the device
+        after = spec.with_derived({**params, **values}, sim.config.num_envs, precision)
+        values |= {name: after[name] for name in derived if not np.array_equal(after[name], params[name])}
+    spec.check_order({**params, **values}, precision, of=values, drawn=sim.drawn)
+    return values
 
 
 def _read_starts(sim: Simulation, given: Mapping[str, Any]) -> dict[str, np.ndarray]:

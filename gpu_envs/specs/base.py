@@ -333,10 +333,8 @@ class Spec(ABC):
                     )
                 given[name] = made
 
-    def check_options(
-        self, given: Mapping[str, Any], params: Mapping[str, Any], precision: str = "float64"
-    ) -> dict[str, bool | float | str]:
-        """Returns the options of one reset, or says which is wrong beside the parameters."""
+    def check_options(self, given: Mapping[str, Any], precision: str = "float64") -> dict[str, bool | float | str]:
+        """Returns the options of one reset, or says which is wrong."""
         for name in given:
             if name not in self.options:
                 known = [*self.options, *self.layouts, "reset_mask"]
@@ -344,9 +342,7 @@ class Spec(ABC):
                     f"{self.id} has no reset option {name!r}{did_you_mean(name, known)} "
                     f"Its reset options are: {', '.join(known)}."
                 )
-        values = {n: self.options[n].check_one(f"reset option {n!r}", v, precision) for n, v in given.items()}
-        self.check_order({**params, **values}, precision, of=values)
-        return values
+        return {n: self.options[n].check_one(f"reset option {n!r}", v, precision) for n, v in given.items()}
 
     def check_layout(self, name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
         """What is expected of an explicit start that is wrong; empty where nothing is."""

@@ -18,7 +18,8 @@ class Derived(Param):
     """A real parameter, or an array of them, that follows from others.
 
     ``default`` is the function that computes it, of one replica's parameters. It is called when an environment is made
-    and whenever a parameter is set; where replicas have their own of what it asks for, once for each replica.
+    and whenever a parameter is set, also by the options of a reset, for that reset; where replicas have their own of
+    what it asks for, once for each replica.
     """
 
     def __post_init__(self) -> None:

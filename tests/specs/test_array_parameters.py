@@ -96,6 +96,27 @@ def test_set_later(spec: Any, place: Place) -> None:
     assert taken(env)[0] == taken(again)[0] == [17] * 4
 
 
+@pytest.mark.parametrize("given", [{}, {"low": [0.5, 0.25, 0.5, 0.25]}])
+def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: dict[str, Any]) -> None:
+    """It is computed again for that reset, of whichever replicas, and is as before afterwards."""
+    params = {
+        "twice": Derived(lambda p: 2 * p["low"]),
+        "both": Derived(lambda p: [p["low"], 2 * p["twice"]], shape=(2,)),
+    }
+    more = {"params": params, "options": {"low": Param(0.5)}, "ordered": (("low", "twice"),)}
+    spec = walk(tmp_path, more=more, reset="s.x = p.twice;\n    s.pace = p.both[1];")
+    env = made(spec, place, **given)
+    usual = numpy_of(env.reset()[0])
+    assert usual[0].tolist() == [1.0, 2.0]
+    assert numpy_of(env.reset(options={"low": 0.125})[0]).tolist() == [[0.25, 0.5]] * 4
+    assert_same_bits(numpy_of(env.reset()[0]), usual)
+    mask = np.array([True, False, True, False])
+    seen = numpy_of(env.reset(options={"low": 1.0, "reset_mask": mask})[0])
+    assert_same_bits(seen, np.where(mask[:, None], np.float32([2.0, 4.0]), usual))
+    with pytest.raises(ValueError, match="'low' must not exceed 'twice'"):
+        env.reset(options={"low": -1.0})
+
+
 def test_live_edits(spec: Any, place: Place) -> None:
     """An array is live; what something follows from is not to be edited there."""
     env = made(spec, place)
