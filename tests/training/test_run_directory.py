@@ -219,6 +219,33 @@ def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [line[2] for line in run.about()["commands"]] == ["CartPole-v1", "--resume"]
 
 
+@pytest.mark.parametrize("name", [".lock", "run.toml.partial", "log.csv", "checkpoints"])
+def test_a_run_with_a_link_is_not_resumed(name: str, tmp_path: Path) -> None:
+    """A run's folder may come from a stranger, whose links point at files of the user."""
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    train(small("cpu", total_steps=128, run_dir=str(run)), progress=False)
+    if name == "checkpoints":
+        (run / name).rename(mine)
+    else:
+        mine.write_text("mine")
+    before = {file: file.read_bytes() for file in (mine, *mine.rglob("*")) if file.is_file()}
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(mine)
+    with pytest.raises(ValueError, match=f"{name} is a symbolic link.*remove it"):
+        resume(run, total_steps=256, keep_checkpoints=1, progress=False)
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_partial_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "one.pt.partial").symlink_to(mine)
+    checkpoint.save(tmp_path / "one.pt", {"a": 1})
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "one.pt").is_symlink()
+    assert checkpoint.load(tmp_path / "one.pt") == {"a": 1}
+
+
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "-20250131-120000")
     config = Config(env="gpu_envs/CartPole-v1", device="cpu")

@@ -68,7 +68,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(path.name + _PARTIAL)
     try:
         with writing(path):
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)  # a killed writer's, or a link in a stranger's folder: "x" follows none
+            with partial.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

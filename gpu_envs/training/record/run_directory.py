@@ -149,8 +149,15 @@ class RunDirectory:
 
         Raises:
             BlockingIOError: Another process trains it.
+            ValueError: The folder contains a symbolic link, so that training would write or delete files elsewhere.
         """
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        link = next((entry for entry in self.path.iterdir() if entry.is_symlink()), None)
+        if link is not None:
+            raise ValueError(
+                f"{link} is a symbolic link, and training would follow it out of the run directory: remove it, or "
+                "replace it by a copy of its target"
+            )
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             if fcntl is not None:
                 try:
