@@ -89,8 +89,8 @@ def _on_policy(
         if device != "cpu":
             wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
-        if networks.epsilon is not None:
-            networks.epsilon.fill_(Schedule.of(config.epsilon).at(0.0))
+    if networks.epsilon is not None:
+        networks.epsilon.fill_(Schedule.of(config.epsilon).at(0.0))  # for an evaluation before the first horizon
     learner = OnPolicyLearner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     learner.why_torch = reason
     return learner, [optimiser]

@@ -143,7 +143,8 @@ class Trainer:
     # --- one iteration, all on the device ---
 
     def roll_out(self) -> None:
-        """Acts and steps for a horizon."""
+        """Acts and steps for a horizon, by what schedules say of this iteration."""
+        self._schedules.write()
         horizon_env = self.horizon_env
         horizon_env.carry_over()
         if self.fused_rollout is not None:
@@ -161,7 +162,6 @@ class Trainer:
 
     def learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
-        self._schedules.write()
         for learner in self.learners.values():
             learner.conclude(self.horizon_env.storage)
             learner.update()

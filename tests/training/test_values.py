@@ -192,6 +192,28 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
 # --- runs ---
 
 
+@pytest.mark.parametrize("fused", [None, False])  # None: by kernels on Hopper
+def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str) -> None:
+    """The first horizon takes random choices only, the second the best ones only."""
+    config = pqn(
+        device, total_steps=4 * 8 * 16, epsilon="0:1,0.25:0", hidden=(64, 64), precision="tf32", fused=fused,
+    )  # fmt: skip
+    trainer = Trainer(config)
+    learner: Any = trainer.learners["agent"]
+    assert isinstance(learner.networks, ValuesInKernels) == (HOPPER and device != "cpu" and fused is None)
+    # of 128 random choices half are the best, within 4.5 standard deviations
+    for low, high in ((0.3, 0.7), (1.0, 1.0)):
+        trainer.roll_out()
+        best = torch.empty_like(learner.actions)
+        for t, actions in enumerate(best):
+            seen = trainer.horizon_env.storage["agent"].observations[t, :, 0]
+            learner.networks.act(
+                seen, actions, learner.log_probs[t].clone(), None, None, learner.streams["actions"], t, greedy=True
+            )
+        assert low <= (learner.actions == best).float().mean().item() <= high
+        trainer.learn()
+
+
 def test_boxes_are_refused_before_anything_is_allocated() -> None:
     with pytest.raises(ValueError, match="pqn values each choice of an action, and the actions of the policy 'agent'"):
         Trainer(pqn("cpu", "Pendulum-v1"))
