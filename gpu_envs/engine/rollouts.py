@@ -16,7 +16,7 @@ from gpu_envs.engine.actions import KINDS, Actions
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.random_actions import bounds, choices
 from gpu_envs.engine.results import Step
-from gpu_envs.engine.simulation import Simulation
+from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 
 _EACH_STEP = ("rewards", "terminations", "truncations")
 _SUMS = ("reward_sum", "terminated", "truncated", "return_sum", "length_sum")
@@ -54,8 +54,8 @@ def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
 
 def checked_steps(steps: Any) -> int:
     """How many steps a rollout has, or raises what is wrong with what was given."""
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise ValueError(f"steps is {steps!r}; a whole number from 1 up")
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or not 1 <= steps <= NO_LIMIT:
+        raise ValueError(f"steps is {steps!r}; a whole number from 1 to {NO_LIMIT}; for more, several rollouts")
     return int(steps)
 
 

@@ -264,12 +264,12 @@ def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs
 
 
 def test_it_refuses_what_it_cannot_do(make: Make, variant: Variant, place: Place) -> None:
-    """Before a reset, for no steps, with a block of another length."""
+    """Before a reset, for no steps or more than an int of the kernels holds, with a block of another length."""
     env = made(make, variant, 3, place)
     with pytest.raises(Exception, match=r"reset\(\) before rollout"):
         env.rollout(5)
     env.reset(seed=0)
-    for steps in (0, -1, 1.5, True):
+    for steps in (0, -1, 1.5, True, 2**31, 2**32 + 5):
         assert_refused(env, lambda steps=steps: env.rollout(steps), ValueError, "steps is")  # type: ignore[misc]
     assert_refused(env, lambda: env.rollout(4, block(env, draw(env, 5), HOST)), ValueError, "actions have shape")
 

@@ -112,7 +112,7 @@ def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: d
     assert_same_bits(numpy_of(env.reset()[0]), usual)
     mask = np.array([True, False, True, False])
     seen = numpy_of(env.reset(options={"low": 1.0, "reset_mask": mask})[0])
-    assert_same_bits(seen, np.where(mask[:, None], np.float32([2.0, 4.0]), usual))
+    assert_same_bits(seen, np.where(mask[:, None], np.array([2.0, 4.0], np.float32), usual))
     with pytest.raises(ValueError, match="'low' must not exceed 'twice'"):
         env.reset(options={"low": -1.0})
 
