@@ -225,6 +225,75 @@ def test_a_module_of_the_users_own(device: str) -> None:
             Trainer(off_policy(device), modules={"agent": module})
 
 
+class Encoded(nn.Module):
+    """An encoder, registered or not, and a module that is given what it says."""
+
+    def __init__(self, encoder: nn.Module, of: nn.Module, *, registered: bool) -> None:
+        super().__init__()
+        self.of, self.encoder = of, [encoder]
+        if registered:
+            self.registered = encoder
+
+    def forward(self, observations: Any, *actions: Any) -> Any:
+        return self.of(torch.tanh(self.encoder[0](observations)), *actions)
+
+
+class Shared(ActorCritic):
+    """An actor and critics with one encoder, which is registered in some of them, or beside them."""
+
+    def __init__(self, outputs: int, *registered: str, critics_use_it: bool = True) -> None:
+        super().__init__()
+        encoder = nn.Linear(3, 3)
+        if "beside" in registered:
+            self.encoder = encoder
+        self.actor = Encoded(encoder, nn.Linear(3, outputs), registered="actor" in registered)
+        of_critics = encoder if critics_use_it else nn.Identity()
+        self.critics = Encoded(of_critics, MyCritics(2), registered="critics" in registered)
+
+
+@pytest.mark.parametrize("registered", [("actor", "critics"), ("critics",), ("beside",)])
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered: Any, device: str) -> None:
+    """It learns by the critics' loss, and target networks, which here follow at once, are those that are used."""
+    outputs = 2 if algorithm == "sac" else 1
+    module = Shared(outputs, *registered)
+    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, tau=1.0), modules={"agent": module})
+    learner: Any = trainer.learners["agent"]
+    assert [each.flat.numel() for each in learner.optimisers[:2]] == [3 * 4 + 2 * (20 * 5 + 21), outputs * 4]
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    trainer.iterate(2)
+    targets = dict(learner.gradient_step.targets.named_parameters())
+    for name, parameter in module.named_parameters():
+        assert not torch.equal(parameter, before[name])
+        if algorithm == "td3" or not name.startswith("actor.of"):  # SAC has no target actor
+            assert torch.equal(targets[name], parameter)
+
+
+@pytest.mark.parametrize(
+    ("registered", "use", "message"),
+    [
+        (("actor",), True, "the critics of the policy 'agent' use its parameter actor.registered.weight, which is"),
+        (("beside",), False, "the critics of the policy 'agent' do not use its parameter encoder.weight, which is"),
+    ],
+)
+def test_parameters_that_their_loss_does_not_reach_are_refused(
+    registered: Any, use: bool, message: str, device: str
+) -> None:
+    module = Shared(2, *registered, critics_use_it=use)
+    with pytest.raises(ValueError, match=message):
+        Trainer(off_policy(device), modules={"agent": module})
+    if not use:
+        module.encoder.requires_grad_(False)
+        Trainer(off_policy(device), modules={"agent": module}).iterate(1)
+
+
+def test_an_actor_has_parameters_of_its_own(device: str) -> None:
+    module = Mine()
+    module.critics.actor = module.actor
+    with pytest.raises(ValueError, match="the actor of the policy 'agent' has no parameters but those of the critics"):
+        Trainer(off_policy(device), modules={"agent": module})
+
+
 # --- what is refused ---
 
 

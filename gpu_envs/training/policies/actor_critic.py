@@ -19,10 +19,19 @@ class ActorCritic(nn.Module):
     the hyperbolic tangent is the action where its bounds are -1 and 1; for sac to ``[rows, 2 * width]``, means and
     logarithms of deviations of what is squashed so. ``critics`` maps observations and such actions to what they are
     worth, ``[critics, rows]``: two critics, of ddpg one; with ``atoms`` to logits, ``[critics, rows, atoms]``.
+
+    Parameters of ``actor`` alone learn by the actor's loss, and all others by the critics': a trunk of both, too.
     """
 
     actor: nn.Module
     critics: nn.Module
+
+
+def learning_parameters(module: ActorCritic) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Returns the parameters that learn by the critics' loss, and those that learn by the actor's."""
+    of_actor = {*module.actor.parameters()} - {*module.critics.parameters()}
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return [p for p in learning if p not in of_actor], [p for p in learning if p in of_actor]
 
 
 @final

@@ -13,10 +13,10 @@ from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam, Step, flattened
 from gpu_envs.training.operations.replay import Transitions
-from gpu_envs.training.policies.actor_critic import ActorCritic
+from gpu_envs.training.policies.actor_critic import ActorCritic, learning_parameters
 from gpu_envs.training.policies.actors import TorchActor, squashed
 from gpu_envs.training.policies.networks import TOTALS
-from gpu_envs.training.policies.torch_networks import matmul_precision, trained
+from gpu_envs.training.policies.torch_networks import matmul_precision
 from gpu_envs.training.process.group import Group
 
 _EPSILON = 1e-8
@@ -42,16 +42,13 @@ class ActorCriticUpdate(ABC):
         self._actor, self._config, self._target_entropy = actor, config, target_entropy
         self._module: ActorCritic = actor.module
         self.log_temperature = nn.Parameter(torch.full((1,), math.log(config.temperature), device=device))
-        critics, acting = (trained(part) for part in (self._module.critics, self._module.actor))
-        self._learning = [critics, acting, *([[self.log_temperature]] if actor.stochastic else [])]
+        self._learning = [*learning_parameters(self._module), *([[self.log_temperature]] if actor.stochastic else [])]
         self.optimisers = [
             Adam(each, eps=_EPSILON, device=device, threads=config.cpu_threads, group=group) for each in self._learning
         ]
         self.targets = copy.deepcopy(self._module).eval()
-        targets = [self.targets.critics, *([] if actor.stochastic else [self.targets.actor])]
-        self._follows = [
-            (flattened(trained(part)), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)
-        ]
+        targets = learning_parameters(self.targets)[: 1 if actor.stochastic else 2]
+        self._follows = [(flattened(part), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)]
         self.targets.requires_grad_(False)
         self._buffers = list(zip(self.targets.buffers(), self._module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)

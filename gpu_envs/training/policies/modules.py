@@ -8,10 +8,11 @@ from torch import nn
 from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import Head
-from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, critics_of, outputs_of
+from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, critics_of, learning_parameters, outputs_of
 from gpu_envs.training.policies.parts import Split
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
 from gpu_envs.training.process.memory import is_shortage
+from gpu_envs.training.process.settings import wake_autograd
 
 
 def default_policy(
@@ -84,12 +85,40 @@ def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str,
                 f"{found}; expected {shape}"
             )
         _check_depends(outputs.requires_grad, features, name)
+    _check_shared(module, outputs, name, device)
     actor = parts[0]
     if config.exploration == "state" and not (isinstance(actor, nn.Sequential) and isinstance(actor[-1], nn.Linear)):
         raise ValueError(
             f"exploration is 'state', by the last hidden layer, and the actor of the policy {name!r} is no "
             "torch.nn.Sequential that ends with a Linear; give one, or another exploration"
         )
+
+
+def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:
+    """Refuses parameters of an actor and critics that the loss by which they learn does not reach."""
+    _, acting = learning_parameters(module)
+    if not acting:
+        raise ValueError(
+            f"the actor of the policy {name!r} has no parameters but those of the critics, which learn by the critics' "
+            "loss: give it a layer of its own"
+        )
+    of_actor, of_critics = {*acting}, {*module.critics.parameters()}
+    named = [(key, p) for key, p in module.named_parameters() if p.requires_grad and p not in of_critics]
+    if device != "cpu":
+        wake_autograd(device)
+    gradients = torch.autograd.grad(values.sum(), [p for _, p in named], allow_unused=True)
+    for (key, parameter), gradient in zip(named, gradients, strict=True):
+        if parameter in of_actor and gradient is not None:
+            raise ValueError(
+                f"the critics of the policy {name!r} use its parameter {key}, which is registered in the actor alone, "
+                "and would learn by the actor's loss alone: register its module in the critics, too"
+            )
+        if parameter not in of_actor and gradient is None:
+            raise ValueError(
+                f"the critics of the policy {name!r} do not use its parameter {key}, which is registered outside of "
+                "the actor, and would learn by the critics' loss: register its module in the actor, or give "
+                "requires_grad_(False)"
+            )
 
 
 def _check_learns(module: nn.Module, features: int, name: str) -> None:
