@@ -7,6 +7,7 @@ import abc
 import dataclasses
 import math
 import numbers
+from collections.abc import Mapping
 from decimal import Decimal, localcontext
 from typing import Any, ClassVar, final
 
@@ -47,6 +48,11 @@ class Distribution(abc.ABC):
     def derived(self) -> tuple[float, ...]:
         """What a draw takes besides, rounded correctly, so that it is the same on every host."""
         return ()
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """Numbers that a draw multiplies by, so that the precision must have them as normal numbers."""
+        return {}
 
     def within(self, least: float, greatest: float) -> "Distribution":
         """This distribution, which ends at these limits where it had none of its own."""
@@ -112,6 +118,11 @@ class LogUniform(_Between):
         """The logarithm of ``high / low``."""
         return (float((Decimal(self.high) / Decimal(self.low)).ln()),)
 
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """The least number."""
+        return {"low": self.low}
+
 
 @final
 @documented
@@ -150,6 +161,11 @@ class Normal(Distribution):
         return _share_above((self.mean - self.low) / self.deviation), _share_above(
             (self.high - self.mean) / self.deviation
         )
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """More than any draw is away from the mean, whose share is 1e-12 or more."""
+        return {"8 standard deviations": 8 * self.deviation}
 
     @property
     def numbers(self) -> tuple[float, ...]:

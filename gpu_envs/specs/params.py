@@ -229,6 +229,11 @@ class Param:
             raise ValueError(f"parameter {name!r} {error}") from None
         if not all(math.isfinite(_rounded(number, precision)) for number in found.numbers if math.isfinite(number)):
             raise ValueError(f"parameter {name!r} is drawn from {found}, of which {precision} makes a number infinite")
+        least, most = float(np.finfo(precision).tiny), float(np.finfo(precision).max)
+        for what, number in found.factors.items():
+            if not least <= number <= most:
+                allowed = f"allowed in {precision}: {least:g} to {most:g}"
+                raise ValueError(f"parameter {name!r} is drawn from {found}: {what} is {number:g}; {allowed}")
         for number in limited.range:
             self.check_one(f"parameter {name!r}, drawn from {found},", number, precision)
         return found

@@ -1,10 +1,15 @@
 // Numbers of the distributions that parameters are drawn from.
 
-FN real drawn_uniform(Random& random, real low, real high) { return minimum(random.uniform(low, high), high); }
+// Where high - low is beyond the largest number, halves are not. (Elsewhere halves of the smallest numbers would be zero.)
+FN real drawn_uniform(Random& random, real low, real high) {
+    if (high - low <= largest<real>()) return minimum(random.uniform(low, high), high);
+    return minimum(2 * random.uniform(low / 2, high / 2), high);
+}
 
-// `ratio`: the logarithm of high / low.
+// `ratio`: the logarithm of high / low. Where high / low is beyond the largest number, its root is not.
 FN real drawn_loguniform(Random& random, real low, real high, real ratio) {
-    return clip(low * exp(ratio * random.uniform(0, 1)), low, high);
+    const real power = ratio * random.uniform(0, 1), root = exp(power / 2);
+    return clip(ratio > Constants<real>::exp_most ? low * root * root : low * exp(power), low, high);
 }
 
 // The number of the standard normal distribution below which a share of `tail` lies, from 1e-12 to a half: not above

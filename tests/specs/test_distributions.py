@@ -184,6 +184,8 @@ def test_assigning_a_number_ends_it_and_a_distribution_begins_it(place: Place) -
         ({"pole_mass": Normal(0.1, 1, low=-1)}, "got -1.0"),
         ({"pole_mass": Uniform(1e-60, 1)}, "float32 makes it"),
         ({"pole_mass": Normal(1, 1e39)}, "of which float32 makes a number infinite"),
+        ({"pole_mass": Normal(1, 1e38)}, "normal:1:1e+38: 8 standard deviations is 8e+38; allowed in float32"),
+        ({"gravity": LogUniform(1e-44, 1)}, "low is 1e-44; allowed in float32: 1.17549e-38 to"),
         ({"kinematics_integrator": "uniform:0:1"}, "allowed: one of"),
         ({"sutton_barto_reward": "choice:0:1"}, "is drawn from choice:0:1, and it is a switch"),
         ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which is not drawn"),
@@ -351,6 +353,33 @@ def test_numbers_are_independent(sample: dict[str, np.ndarray]) -> None:
         counts = np.histogram2d(a, b, bins=4)[0]
         wanted = len(a) / 16
         assert ((counts - wanted) ** 2 / wanted).sum() < 37.7  # 15 degrees of freedom: 0.001
+
+
+@pytest.mark.parametrize("real", ["float32", "float64"])
+def test_any_range_is_drawn_from_evenly(real: str, device: str) -> None:
+    """Generated ranges, up to all that the precision has, and one random number each, which 0 to 1 tells."""
+    count, rng, info = 20_000, np.random.default_rng(0), np.finfo(real)
+    sizes = np.exp(rng.uniform(math.log(info.tiny) + 0.1, math.log(info.max) - 0.1, (2, count))).astype(real)
+    sizes[:, :9] = info.max
+    sizes[0, 9] = info.tiny
+    body = """
+        const u64 seed = u64(i);
+        const u32 episode = 0;
+        Random first(&seed, &episode, PARAMETER, 0, 0), second(&seed, &episode, PARAMETER, 0, 0), third = second;
+        out0[i] = drawn_uniform(first, 0, 1);
+        out1[i] = drawn_uniform(second, in0[i], in1[i]);
+        out2[i] = drawn_loguniform(third, in2[i], in3[i], in4[i]);
+    """
+    draw = compiled(real, [real] * 5, [real] * 3, body, device, more=["dialect/distributions.cuh"])
+    low, high = np.sort(sizes * rng.choice([-1, 1], (2, count)).astype(real), 0)
+    least, most = np.sort(sizes, 0)
+    ratio = np.log(most.astype(np.float64)) - np.log(least.astype(np.float64))
+    unit, uniform, log_uniform = draw(low, high, least, most, ratio)
+    unit, scale = unit.astype(np.float64), np.maximum(-low, high).astype(np.float64)
+    wanted = low / scale * (1 - unit) + high / scale * unit
+    assert (np.abs(uniform / scale - wanted) <= 4 * info.eps + 2 * info.tiny / scale).all()  # denormals count as zero
+    power = np.log(log_uniform.astype(np.float64)) - np.log(least.astype(np.float64))
+    assert np.abs(power - ratio * unit).max() <= 2 * info.eps * ratio.max()  # logarithms are as large as their ratios
 
 
 def test_limits_are_never_passed() -> None:
