@@ -1,6 +1,7 @@
-"""Stops a run whose numbers are NaN or infinite, and says where that showed first."""
+"""Stops a run whose numbers are NaN or infinite and says where that showed first; warns of updates without a step."""
 
 import math
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -12,8 +13,16 @@ from gpu_envs.training.record.run_directory import RunDirectory
 
 
 def check_figures(report: IterationReport, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
-    """Raises a DivergedError if the figures of an iteration are not finite."""
+    """Raises a DivergedError if the figures of an iteration are not finite; warns of a policy that took no step."""
     for name, figures in report.figures.items():
+        target_kl = learners[name].config.target_kl
+        if target_kl is not None and figures["samples"] == 0:
+            warnings.warn(
+                f"updates of the policy {name!r} stop before their first step and learn nothing: it acts in evaluation "
+                "mode and learns in training mode, between which dropout or batch normalisation change its actions by "
+                f"more than target_kl, {target_kl:g}. Leave target_kl or these layers out, or give a larger target_kl",
+                stacklevel=2,
+            )
         wrong = [n for n, v in figures.items() if not math.isfinite(v) and n != "explained_variance"]
         if not wrong:
             continue

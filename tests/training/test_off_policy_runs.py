@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.errors import CheckpointError  # noqa: E402
-from gpu_envs.training import ActorCritic, Config, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training import ActorCritic, Config, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.need import need_of  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, load_run  # noqa: E402
 
@@ -140,7 +140,10 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     assert result.steps == 8 * 16 * 6
     header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0].split(",")
     assert {"policy_loss", "value_loss", "entropy", "temperature"} <= {*header}
-    assert not {"kl", "clip_fraction", "explained_variance", "samples"} & {*header}
+    assert not {"kl", "clip_fraction", "explained_variance", "samples", "transitions"} & {*header}
+    log = RunDirectory.open(tmp_path / "run").log()  # of three iterations of warm-up, and three that learn
+    for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
+        assert [math.isnan(value) for value in log[name]] == [True, False, False]
     whole = train(kept_in(tmp_path / "whole", device, total_steps=8 * 16 * 9), progress=False)
     assert resume(tmp_path / "run", total_steps=8 * 16 * 9, progress=False).returns == whole.returns
     logs = [(tmp_path / name / "log.csv").read_text().splitlines()[-1].split(",") for name in ("run", "whole")]

@@ -278,6 +278,17 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
     assert module.norm.num_batches_tracked.item() == 4
 
 
+def test_updates_that_dropout_stops_are_missing_and_warned_of(tmp_path: Path, device: str) -> None:
+    config = small(device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"))
+    with pytest.warns(UserWarning, match="'agent' stop before their first step.*Leave target_kl or these layers out"):
+        train(config, progress=False, modules={"agent": nn.Sequential(nn.Dropout(0.5), Apart(4, 2))})
+    log = RunDirectory.open(tmp_path / "run").log()
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm"):
+        assert np.isnan(log[name]).all()
+    assert log["learning_rate"] == [np.float32(1e-3)] * 2  # which is known all the same
+    assert np.isfinite(log["explained_variance"]).all()
+
+
 @pytest.mark.parametrize("part", ["actor", "critic"])
 def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
     module: Any = Apart(4, 2)

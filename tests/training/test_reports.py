@@ -12,7 +12,14 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training.operations.episodes import EpisodeSums  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
-from gpu_envs.training.record.reports import WINDOW, EpisodeWindow, Mailbox, mean_figures  # noqa: E402
+from gpu_envs.training.record.reports import (  # noqa: E402
+    WINDOW,
+    EpisodeWindow,
+    IterationReport,
+    Mailbox,
+    entry_of,
+    mean_figures,
+)
 from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,7 +86,19 @@ def test_means_are_of_samples() -> None:
     assert mean_figures(sums | {"samples": 3.0} | others) == {
         "policy_loss": -2.0, "value_loss": 1.0, "entropy": 3.0, "kl": 0.5, "clip_fraction": 0.25, **others,
     }  # fmt: skip
-    assert mean_figures(dict.fromkeys(sums, 0.0) | {"samples": 0.0})["kl"] == 0.0  # everybody was out of the game
+
+
+def test_figures_of_iterations_without_learning_are_missing() -> None:
+    """They count in no mean; what is known without learning stays."""
+    reports = [
+        IterationReport(1, {}, {"a": {"kl": kl, "gradient_norm": 2.0, "samples": samples, "learning_rate": rate}}, 0, 0)
+        for kl, samples, rate in ((0.0, 0.0, 0.5), (6.0, 3.0, 0.25), (4.0, 1.0, 0.0))
+    ]
+    entries = [entry_of(some, {}) for some in (reports[:1], reports)]
+    assert math.isnan(entries[0]["kl"])
+    assert math.isnan(entries[0]["gradient_norm"])
+    assert [entry["learning_rate"] for entry in entries] == [0.5, 0.25]
+    assert (entries[1]["kl"], entries[1]["gradient_norm"]) == (3.0, 2.0)
 
 
 def test_episodes_of_a_horizon(device: str) -> None:

@@ -24,10 +24,10 @@ from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _FIGURES = (
-    *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm"),
+    *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm", "transitions"),
     *("learning_rate", "largest_observation"),
 )
-"""What it reports of each iteration; the first three are means over the samples of its updates."""
+"""What it reports of each iteration; the first three are means over the transitions of its updates."""
 
 _ALIVE = SUMS.index("alive")
 
@@ -171,6 +171,7 @@ class OffPolicyLearner(Learner):
         means = update.sums / update.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
         found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
         found |= {"temperature": update.log_temperature.detach().exp()[0], "gradient_norm": update.norm[0]}
+        found["transitions"] = update.sums[0, _ALIVE]
         torch.stack([found[name] for name in _FIGURES[: len(found)]], out=self.figures[: len(found)])
         self._end(*self.samples)
 
@@ -189,17 +190,8 @@ class OffPolicyLearner(Learner):
         }
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
-        buffer: dict[str, torch.Tensor] | None = {"position": self.replay.position.clone()}
-        if whole:
-            buffer = self.replay.state() if self.config.keep_buffer else None
-        return (
-            super().state(whole=whole)
-            | self.gradient_step.state()
-            | {
-                "begun": self._begun,
-                "own": {"replay": buffer, "exploration": self.exploration.state()},
-            }
-        )
+        own = {"replay": self.replay.state(whole=whole), "exploration": self.exploration.state()}
+        return super().state(whole=whole) | self.gradient_step.state() | {"begun": self._begun, "own": own}
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)

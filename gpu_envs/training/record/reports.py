@@ -222,16 +222,28 @@ class EpisodeWindow:
             self.add(np.array(state, np.float64).T)
 
 
+_SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+"""Figures that are sums over samples, where a learner counts those."""
+
+_COUNTS = ("samples", "transitions")
+"""How many samples the updates of an iteration learnt from, as learners on-policy and off-policy name it."""
+
+
 def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
-    """A learner's figures with the sums over minibatches, if they are, divided by samples, under a log's names."""
-    count = max(figures.get("samples", 1.0), 1.0)
-    sums = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
-    means = {name: figures[name] / count for name in sums if name in figures}
-    return means | {n: v for n, v in figures.items() if n not in means and n != "samples"}
+    """Returns a learner's figures under a log's names; NaN, for missing, where an iteration learnt from no sample."""
+    count = figures.get("samples", 1.0)
+    learnt = all(figures.get(name, 1.0) for name in _COUNTS)
+    found = {}
+    for name, value in figures.items():
+        if name in (*_SUMS, "gradient_norm") and not learnt:
+            found[name] = math.nan
+        elif name not in _COUNTS:
+            found[name] = value / count if name in _SUMS else value
+    return found
 
 
 def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:
-    """A log's entry: where returns and lengths are, and the means of what some iterations were like."""
+    """Returns a log's entry: returns and lengths, and means of figures over those iterations where they are known."""
     entry: dict[str, float] = {}
     for role, window in windows.items():
         prefix = "" if windows.keys() == {ALONE} else f"{role}/"
@@ -240,7 +252,8 @@ def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWi
     for name in learners:
         prefix = "" if len(learners) == 1 else f"{name}/"
         rows = [mean_figures(report.figures[name]) for report in reports]
-        entry |= {f"{prefix}{key}": sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+        known = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
+        entry |= {f"{prefix}{key}": sum(some) / len(some) if some else math.nan for key, some in known.items()}
     for key in ("rollout_seconds", "update_seconds"):
         entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
     return entry
