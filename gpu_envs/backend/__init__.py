@@ -50,10 +50,10 @@ def device_of_one_replica() -> str:
 
 
 def _current_device() -> int:
-    from gpu_envs.backend.cupy import import_runtime
+    from gpu_envs.backend.cupy import import_cupy
     from gpu_envs.backend.driver import device_count
 
-    return int(import_runtime().getDevice()) if device_count() > 0 else 0
+    return int(import_cupy().cuda.runtime.getDevice()) if device_count() > 0 else 0
 
 
 def open_backend(device: str, threads: int | None = None, block_size: int | None = None) -> Backend:

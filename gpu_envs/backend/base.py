@@ -3,7 +3,7 @@
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gpu_envs.backend.arrays import Arrays
 from gpu_envs.backend.program import Device, Program
@@ -18,6 +18,14 @@ class Kernels(ABC):
     @abstractmethod
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Prepares the launch of a kernel over ``count`` replicas with ``call``, which may change between launches."""
+
+    @abstractmethod
+    def function(self, kernel: str) -> Any:
+        """The kernel itself: a ``cupy.RawKernel``, or a function of a shared library on the CPU."""
+
+    @abstractmethod
+    def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
+        """What ``function`` takes to run over ``count`` replicas, by the names of a ``RawKernel``'s arguments."""
 
 
 class Backend(ABC):

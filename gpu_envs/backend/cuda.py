@@ -1,19 +1,21 @@
-"""The CUDA backend: NVRTC compiles and the driver launches; neither nvcc nor a CUDA toolkit is needed."""
+"""The CUDA backend: NVRTC compiles, and kernels are CuPy's RawKernels; neither nvcc nor a CUDA toolkit is needed."""
 
 import contextlib
 import ctypes
 import functools
 import re
 import threading
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from gpu_envs.backend import driver
 from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.backend.cupy import import_cupy, import_runtime, on_device
+from gpu_envs.backend.cupy import import_cupy, on_device
 from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.backend.nvrtc import architecture_of, begin, machine_code
-from gpu_envs.backend.program import Device, Grid, Program
+from gpu_envs.backend.nvrtc import begin, machine_code
+from gpu_envs.backend.program import Device, Program
 from gpu_envs.errors import CompileError
 
 THREADS_PER_BLOCK = 128
@@ -23,12 +25,10 @@ PLAIN_SHARED_BYTES = 46 * 1024
 
 
 def wake(device: str) -> None:
-    """Lets the driver start a device, which takes a while, in a thread; it does nothing where that is not asked for.
-
-    Whoever asks the driver for something meanwhile waits for it, as if he had been the first to ask.
+    """Starts a device's CUDA context in a thread, as that takes a while; later calls to CUDA wait for it.
 
     Args:
-        device: As a user names it; ``auto`` and ``cuda`` are the first one.
+        device: A device's name; ``auto`` and ``cuda`` mean the first CUDA device. ``cpu`` does nothing.
     """
     found = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
     if found is not None:
@@ -36,84 +36,87 @@ def wake(device: str) -> None:
 
 
 def start_context(index: int) -> None:
-    """Makes the context that all share who call CUDA's runtime; without CuPy there will be nobody."""
-    with contextlib.suppress(ImportError):
-        import_runtime()
-        driver.start(index)
+    """Starts a device's CUDA context; does nothing without CuPy or without the device, for later calls to report.
+
+    The device stays the current one of this thread: making another one current again would start a context there too.
+    """
+    if index < driver.device_count():
+        with contextlib.suppress(ImportError):
+            runtime = import_cupy().cuda.runtime
+            runtime.setDevice(index)
+            runtime.free(0)
 
 
 @functools.cache
 def may_begin_early(index: int) -> bool:
-    """Whether a launch may begin while the one before it ends: on Hopper, by CUDA 12.3."""
-    return driver.version() >= 12030 and _capability(index)[0] == _HOPPER
+    """Whether a launch may begin while the previous one ends: on Hopper, with CUDA 12.3 or newer."""
+    return import_cupy().cuda.runtime.driverGetVersion() >= 12030 and _capability(index)[0] == _HOPPER
 
 
 @final
 class CudaKernels(Kernels):
-    """Functions of a module on one device."""
+    """The kernels of a module on one device."""
 
-    def __init__(self, functions: dict[str, int], device: int, program: Program, block: int) -> None:
-        """Keeps the functions' handles, and how many threads each lets a block have."""
+    def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
+        """Keeps the ``RawKernel`` objects; the device is the current one."""
         self._functions = functions
-        self._most_threads = {name: driver.attribute_of(each, driver.MOST_THREADS) for name, each in functions.items()}
+        self._handles = {name: function.kernel.ptr for name, function in functions.items()}
+        self._most_threads = {name: function.max_threads_per_block for name, function in functions.items()}
         self._device = device
         self._program = program
         self._block = block
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares a launch whose threads cover all replicas.
-
-        The struct is passed by value, straight to the driver: a launch through CuPy's RawKernel looks at every
-        argument anew, which costs more than the launch.
-        """
-        if self._program.grid is not None:
-            return self._bind_grid(kernel, call, count, self._program.grid)
-        fitting = PLAIN_SHARED_BYTES // max(1, self._program.staging_bytes)
-        block = max(32, min(self._block, self._most_threads[kernel], fitting) // 32 * 32)
-        run = self._prepared(kernel, call, -(-count // block), block, self._program.staging_bytes * block)
-        return self._on_device(run)
-
-    def _prepared(
-        self, kernel: str, call: ctypes.Structure, blocks: int, threads: int, shared: int, *, early: bool = True,
-        together: bool = False,
-    ) -> Launch:  # fmt: skip
-        """Prepares a launch on the current device; where that can be, it begins while the one before it ends."""
+        """Prepares a launch whose threads cover all replicas; a launch for each phase, if the grid has phases."""
+        grid = self._program.grid
+        early = grid is None or grid.early
         attribute = (
-            driver.TOGETHER if together
+            driver.COOPERATIVE if grid is not None and grid.together
             else driver.EARLY if early and may_begin_early(self._device)
             else None
         )  # fmt: skip
-        return driver.launcher(
-            self._functions[kernel], call, blocks=blocks, threads=threads, shared_bytes=shared, attribute=attribute
-        )
+        run = driver.launcher(self._handles[kernel], call, self._shape(kernel, count), attribute)
+        return self._on_device(run if grid is None or not grid.phased else self._in_phases(run, call))
 
-    def _bind_grid(self, kernel: str, call: ctypes.Structure, count: int, grid: Grid) -> Launch:
-        """Prepares launches whose blocks have replicas with teams; a launch for each phase, where the grid says so."""
-        blocks = -(-count // grid.replicas) * grid.blocks
-        run = self._prepared(
-            kernel, call, blocks, grid.threads, grid.shared_bytes, early=grid.early, together=grid.together
-        )
-        phases = range(1)
+    def function(self, kernel: str) -> Any:
+        return self._functions[kernel]
+
+    def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
+        blocks, threads, shared = self._shape(kernel, count)
+        struct: np.ndarray = np.frombuffer(memoryview(call).cast("B"), np.dtype(type(call)))  # CuPy passes it by value
+        return {"grid": (blocks,), "block": (threads,), "args": (struct,), "shared_mem": shared}
+
+    def _shape(self, kernel: str, count: int) -> tuple[int, int, int]:
+        """Blocks, threads of a block, bytes of dynamic shared memory of a block."""
+        grid, staging = self._program.grid, self._program.staging_bytes
+        if grid is not None:
+            return -(-count // grid.replicas) * grid.blocks, grid.threads, grid.shared_bytes
+        fitting = PLAIN_SHARED_BYTES // max(1, staging)
+        threads = max(32, min(self._block, self._most_threads[kernel], fitting) // 32 * 32)
+        return -(-count // threads), threads, staging * threads
+
+    def _in_phases(self, run: Launch, call: Any) -> Launch:
+        """A launch for each phase. A first one, with phase -1, asks the kernel how many there are."""
+        phases = range(-1, 0)
 
         def launch_all(stream: int) -> None:
             for phase in phases:
                 call.phase = phase
                 run(stream)
 
-        if grid.phased:
-            cupy = import_cupy()
-            with on_device(self._device):
-                found = cupy.zeros(1, cupy.int32)
-                call.phases, phases = found.data.ptr, range(-1, 0)
-                import_runtime().deviceSynchronize()
-                launch_all(0)
-                phases = range(int(found.get()[0]))
-                call.phases = None
-        return self._on_device(launch_all)
+        cupy = import_cupy()
+        with on_device(self._device):
+            found = cupy.zeros(1, cupy.int32)
+            call.phases = found.data.ptr
+            cupy.cuda.runtime.deviceSynchronize()
+            launch_all(0)
+            phases = range(int(found.get()[0]))
+            call.phases = None
+        return launch_all
 
     def _on_device(self, run: Launch) -> Launch:
-        """The same, whichever device is the current one, and in any thread."""
-        current, index = import_runtime().getDevice, self._device
+        """The same launch, whichever device is current, and in any thread."""
+        current, index = import_cupy().cuda.runtime.getDevice, self._device
 
         def launch(stream: int) -> None:
             if _thread.has_context and current() == index:
@@ -141,7 +144,7 @@ class CudaBackend(Backend):
 
     def __init__(self, index: int, block_size: int | None = None) -> None:
         """Chooses a device by its number."""
-        runtime, there = import_runtime(), driver.device_count()
+        runtime, there = import_cupy().cuda.runtime, driver.device_count()
         if index >= there:
             raise ValueError(f"device 'cuda:{index}' is not there: this machine has {there} CUDA devices")
         if block_size is not None and (block_size not in range(32, 1025, 32)):
@@ -170,10 +173,10 @@ class CudaBackend(Backend):
                 module = loaded_module(program.source, program.name, self.index)
             except CompileError as error:
                 raise compile_error(program, error.output, "NVRTC") from None
-            functions = {kernel: driver.function_of(module, f"kernel_{kernel}") for kernel in program.calls}
+            functions = {kernel: module.get_function(f"kernel_{kernel}") for kernel in program.calls}
             if program.grid is not None and program.grid.shared_bytes > PLAIN_SHARED_BYTES:
                 for function in functions.values():
-                    driver.set_attribute(function, driver.SHARED_BYTES, program.grid.shared_bytes)
+                    function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
             return CudaKernels(functions, self.index, program, self._block)
 
     def begin(self, program: Program) -> None:
@@ -181,7 +184,13 @@ class CudaBackend(Backend):
 
     def memory(self) -> int:
         with on_device(self.index):
-            return int(import_runtime().memGetInfo()[1])
+            return int(import_cupy().cuda.runtime.memGetInfo()[1])
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """The architecture to compile for: on Hopper the one with the instructions that no later GPU has."""
+    major, minor = capability
+    return f"sm_{major}{minor}{'a' * (capability == (9, 0))}"
 
 
 def _architecture(index: int) -> str:
@@ -189,7 +198,7 @@ def _architecture(index: int) -> str:
 
 
 def _capability(index: int) -> tuple[int, int]:
-    runtime = import_runtime()
+    runtime = import_cupy().cuda.runtime
     major, minor = (int(runtime.deviceGetAttribute(number, index)) for number in _CAPABILITY)
     return major, minor
 
@@ -201,12 +210,10 @@ _HOPPER = 9
 
 
 @functools.cache
-def loaded_module(source: str, name: str, index: int) -> int:
-    """The handle of a program on a device, the current one; it stays there, as graphs may hold its kernels.
+def loaded_module(source: str, name: str, index: int) -> Any:
+    """The ``RawModule`` of a program for a device, the current one; CuPy keeps it loaded, as graphs may need it.
 
     Raises:
-        CompileError: The compiler refuses it.
+        CompileError: NVRTC refuses the source.
     """
-    code = machine_code(source, name, _architecture(index))
-    import_runtime().free(0)  # there is a context from now on
-    return driver.load_module(code)
+    return import_cupy().RawModule(path=str(machine_code(source, name, _architecture(index))))

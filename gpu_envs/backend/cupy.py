@@ -1,4 +1,4 @@
-"""Imports of CuPy: as a whole where its arrays are wanted, and otherwise CUDA's runtime alone."""
+"""Imports CuPy."""
 
 import contextlib
 import functools
@@ -11,19 +11,10 @@ from typing import Any
 from gpu_envs.backend.toolchain import prepare, private_folder
 
 
-def import_runtime() -> Any:
-    """Imports ``cupy.cuda.runtime``, by which CUDA's runtime is called, without the rest of CuPy."""
-    try:
-        from cupy_backends.cuda.api import runtime
-    except ImportError:
-        return import_cupy().cuda.runtime
-    return runtime
-
-
 @contextlib.contextmanager
 def on_device(index: int) -> Iterator[None]:
-    """Makes a device the current one, and puts back which was it."""
-    runtime = import_runtime()
+    """Makes a device the current one, and restores the device that was current before."""
+    runtime = import_cupy().cuda.runtime
     before = runtime.getDevice()
     runtime.setDevice(index)
     try:
@@ -33,23 +24,20 @@ def on_device(index: int) -> Iterator[None]:
 
 
 def import_cupy() -> Any:
-    """Imports CuPy, or says which extra brings it."""
+    """Imports CuPy.
+
+    Raises:
+        ImportError: CuPy cannot be imported; the message names the extra that installs it.
+    """
     _look_at_cache()
-    with importing():
-        import cupy
-    return cupy
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Where CuPy or what comes with it cannot be imported, the error says which extra brings it."""
     try:
-        yield
+        import cupy
     except ImportError as error:
         raise ImportError(
             "device='cuda' needs CuPy: pip install 'gpu_envs[cuda13]' for a driver of CUDA 13, "
             f"'gpu_envs[cuda12]' for CUDA 12, or use device='cpu' ({error})"
         ) from error
+    return cupy
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import importlib.resources
 import os
 import shlex
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
@@ -67,6 +67,16 @@ class HostKernels(Kernels):
             run(function, argument, replicas, tile, threads, flush)
 
         return launch
+
+    def function(self, kernel: str) -> Any:
+        """The function of the library: it takes the struct, the first replica and the one after the last."""
+        found = getattr(self._library, f"kernel_{kernel}")
+        found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong], None
+        return found
+
+    def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
+        del kernel
+        return {"args": (ctypes.addressof(call), 0, count)}
 
     def _worthwhile(self, steps: int) -> int:
         return max(1, min(self._threads, steps // LEAST_PER_THREAD))

@@ -143,7 +143,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
                 raise CompileError(f"{name} uses a function that is not there: {error}", str(error)) from None
             raise
 
-    return _in_a_folder(load)
+    return in_a_folder(load)
 
 
 def begin(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
@@ -162,24 +162,32 @@ def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> 
 
     One with address sanitizers can be loaded only by a process that began with their library.
     """
-    return _in_a_folder(lambda folder: _compiled(source, name, extra_flags, folder))
+    return in_a_folder(lambda folder: _compiled(source, name, extra_flags, folder))
 
 
-def _in_a_folder(make: Callable[[Path], MadeT]) -> MadeT:
-    """What is made in the cache folder; where that will not do, which is said, in one for this process alone."""
+def in_a_folder(make: Callable[[Path], MadeT]) -> MadeT:
+    """Returns ``make(folder)`` for the cache folder.
+
+    If the folder cannot be used, warns and takes a temporary folder of this process.
+    """
     folder = cache_folder()
     try:
         prepare(folder)
         return make(folder)
     except OSError as error:
-        refused = f"compiled libraries cannot be kept in {folder}: {error.strerror or error}"
+        refused = f"compiled kernels cannot be kept in {folder}: {error.strerror or error}"
     try:
         made = make(private_folder())
     except OSError as error:
         nor = f"nor in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or set {ELSEWHERE}"
         raise OSError(error.errno or errno.EACCES, f"{refused}; {nor}") from None
-    warnings.warn(f"{refused}. Every process compiles anew; set {ELSEWHERE}", stacklevel=4)
+    _warn_once(f"{refused}. Every process compiles anew; set {ELSEWHERE}")
     return made
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=5)
 
 
 ELSEWHERE = "GPU_ENVS_CACHE_DIR to a folder of your own that can be written and run from"
@@ -252,6 +260,19 @@ def digest(*ingredients: str) -> str:
     return hashlib.sha256("\0".join(ingredients).encode(errors=_PATHS)).hexdigest()
 
 
+def kept(file_name: str, make: Callable[[], bytes]) -> Path:
+    """Returns a file of the cache folder; where it is missing or damaged, with the content that ``make`` returns."""
+    content = functools.cache(make)  # made once even if the cache folder turns out to be full
+
+    def keep_in(folder: Path) -> Path:
+        path = folder / file_name
+        if whole(path) is None:
+            keep(path, content())
+        return path
+
+    return in_a_folder(keep_in)
+
+
 def keep(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all, whoever else is writing the same."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
@@ -271,8 +292,11 @@ def whole(path: Path) -> bytes | None:
 
 
 def _seal(content: bytes) -> bytes:
-    """Ends a whole file: to load one that was cut off or has a bit flipped could end the process."""
-    return b"gpu_envs library" + hashlib.sha256(content).digest()
+    """Marks the end of a complete file: loading a truncated or damaged one could end the process.
+
+    A file of PTX stays valid: the mark is a comment there.
+    """
+    return b"\n// gpu_envs " + hashlib.sha256(content).hexdigest().encode()
 
 
 @functools.cache

@@ -164,6 +164,27 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         """The replicas, for kernels of others that step them."""
         return self._sim
 
+    @property
+    def kernels(self) -> dict[str, Any]:
+        """The compiled kernels by name, ``"step"`` and so on; ``"rollout"`` from the first ``rollout`` on.
+
+        On CUDA each is a ``cupy.RawKernel``, which shows its registers and shared memory and can be launched; on the
+        CPU a function of the compiled library.
+        """
+        return {name: kernels.function(name) for name, kernels in self._sim.program.kernels.items()}
+
+    def kernel_arguments(self, name: str) -> dict[str, Any]:
+        """The arguments with which a kernel runs over all replicas, those of the last call where they change.
+
+        On CUDA ``env.kernels[name](**env.kernel_arguments(name))`` launches the kernel on CuPy's current stream. On the
+        CPU there are only ``"args"``. They are valid until the next call of this environment. The step of a team that
+        needs several blocks is a launch for each phase: ``args[0]["phase"]``.
+        """
+        program = self._sim.program
+        if name not in program.kernels:
+            raise ValueError(f"no kernel is called {name!r}; there are {', '.join(sorted(program.kernels))}")
+        return program.kernels[name].arguments(name, program.calls[name], self.num_envs)
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self._env_spec.id!r}, num_envs={self.num_envs}, device={self.device!r}, "

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from gpu_envs.backend.arrays import Array, Arrays
-from gpu_envs.backend.base import Backend, Launch
+from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.program import Program
 from gpu_envs.codegen import RESULTS, Layout, generate
 
@@ -20,6 +20,7 @@ class EnvProgram:
         layout: What the kernels were generated from.
         calls: What each kernel is called with.
         launch: Runs each.
+        kernels: What has each kernel.
     """
 
     def __init__(self, layout: Layout, buffers: Mapping[str, Array], arrays: Arrays, backend: Backend) -> None:
@@ -29,6 +30,7 @@ class EnvProgram:
         self._always = frozenset(layout.buffers())  # those that are no views
         self.calls: dict[str, Any] = {}
         self.launch: dict[str, Launch] = {}
+        self.kernels: dict[str, Kernels] = {}
         self.places: dict[str, list[tuple[str, Any]]] = {}
         self.load(layout.modules[0])
         self.step_call, self.launch_step = self.calls["step"], self.launch["step"]
@@ -56,6 +58,7 @@ class EnvProgram:
         self.calls |= made
         self.places |= {name: layout.places(call) for name, call in made.items()}
         self.launch |= launches
+        self.kernels |= dict.fromkeys(made, kernels)
         return list(made.values())
 
     def join(self, program: Program) -> tuple[Any, Launch]:

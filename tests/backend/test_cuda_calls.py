@@ -1,11 +1,10 @@
-"""What the CUDA backend asks of the driver, told by a driver that is none."""
+"""The calls of the CUDA backend, recorded by a stand-in for CuPy and the driver, and launches on a real device."""
 
 # ruff: noqa: N802  # functions are called as the driver's are
 
 import concurrent.futures
 import ctypes
 import functools
-import importlib.util
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from harness import run_python
 
 import gpu_envs
 from gpu_envs.backend import cuda, cupy, driver
@@ -32,80 +30,76 @@ def target(reference: Any) -> Any:
     return reference._obj  # noqa: SLF001 - ctypes has no public name for it
 
 
-class Told:
-    """The driver's library and CUDA's runtime of two devices, that remember what they were told."""
+class FakeKernel:
+    """A ``cupy.RawKernel`` of the device that was current when it was made."""
+
+    def __init__(self, fake: "FakeCuda", name: str) -> None:
+        self._fake, self._name = fake, name
+        self.kernel = SimpleNamespace(ptr=700 + len(name))
+        self.max_threads_per_block = 96 if name == "kernel_one" else 128
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "max_dynamic_shared_size_bytes":
+            self._fake.record("shared", self._name, value)
+
+
+class FakeCuda:
+    """The driver's library and CuPy, with two devices; they record the calls."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.current, self.major, self.version, self.status = 0, 9, 12030, 0
         self.runtime = SimpleNamespace(
             cudaDevAttrMultiProcessorCount=16,
             cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
             getDevice=lambda: self.current,
             setDevice=self.choose,
-            free=lambda _: None,
+            driverGetVersion=lambda: self.version,
+            free=lambda _: self.record("start", self.current),
             deviceGetAttribute=lambda number, _: {16: 132, 97: 232448, 75: self.major, 76: 0}[number],
             memGetInfo=lambda: (5, 10 + self.current),
         )
+        self.cuda = SimpleNamespace(runtime=self.runtime, driver=SimpleNamespace(check_status=self.check))
 
-    def cuDeviceGetCount(self, count: Any) -> int:
-        target(count).value = 2
-        return 0
+    def RawModule(self, path: str) -> Any:
+        self.record("load", path, self.current)
+        return SimpleNamespace(get_function=functools.partial(FakeKernel, self))
 
     def cuInit(self, flags: int) -> int:
         return flags
 
-    def cuDriverGetVersion(self, version: Any) -> int:
-        target(version).value = self.version
+    def cuDeviceGetCount(self, count: Any) -> int:
+        target(count).value = 2
         return 0
-
-    def cuModuleLoadData(self, module: Any, code: bytes) -> int:
-        target(module).value = 7
-        return self.tell("load", code, self.current)
-
-    def cuModuleGetFunction(self, function: Any, module: ctypes.c_void_p, name: bytes) -> int:
-        target(function).value = 100 * (module.value or 0) + len(name)
-        return 0
-
-    def cuFuncGetAttribute(self, value: Any, attribute: int, function: ctypes.c_void_p) -> int:
-        target(value).value = 96 if attribute == 0 and function.value == 710 else 0
-        return 0
-
-    def cuFuncSetAttribute(self, function: ctypes.c_void_p, attribute: int, value: int) -> int:
-        return self.tell("set", function.value, attribute, value)
 
     def cuLaunchKernelEx(self, config: Any, function: ctypes.c_void_p, arguments: Any, more: Any) -> int:
         given = target(config)
         attributes = [(given.attributes[i].id, given.attributes[i].value) for i in range(given.count)]
         assert (given.stream, len(arguments), more) == (5, 1, None)
         sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
-        self.tell("launch", self.current, function.value, *sizes, given.shared_bytes, *attributes)
+        self.record("launch", self.current, function.value, *sizes, given.shared_bytes, *attributes)
         return self.status
 
-    def cuGetErrorName(self, status: int, text: Any) -> int:
-        target(text).value = b"CUDA_ERROR_ILLEGAL_ADDRESS" if status == 700 else None
-        return 0
+    def check(self, status: int) -> None:
+        if status != 0:
+            raise RuntimeError(f"status {status}")
 
-    def cuGetErrorString(self, status: int, text: Any) -> int:
-        target(text).value = b"an illegal memory access was encountered" if status == 700 else None
-        return 0
-
-    def tell(self, *what: Any) -> int:
-        self.said.append(what)
-        return 0
+    def record(self, *call: Any) -> None:
+        self.calls.append(call)
 
     def choose(self, index: int) -> None:
         self.current = index
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    made = Told()
-    for module in (cuda, cupy):
-        monkeypatch.setattr(module, "import_runtime", lambda: made.runtime)
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    made = FakeCuda()
+    for module in (cuda, cupy, driver):
+        monkeypatch.setattr(module, "import_cupy", lambda: made)
     monkeypatch.setattr(driver, "library", lambda: made)
-    monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: f"{name} for {architecture}".encode())
-    for asked_once in (driver.device_count, driver.version, cuda.may_begin_early, cuda.loaded_module):
+    monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: Path(f"{name} for {architecture}"))
+    for asked_once in (driver.device_count, cuda.may_begin_early, cuda.loaded_module):
         monkeypatch.setattr(
             sys.modules[asked_once.__module__], asked_once.__name__, functools.cache(asked_once.__wrapped__)
         )
@@ -116,21 +110,21 @@ def program(**given: Any) -> Program:
     return program_of((("mine.cuh", "// nothing"),), CALLS, KernelSettings(**given))
 
 
-def launched(told: Told, index: int, made: Program, count: int) -> list[tuple[Any, ...]]:
+def launched(fake: FakeCuda, index: int, made: Program, count: int) -> list[tuple[Any, ...]]:
     backend = cuda.CudaBackend(index)
     call = made.calls["one"]()
     launch = backend.load(made).bind("one", call, count)
-    told.said.clear()
+    fake.calls.clear()
     launch(5)
-    assert told.current == 0
-    return told.said
+    assert fake.current == 0
+    return fake.calls
 
 
-def test_a_device_is_described(told: Told) -> None:
+def test_a_device_is_described(fake: FakeCuda) -> None:
     backend = cuda.CudaBackend(1)
     assert (backend.traits.processors, backend.traits.shared_bytes) == (132, 232448)
     assert backend.memory() == 11
-    assert told.current == 0
+    assert fake.current == 0
 
 
 EARLY, TOGETHER = (6, 1), (2, 1)
@@ -148,82 +142,50 @@ def test_structs_are_as_the_driver_has_them() -> None:
         (Grid(threads=64, replicas=2, together=True), [TOGETHER]),
     ],
 )
-def test_a_grid_says_how_it_is_launched(told: Told, grid: Grid, attributes: list[tuple[int, int]]) -> None:
-    assert launched(told, 1, program(grid=grid), 5) == [("launch", 1, 710, 3, 1, 1, 64, 1, 1, 0, *attributes)]
+def test_a_grid_says_how_it_is_launched(fake: FakeCuda, grid: Grid, attributes: list[tuple[int, int]]) -> None:
+    assert launched(fake, 1, program(grid=grid), 5) == [("launch", 1, 710, 3, 1, 1, 64, 1, 1, 0, *attributes)]
 
 
 @pytest.mark.parametrize(
     ("version", "major", "attributes"), [(12030, 9, [EARLY]), (13000, 9, [EARLY]), (12020, 9, []), (13000, 8, [])]
 )
 def test_launches_begin_early_on_hopper(
-    told: Told, version: int, major: int, attributes: list[tuple[int, int]]
+    fake: FakeCuda, version: int, major: int, attributes: list[tuple[int, int]]
 ) -> None:
-    told.version, told.major = version, major
-    assert launched(told, 0, program(), 1000) == [("launch", 0, 710, 11, 1, 1, 96, 1, 1, 0, *attributes)]
+    fake.version, fake.major = version, major
+    assert launched(fake, 0, program(), 1000) == [("launch", 0, 710, 11, 1, 1, 96, 1, 1, 0, *attributes)]
 
 
-def test_what_the_driver_refuses_is_told_in_its_words(told: Told) -> None:
-    said = r"CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered \(cuLaunchKernelEx, 700\)"
-    told.status = 700
-    with pytest.raises(RuntimeError, match=said):
-        launched(told, 0, program(), 1000)
-    told.status = 9999
-    with pytest.raises(RuntimeError, match=r"unknown: unknown \(cuLaunchKernelEx, 9999\)"):
-        launched(told, 0, program(), 1000)
+def test_a_refused_launch_is_an_error_of_cupy(fake: FakeCuda) -> None:
+    fake.status = 700
+    with pytest.raises(RuntimeError, match="status 700"):
+        launched(fake, 0, program(), 1000)
 
 
-def test_a_program_is_loaded_once_for_each_device(told: Told) -> None:
+def test_a_program_is_loaded_once_for_each_device(fake: FakeCuda) -> None:
     for index in (0, 1, 0):
         cuda.CudaBackend(index).load(program())
-    assert [words for words in told.said if words[0] == "load"] == [
-        ("load", b"mine for sm_90a", 0), ("load", b"mine for sm_90a", 1),
+    assert [words for words in fake.calls if words[0] == "load"] == [
+        ("load", "mine for sm_90a", 0), ("load", "mine for sm_90a", 1),
     ]  # fmt: skip
 
 
-def test_shared_memory_is_asked_for_where_it_is_much(told: Told) -> None:
+def test_shared_memory_is_asked_for_where_it_is_much(fake: FakeCuda) -> None:
     cuda.CudaBackend(0).load(program(grid=Grid(threads=256, replicas=2, shared_bytes=50_000)))
-    assert [words for words in told.said if words[0] == "set"] == [("set", 710, 8, 50_000)] * 2
+    assert fake.calls[1:] == [("shared", "kernel_one", 50_000), ("shared", "kernel_two", 50_000)]
     grid = Grid(threads=256, replicas=2, blocks=3, shared_bytes=100)
-    assert launched(told, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100, EARLY)]
+    assert launched(fake, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100, EARLY)]
 
 
-def test_who_binds_waits_for_the_compiler_and_nobody_before(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_binds_waits_for_the_compiler_and_nobody_before(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(cuda, "begin", lambda _, name, architecture: begun.append(f"{name} for {architecture}"))
     one, two = load_kernels(cuda.CudaBackend(1), program())
     one.fill(count=3)
-    assert (begun, told.said) == (["mine for sm_90a"], [])
+    assert (begun, fake.calls) == (["mine for sm_90a"], [])
     for kernel in (one, two):
         kernel.bind(5)
-    assert [words for words in told.said if words[0] == "load"] == [("load", b"mine for sm_90a", 1)]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
-def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
-    run_python("""
-        import sys
-        from gpu_envs.backend.cupy import import_runtime
-        runtime = import_runtime()
-        runtime.runtimeGetVersion()
-        for name in ("getDevice setDevice free deviceGetAttribute memGetInfo deviceSynchronize "
-                "cudaDevAttrMultiProcessorCount cudaDevAttrMaxSharedMemoryPerBlockOptin").split():
-            getattr(runtime, name)
-        assert "cupy" not in sys.modules
-        import cupy
-        assert cupy.cuda.runtime is runtime
-    """)
-
-
-@pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
-def test_training_imports_no_more_of_cupy_than_it_needs(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    run_python(f"""
-        import os, sys
-        os.environ["GPU_ENVS_CACHE_DIR"] = {str(tmp_path)!r}  # so that NVRTC has to compile, too
-        from gpu_envs.training import Config, Trainer
-        Trainer(Config(env="CartPole-v1", device="cuda", num_envs=64, horizon=8, run_dir="")).iterate(1)
-        assert "cupy" not in sys.modules
-    """)
+    assert [words for words in fake.calls if words[0] == "load"] == [("load", "mine for sm_90a", 1)]
 
 
 @pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
@@ -257,29 +219,10 @@ def no_cupy() -> NoReturn:
     raise ImportError("there is no CuPy")
 
 
-def test_a_device_is_started_by_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def init(flags: int) -> int:
-        asked.append(("init", flags))
-        return 0
-
-    def get(device: Any, index: int) -> int:
-        ctypes.cast(device, ctypes.POINTER(ctypes.c_int))[0] = 40 + index
-        return 0 if index < 2 else 101
-
-    def retain(_: Any, device: ctypes.c_int) -> int:
-        asked.append(("retain", device.value))
-        return 0
-
-    library = SimpleNamespace(cuInit=init, cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
-    monkeypatch.setattr(driver, "library", lambda: library)
-    monkeypatch.setattr(cuda, "import_runtime", no_cupy)
+def test_a_device_is_started_by_its_context(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.start_context(1)
-    assert asked == []
-    monkeypatch.setattr(cuda, "import_runtime", lambda: None)
+    assert (fake.calls, fake.current) == ([("start", 1)], 1)
+    cuda.start_context(2)  # the call that uses this device reports that it is missing
+    monkeypatch.setattr(cuda, "import_cupy", no_cupy)
     cuda.start_context(1)
-    cuda.start_context(2)  # there is none: whoever asks for it later is told
-    assert asked == [("init", 0), ("retain", 41), ("init", 0)]
-    monkeypatch.setattr(driver, "library", lambda: None)
-    cuda.start_context(0)
+    assert len(fake.calls) == 1

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from harness import run_python
 from nvrtc import nvrtc_missing
 
-from gpu_envs.backend import ahead, nvrtc, toolchain
+from gpu_envs.backend import ahead, cuda, nvrtc, toolchain
 from gpu_envs.errors import CompileError
 
 SOURCE = 'extern "C" __global__ void kernel_answer(int* out) { *out = ANSWER; }'
@@ -22,7 +21,8 @@ pytestmark = [
 
 
 def made(number: int = 1, architecture: str = "sm_90a") -> bytes:
-    return nvrtc.machine_code(SOURCE.replace("ANSWER", str(number)), "answer", architecture)
+    """The machine code; ``toolchain.whole`` says whether its file is complete."""
+    return toolchain.whole(nvrtc.machine_code(SOURCE.replace("ANSWER", str(number)), "answer", architecture)) or b""
 
 
 def refuse_to_compile(*given: object) -> NoReturn:
@@ -33,7 +33,7 @@ def refuse_to_compile(*given: object) -> NoReturn:
     ("capability", "architecture"), [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((10, 3), "sm_103"), ((12, 0), "sm_120")]
 )
 def test_architectures(capability: tuple[int, int], architecture: str) -> None:
-    assert nvrtc.architecture_of(capability) == architecture
+    assert cuda.architecture_of(capability) == architecture
 
 
 def test_a_second_load_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,18 +44,6 @@ def test_a_second_load_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyP
     assert made() == first
 
 
-def test_what_is_there_is_found_without_loading_the_library() -> None:
-    script = f"""
-        from pathlib import Path
-        from gpu_envs.backend.nvrtc import machine_code
-        machine_code({SOURCE.replace("ANSWER", "1")!r}, "answer", "sm_90a")
-        print("libnvrtc." in Path("/proc/self/maps").read_text())
-    """
-    if nvrtc.package_version() == "":
-        pytest.skip("NVRTC is not installed as a package of Python")
-    assert [run_python(script) for _ in range(2)] == ["True\n", "False\n"]
-
-
 def test_another_source_option_or_architecture_is_another_program(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({made(1), made(2), made(1, "sm_100")}) == 3
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
@@ -63,32 +51,11 @@ def test_another_source_option_or_architecture_is_another_program(cache: Path, m
     assert len(list(cache.iterdir())) == 4
 
 
-@pytest.mark.parametrize("installed", ["", "12.9.86"])
-def test_programs_of_another_nvrtc_are_left_alone(cache: Path, monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    """A file is named by the library that made it, whatever package is there."""
+def test_another_version_of_nvrtc_compiles_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made()
-    (own,) = cache.iterdir()
-    monkeypatch.setattr(nvrtc, "package_version", lambda: installed)
-    with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "_for_device", refuse_to_compile)
-        made()
-    monkeypatch.setattr(nvrtc, "library_version", lambda: "99.0.1")
+    monkeypatch.setattr(nvrtc, "version", lambda: "99.0")
     made()
-    assert len({*cache.iterdir()} - {own}) == 1
-
-
-def test_what_is_begun_is_named_by_the_library_that_makes_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "package_version", lambda: "12.9.86")
-    source = SOURCE.replace("ANSWER", "1")
-    nvrtc.begin(source, "answer", "sm_90a")
-    ahead.wait((source, "sm_90a"))
-    assert [kept.name for kept in cache.iterdir()] == [
-        nvrtc.file_name(source, "answer", "sm_90a", nvrtc.library_version())
-    ]
-
-
-def test_the_library_says_the_version_of_its_package() -> None:
-    assert nvrtc.package_version() in ("", nvrtc.library_version())
+    assert len(list(cache.iterdir())) == 2
 
 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
@@ -116,7 +83,7 @@ def test_a_folder_that_will_not_do_is_done_without(cache: Path) -> None:
     assert kept.read_bytes() == b"what somebody put there"
 
 
-def test_a_full_disk_is_done_without_and_nothing_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_done_without_and_nothing_compiled_twice(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     compiled = nvrtc.compiled
 
@@ -124,11 +91,14 @@ def test_a_full_disk_is_done_without_and_nothing_compiled_twice(monkeypatch: pyt
         names.append(name)
         return compiled(source, name, architecture)
 
-    def full(*given: object) -> NoReturn:
-        raise OSError(28, os.strerror(28), given)
+    def keep(path: Path, content: bytes) -> None:
+        if path.parent == cache:
+            raise OSError(28, os.strerror(28), path)
+        real_keep(path, content)
 
+    real_keep = toolchain.keep
     monkeypatch.setattr(nvrtc, "compiled", counted)
-    monkeypatch.setattr(nvrtc, "keep", full)
+    monkeypatch.setattr(toolchain, "keep", keep)
     with pytest.warns(UserWarning, match="No space left on device"):
         assert made().startswith(b"\x7fELF")
     assert names.count("answer") == 1
@@ -157,7 +127,7 @@ def test_a_device_newer_than_nvrtc_gets_what_its_driver_can_translate() -> None:
 
 
 def test_paths_that_are_not_utf_8_compile() -> None:
-    assert nvrtc.machine_code(f'#line 1 "h\udce9.cuh"\n{SOURCE.replace("ANSWER", "1")}', "answer", "sm_90a")
+    nvrtc.machine_code(f'#line 1 "h\udce9.cuh"\n{SOURCE.replace("ANSWER", "1")}', "answer", "sm_90a")
 
 
 # --- in a thread of its own ---
@@ -181,12 +151,10 @@ def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(cache.iterdir())) == 1
 
 
-def test_nothing_is_begun_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_begun_that_is_there() -> None:
     made()
-    for installed in (nvrtc.package_version(), ""):
-        monkeypatch.setattr(nvrtc, "package_version", lambda installed=installed: installed)
-        nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
-        assert not ahead.UNDER_WAY.threads
+    nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
+    assert not ahead.UNDER_WAY.threads
 
 
 @pytest.mark.slow

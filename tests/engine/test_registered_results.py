@@ -325,6 +325,25 @@ def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> No
         assert_refused(env, lambda: env.step(actions, out=out(other)), ValueError, "is on")
 
 
+def test_a_step_launched_by_hand_is_a_step(make: Make, variant: Variant, device: str) -> None:
+    place = storage_place(Place(device, "numpy"))
+    env, plain = (made(make, variant, 300, place) for _ in range(2))
+    actions = placed(env, draw(env, 1)[0], place)
+    for each in (env, plain):
+        each.reset(seed=3)
+        each.step(actions)
+    plain.step(actions)
+    kernel, arguments = env.kernels["step"], env.kernel_arguments("step")
+    if device == "cpu":
+        kernel(*arguments["args"])
+    else:
+        assert kernel.num_regs > 0
+        kernel(**arguments)
+    assert_same_bits(env.get_state()["state"], plain.get_state()["state"])
+    with pytest.raises(ValueError, match=r"no kernel is called 'stepp'; there are inspect, reset, step$"):
+        env.kernel_arguments("stepp")
+
+
 # --- what only one kind has ---
 
 

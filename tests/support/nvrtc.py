@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gpu_envs
-from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compiled, library_version, version
+from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compiled, version
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import cache_folder, digest, keep, prepare, whole
+from gpu_envs.backend.toolchain import digest, kept, whole
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.specs.distributions import Distribution
 
@@ -59,14 +59,9 @@ def programs(
 
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     """What is done on a machine with a GPU, short of loading the result; kept for the next run of the same tests."""
-    name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(library_version())[:8]}.cubin"
-    path = cache_folder() / name
-    prepare(path.parent)
-    kept = whole(path)
-    if kept is None:
-        kept = pickle.dumps(tuple(compiled(text, "test", architecture)))
-        keep(path, kept)
-    return Compiled(*pickle.loads(kept))
+    name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(version())[:8]}.cubin"
+    path = kept(name, lambda: pickle.dumps(tuple(compiled(text, "test", architecture))))
+    return Compiled(*pickle.loads(whole(path) or b""))
 
 
 def ptx_of(text: str) -> str:

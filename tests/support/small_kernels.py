@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_envs.backend.cuda import architecture_of
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.host import HostKernels
-from gpu_envs.backend.nvrtc import architecture_of, machine_code
+from gpu_envs.backend.nvrtc import machine_code
 from gpu_envs.backend.program import ELEMENTARY, NUMBERS, PORTABLE, header_text
 from gpu_envs.backend.toolchain import build
 
@@ -66,10 +67,8 @@ def compiled(
         xp, kernels = np, HostKernels(build(text, "test"), 1, real == "float32" if flush is None else flush)
     else:
         xp = import_cupy()
-        module = xp.cuda.function.Module()
         architecture = architecture_of(divmod(int(xp.cuda.Device().compute_capability), 10))
-        module.load(machine_code(text, "test", architecture))
-        function = module.get_function("kernel_apply")
+        function = xp.RawModule(path=str(machine_code(text, "test", architecture))).get_function("kernel_apply")
 
     def launch(call: ctypes.Structure, count: int) -> None:
         if device == "cpu":
