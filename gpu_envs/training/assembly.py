@@ -364,4 +364,6 @@ def _actor(
 ) -> TorchActor:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
     stochastic = config.algorithm == "sac"
-    return TorchActor(module, policy_rows.head, ops, scale, config.precision, device, stochastic=stochastic)
+    return TorchActor(
+        module, policy_rows.head, ops, scale, config.precision, device, stochastic=stochastic, noise=config.noise
+    )

@@ -80,6 +80,21 @@ def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> No
         assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())  # noqa: SLF001 - who begins anew
 
 
+@pytest.mark.parametrize("algorithm", ["td3", "ddpg"])
+def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str) -> None:
+    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, noise=0.25, exploration="ou"))
+    learner: Any = trainer.learners["agent"]
+    observations = torch.zeros((4000, 3), device=learner.rate.device)
+    greedy, sampled = torch.zeros((2, 4000, 1), device=observations.device)
+    for actions in (greedy, sampled):
+        learner.networks.act(
+            observations, actions, actions[:, 0], None, torch.empty_like(actions), learner.streams["actions"], 0,
+            greedy=actions is greedy,
+        )  # fmt: skip
+    assert float((sampled - greedy).std()) == pytest.approx(0.25, abs=0.01)
+    assert trainer.evaluate(8) != trainer.evaluate(8, greedy=False)
+
+
 # --- the warm-up ---
 
 

@@ -119,7 +119,7 @@ class OffPolicyLearner(Learner):
             return self._acted
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         outputs, hidden = self.networks.look(observations, hidden=exploration.by_state)
-        self.networks.take(outputs, exploration.next(stream, t, hidden), actions, self._acted, noise=self.config.noise)
+        self.networks.take(outputs, exploration.next(stream, t, hidden), actions, self._acted)
         return self._acted
 
     def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:

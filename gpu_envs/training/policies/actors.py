@@ -26,10 +26,11 @@ class TorchActor(TorchNetworks):
 
     def __init__(
         self, module: nn.Module, head: Head, ops: Ops, scale: ObservationScale | None, precision: str, device: str, *,
-        stochastic: bool,
+        stochastic: bool, noise: float,
     ) -> None:  # fmt: skip
+        """Takes the standard deviation of sampled actions around those of an actor that is not stochastic."""
         super().__init__(module, head, ops, scale, precision, device)
-        self.stochastic = stochastic
+        self.stochastic, self._noise = stochastic, noise
         self._low = torch.tensor(head.low, device=device)
         self._high = torch.tensor(head.high, device=device)
 
@@ -43,7 +44,7 @@ class TorchActor(TorchNetworks):
         assert acted is not None
         assert values is action_mask is largest is alive is None
         normal = None
-        if self.stochastic and not greedy:
+        if not greedy:
             normal = torch.empty_like(actions)
             self._ops.normal(normal, stream=stream, turn=turn, first_row=first_row)
         self.take(self.look(observations)[0], normal, actions, acted)
@@ -59,9 +60,8 @@ class TorchActor(TorchNetworks):
             return actor[-1](found).float(), found.float()
 
     def take(
-        self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor,
-        noise: float = 0.0,
-    ) -> None:  # fmt: skip
+        self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor
+    ) -> None:
         """Chooses actions by an actor's outputs.
 
         Args:
@@ -69,15 +69,14 @@ class TorchActor(TorchNetworks):
             normal: Standard normal numbers, ``[rows, width]``; None: the likeliest actions.
             actions: Receives them in units in which the bounds are -1 and 1.
             acted: Receives the environment's.
-            noise: Of an actor that is not stochastic: the deviation of actions.
         """
         if self.stochastic:
             mean, log_std = parameters_of(outputs)
             torch.tanh(mean if normal is None else torch.addcmul(mean, log_std.exp(), normal), out=actions)
         else:
             torch.tanh(outputs, out=actions)
-            if normal is not None and noise:
-                actions.add_(normal, alpha=noise).clamp_(-1.0, 1.0)
+            if normal is not None:
+                actions.add_(normal, alpha=self._noise).clamp_(-1.0, 1.0)
         self.give(actions, acted)
 
     def give(self, actions: torch.Tensor, acted: torch.Tensor) -> None:
