@@ -16,6 +16,9 @@ from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param, ParamValue
 from gpu_envs.specs.single import EnvSpec
 
+_MOST_COMPARED = 64
+"""So many numbers of a ``Choice`` are told apart by comparisons; the time to compile more grows with their square."""
+
 
 def _cpp_param(name: str, param: Param) -> str:
     return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
@@ -110,10 +113,12 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
     def written(target: str) -> str:
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
-        chosen = f"{target} = {selection(numbers, '_k')};"
-        if isinstance(layout.config.spec, EnvSpec):  # of one replica alone a CPU foretells no comparison
-            table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
-            chosen = f"if constexpr (ON_GPU || AT_ONCE) {chosen} else {{ {table} {target} = _values[_k]; }}"
+        table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
+        chosen = f"{{ {table} {target} = _values[_k]; }}"
+        if len(numbers) <= _MOST_COMPARED:
+            compared = f"{target} = {selection(numbers, '_k')};"
+            of_one = isinstance(layout.config.spec, EnvSpec)  # of one replica alone a CPU foretells no comparison
+            chosen = f"if constexpr (ON_GPU || AT_ONCE) {compared} else {chosen}" if of_one else compared
         return f"const int _k = _random.integer({len(numbers)}); {chosen}"
 
     if not param.rank:

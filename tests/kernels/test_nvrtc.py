@@ -80,6 +80,13 @@ def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> N
         check(program, "sm_90a", "float32")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "name"), [("CartPole-v1", "gravity"), ("RiceN-v0", "backstop_price")])
+def test_compiles_with_a_choice_of_many_numbers(env_id: str, name: str) -> None:
+    for program in programs(env_id, "SameStep", "float32", drawn={name: Choice(*range(20_000))}):
+        check(program, "sm_90a", "float32")
+
+
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "RiceN-v0", "TagContinuous-v0"])
 def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:

@@ -326,6 +326,16 @@ def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None
         assert chi_square < 13.8  # two degrees of freedom; likewise 0.001
 
 
+def test_one_of_many_numbers_is_chosen_like_one_of_few(device: str) -> None:
+    """Few are told apart by comparisons, and 19,968 by a table, since compilers would take hours over comparisons."""
+    few, many = (gpu_envs.make("CartPole-v1", 4096, device=device, gravity=Choice(*range(64 * n))) for n in (1, 312))
+    for env in (few, many):
+        env.reset(seed=0)
+    chosen = numpy_of(many.params["gravity"])
+    assert_same_bits(chosen // 312, numpy_of(few.params["gravity"]))
+    assert len(np.unique(chosen % 312)) == 312
+
+
 def test_a_normal_number_follows_from_the_share_below_it(device: str) -> None:
     tails = np.geomspace(2.0**-33 / 100, 0.5, 100_000)
     for real in ("float64", "float32"):
