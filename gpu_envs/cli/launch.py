@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.driver import device_count
@@ -24,6 +25,10 @@ from gpu_envs.training.process.watch import ENDED
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
+
+_ROOT = Path(gpu_envs.__file__).parents[1]
+_WORKER = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module('gpu_envs', None, '__main__', True)"
+"""``python -m gpu_envs``, also where the package is not installed: the folder that follows comes last in ``sys.path``."""
 
 
 class Place(NamedTuple):
@@ -133,8 +138,8 @@ def launch(gpus: int, words: Sequence[str], run: str | None, restarts: int, stay
         say(f"gpu-envs: {ending.message}; goes on {start} (restart {restart + 1} of {restarts})", error=True)
         if folder is not None and stays is not None:
             words = ["--resume", str(folder), *stays]
-    advice = f"; gpu-envs train --resume {folder} goes on from update {done:,}" if helps and done else ""
-    say(f"gpu-envs: error: {ending.message}{advice}", error=True)
+    resumes = f"; gpu-envs train --resume {folder} --gpus {gpus} goes on from update {done:,}"
+    say(f"gpu-envs: error: {ending.message}{resumes * (helps and done > 0)}", error=True)
     return ending.code
 
 
@@ -161,7 +166,7 @@ def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
     with tempfile.TemporaryDirectory(prefix="gpu_envs_") as folder:
         try:
             with silent_launcher(gpus):
-                launcher(gpus, sys.executable, launch_id, folder)("-m", "gpu_envs", "train", *words)
+                launcher(gpus, sys.executable, launch_id, folder)("-c", _WORKER, str(_ROOT), "train", *words)
             return Ending(OK)
         except SignalException:
             pass
@@ -213,6 +218,7 @@ def silent_launcher(gpus: int) -> Iterator[None]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # that another process is lost is said here, too
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save in, after Ctrl-C
         "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
+        "PYTHONSAFEPATH": "1",  # a random.py or torch.py of the working folder is not imported in place of the real one
     }
     added = {name: value for name, value in added.items() if name not in os.environ}
     handlers, hook = request_handlers(), sys.unraisablehook

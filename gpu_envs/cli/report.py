@@ -17,10 +17,11 @@ from typing import Any, TextIO
 from gpu_envs.errors import display
 
 
-def training_report(result: Any, *, trust: bool = False) -> str:
+def training_report(result: Any, *, trust: bool = False, gpus: str | None = None) -> str:
     """Returns, steps and times of a training run's ``Result``, how to evaluate it and how to watch it.
 
     ``trust``: its environment is a file or module of the user's own, which a run's folder alone does not vouch for.
+    ``gpus``: the option by which several processes trained it.
     """
     from gpu_envs.training.record.summary import result_rows
 
@@ -36,7 +37,7 @@ def training_report(result: Any, *, trust: bool = False) -> str:
             ("watch it", f"{program} play {run}"),
         ]
         if result.reason == "interrupted":
-            rows.append(("go on", f"{program} train --resume {run}"))
+            rows.append(("go on", f"{program} train --resume {run}" + (f" --gpus {gpus}" if gpus else "")))
     return table(rows)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_envs.backend.cuda import wake
-from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
 from gpu_envs.cli.launched import launched
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
@@ -220,7 +219,7 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
         "--gpus",
         metavar="N",
         help="train on so many GPUs, or all: a process and --num-envs replicas each; with --device cpu, so many "
-        "processes (default: 1, or as many as the run to be resumed)",
+        "processes (default: 1; needed to resume a run of several)",
     )
     parser.add_whole(
         "--max-restarts",
@@ -283,15 +282,18 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
 
 
 def _processes(found: Any, device: str, then: int = 1) -> int:
-    """How many processes are to be started, where this one is none of them; ``then`` trained the run so far."""
+    """The number of processes to start; 1: this process trains. ``then`` processes have trained the run so far."""
     if launched():
         here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
         if found.gpus is not None and found.gpus != "all" and found.gpus != here:
             raise ValueError(f"--gpus is {found.gpus}, and the launcher has started {here}; leave --gpus out")
         return 1
-    count = then if found.gpus is None else count_of(found.gpus, device)
-    if found.gpus is None and device != "cpu" and count > 1 and count > (most := device_count()):
-        raise ValueError(f"the run was trained on {count} GPUs, and there are {most} here: --gpus says on how many now")
+    if found.gpus is None and then > 1:  # the folder may come from a stranger, who asks for 65,536 processes
+        raise ValueError(
+            f"the run was trained by {then} processes: give --gpus {then} to resume with as many, or another number, "
+            "with which its episodes restart"
+        )
+    count = 1 if found.gpus is None else count_of(found.gpus, device)
     if found.max_restarts and count == 1:
         raise ValueError("--max-restarts goes with --gpus; give both")
     return count
@@ -300,7 +302,8 @@ def _processes(found: Any, device: str, then: int = 1) -> int:
 def _stays(found: Any) -> list[str]:
     """The options that hold for a run when it is started again, too; all else is in its folder."""
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[found.progress]
-    return [*progress, *["--trust"] * bool(found.trust), *["--debug"] * found.debug]
+    gpus = [] if found.gpus is None else ["--gpus", found.gpus]
+    return [*gpus, *progress, *["--trust"] * bool(found.trust), *["--debug"] * found.debug]
 
 
 def _trained_on(run: str) -> tuple[int, str]:
@@ -326,7 +329,7 @@ def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[s
 
 def _report(result: Any, found: Any, here: Place) -> None:
     if here.first:
-        say(training_report(result, trust=found.trust))
+        say(training_report(result, trust=found.trust, gpus=found.gpus))
 
 
 def _tell_of_several(here: Place, num_envs: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import cli_tools
 import pytest
 from harness import with_package
-from trainers import saved
+from trainers import saved, small
 
 pytest.importorskip("torch")
 
@@ -27,6 +27,7 @@ from gpu_envs.cli.launch import Ending, explained
 from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, tell_launcher
 from gpu_envs.cli.parser import FAILED
 from gpu_envs.training.process.peers import TURN_OFF
+from gpu_envs.training.record.run_directory import RunDirectory
 
 DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory", "nccl": "NCCL"} if device_count() > 1 else {})
 """Where processes train, and what they add gradients up through."""
@@ -61,7 +62,7 @@ def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
     assert stdout.count("finished") == 1
     assert "2,560 in 10 updates" in stdout
     assert json.loads((run / "config.json").read_text())["config"]["gpus"] == 2
-    code, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "3840", device=place))
+    code, stdout, stderr = ended(started("--resume", str(run), "--gpus", "2", "--total-steps", "3840", device=place))
     assert (code, stderr) == (OK, ""), stdout + stderr
     assert "3,840 in 15 updates" in stdout
 
@@ -113,8 +114,8 @@ def test_one_is_killed(place: str, rank: int, gpus: int, tmp_path: Path) -> None
     done = saved(run)["iteration"]
     assert done >= 5
     assert stderr == (
-        f"gpu-envs: error: process {rank} of {gpus} was ended by SIGKILL; gpu-envs train --resume {run} goes on from "
-        f"update {done:,}\n"
+        f"gpu-envs: error: process {rank} of {gpus} was ended by SIGKILL; gpu-envs train --resume {run} --gpus {gpus} "
+        f"goes on from update {done:,}\n"
     )
     assert not [pid for pid in all_of_them if Path(f"/proc/{pid}").exists()]
 
@@ -220,6 +221,7 @@ def test_one_is_told_to_end(rank: int | None, how: signal.Signals, place: str, t
     os.kill(process.pid if rank is None else children(process)[rank], how)
     code, stdout, stderr = ended(process)
     assert (code, stderr) == (INTERRUPTED, "")
+    assert re.search(f"go on +.* train --resume {run} --gpus 2", stdout)
     assert "interrupted" in stdout
     steps = saved(run)["iteration"]
     assert f" in {steps:,} updates" in stdout
@@ -334,6 +336,36 @@ def test_what_cannot_be(
     monkeypatch.setattr(launch, "device_count", lambda: there)
     assert main(["train", "CartPole-v1", "--gpus", gpus, "--device", device]) == MISTAKE
     assert wrong in capsys.readouterr().err
+
+
+def test_a_folder_does_not_say_how_many_processes_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may come from a stranger, whose config.json asks for as many as the machine cannot bear."""
+    monkeypatch.setattr("gpu_envs.cli.train.launch", lambda *_: pytest.fail("processes would be started"))
+    RunDirectory.create(tmp_path / "run", small("cpu", gpus=65536))
+    assert main(["train", "--resume", str(tmp_path / "run")]) == MISTAKE
+    assert "trained by 65536 processes: give --gpus 65536 to resume" in capsys.readouterr().err
+
+
+@pytest.mark.end_to_end
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("env", ["mine:MINE", "mine.py:MINE"])
+def test_modules_of_the_working_folder_are_imported_only_if_named(env: str, tmp_path: Path) -> None:
+    for name in ("random.py", "torch.py", "numpy.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("open('was run', 'w')\nraise SystemExit('a module of the working folder')")
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\nfrom gpu_envs.envs.cartpole import CARTPOLE_V1\nimport helper\n"
+        "MINE = dataclasses.replace(CARTPOLE_V1, id=helper.ID)\n"
+    )
+    (tmp_path / "helper.py").write_text("ID = 'Mine-v0'\n")
+    words = [*WORDS, "--total-steps", "512", "--device", "cpu", "--no-progress"]
+    command = [sys.executable, "-P", "-m", "gpu_envs", "train", env, "--gpus", "2", *words]  # -P: as gpu-envs does
+    settings = with_package(OMP_NUM_THREADS="1")
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == OK, done.stderr
+    assert "2 processes train together" in done.stdout
+    assert not (tmp_path / "was run").exists()
 
 
 def test_other_numbers_than_were_started(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
