@@ -1,12 +1,14 @@
 """The CPU backend: the same headers, compiled by the machine's C++ compiler, on all cores."""
 
+import contextlib
 import ctypes
 import functools
 import importlib.resources
 import os
 import shlex
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, final
 
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
@@ -110,4 +112,60 @@ class HostBackend(Backend):
         begin(program.source, program.name, self._extra_flags)
 
     def memory(self) -> int:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return host_memory().total
+
+
+class HostMemory(NamedTuple):
+    """Memory that this process may use, in bytes."""
+
+    total: int
+    """All of it, used or not."""
+    free: int
+    """What nothing uses; files that the kernel caches count as free."""
+
+
+def host_memory(root: Path = Path("/")) -> HostMemory:
+    """Returns the machine's memory or, where a container limits it, what the limit leaves.
+
+    ``/proc/meminfo`` is the machine's in a container, too; a limit is in the files of its control group.
+
+    Args:
+        root: The folder that has ``proc`` and ``sys``.
+    """
+    total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError):  # macOS has no such file
+        for line in (root / "proc/meminfo").read_text("utf-8").splitlines():  # see proc_meminfo(5)
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 2**10
+    limits = [HostMemory(total, free), *_cgroup_memory(root)]
+    return HostMemory(min(limit.total for limit in limits), min(limit.free for limit in limits))
+
+
+_CGROUPS = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    "memory": (
+        *("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ("total_active_file", "total_inactive_file"),
+    ),
+}
+"""Version 2 and version 1 of control groups by their controller in ``/proc/self/cgroup``: their folder, the files of a
+group's limit and usage, and the lines of ``memory.stat`` with cached files."""
+
+
+def _cgroup_memory(root: Path) -> Iterator[HostMemory]:
+    """Yields the memory of this process's control group and of each group above it that has a limit; see cgroups(7)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:  # macOS has no control groups
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        group = PurePath(name.lstrip("/"))
+        for controller in _CGROUPS.keys() & {*controllers.split(",")}:
+            top, limit_file, usage_file, cached = _CGROUPS[controller]
+            for folder in (root / top / each for each in (group, *group.parents)):  # a container's group may be the top
+                with contextlib.suppress(OSError, ValueError):  # no such group, or "max": it has no limit
+                    limit, used = (int((folder / file).read_text("utf-8")) for file in (limit_file, usage_file))
+                    rows = map(str.split, (folder / "memory.stat").read_text("utf-8").splitlines())
+                    free = limit - used + sum(int(size) for row, size in rows if row in cached)
+                    yield HostMemory(limit, max(0, free))

@@ -227,11 +227,11 @@ def check_room(config: Config, device: str, modules: Mapping[str, nn.Module]) ->
     need, count = need_of(config, device, modules), config.replicas
     room = available(device)
     sure = max(count * need.stored, _SURE * need.of(count))
-    if room is None or sure <= room:
+    if sure <= room:
         return
     give_back(device)
     room = available(device)
-    if room is None or sure <= room:
+    if sure <= room:
         return
     most = need.most(room * ROOM)
     lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon, or hidden"

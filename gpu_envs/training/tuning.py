@@ -137,8 +137,7 @@ def tune(
     device = resolve_device(config.device)
     give_back(device)
     held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
-    free = available(device)
-    room = math.inf if free is None else free * ROOM
+    room = available(device) * ROOM
     need = need_of(dataclasses.replace(config, num_envs=AUTO), device, modules)
     most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
     sizes: list[Size] = []

@@ -1,6 +1,10 @@
 """What memory a run needs is known beforehand: to the byte what it stores, and nearly what it works with."""
 
+import functools
 import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,12 @@ torch = pytest.importorskip("torch")
 from allocations import Allocations  # noqa: E402
 from torch import nn  # noqa: E402
 
+import gpu_envs  # noqa: E402
+from gpu_envs.backend import host  # noqa: E402
 from gpu_envs.training import Config, Trainer, need  # noqa: E402
 from gpu_envs.training.need import Need, Pass, need_of  # noqa: E402
 from gpu_envs.training.policies.networks import most_rows  # noqa: E402
+from gpu_envs.training.process import memory  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("masked_environments")
 
@@ -156,3 +163,73 @@ def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypa
     monkeypatch.setattr(need, "available", lambda _: 1000)
     with pytest.raises(MemoryError, match=r"are free: lower the horizon, or hidden$"):
         Trainer(config)
+
+
+PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+FIRST, SECOND = "4:memory:/box/inner\n3:cpu,cpuacct:/box\n0::/\n", "0::/box/inner\n"
+"""What ``/proc/self/cgroup`` says with version 1 and version 2 of control groups."""
+
+
+def version_1(folder: str, limit: int, used: int, cached: int) -> dict[str, str]:
+    """The files of a control group, with cached files in both lists."""
+    stat = f"cache 9\ninactive_file 9\ntotal_active_file {cached - 1}\ntotal_inactive_file 1\n"
+    values = {"limit_in_bytes": f"{limit}\n", "usage_in_bytes": f"{used}\n", "stat": stat}
+    return {f"memory/{folder}/memory.{name}": value for name, value in values.items()}
+
+
+def version_2(folder: str, limit: object, used: int, cached: int) -> dict[str, str]:
+    stat = f"anon 9\nfile 9\nactive_file {cached - 1}\ninactive_file 1\n"
+    values = {"max": f"{limit}\n", "current": f"{used}\n", "stat": stat}
+    return {f"{folder}/memory.{name}": value for name, value in values.items()}
+
+
+CONTAINERS: dict[str, tuple[str, dict[str, str], tuple[int, int]]] = {
+    "version 1": (FIRST, version_1("box/inner", 1000, 600, 200), (1000, 600)),
+    "version 1, whose group is the top": (FIRST, version_1("", 1000, 600, 200), (1000, 600)),
+    "version 1, without a limit": (FIRST, version_1("box", 2**63 - 4096, 600, 200), (PHYSICAL, 2**20)),
+    "version 2": (SECOND, version_2("box/inner", 1000, 600, 200), (1000, 600)),
+    "version 2, whose group is the top": ("0::/\n", version_2("", 1000, 600, 200), (1000, 600)),
+    "version 2, limited above": (
+        SECOND, version_2("box/inner", "max", 600, 200) | version_2("box", 1000, 700, 200), (1000, 500),
+    ),
+    "version 2, limited twice": (
+        SECOND, version_2("box/inner", 1000, 600, 200) | version_2("box", 2000, 1900, 1), (1000, 101),
+    ),
+    "version 2, above its limit": (SECOND, version_2("box", 1000, 1100, 1), (1000, 0)),
+    "another system": ("", {}, (PHYSICAL, 2**20)),
+}  # fmt: skip
+
+
+def machine(root: Path, group: str, files: Mapping[str, str]) -> Path:
+    """A folder with what a machine says of its memory, of which 1 MiB is free, and a container of its own."""
+    said = {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n"} | (
+        {"proc/self/cgroup": group} if group else {}
+    )
+    for name, text in (said | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_containers_limit_counts(name: str, tmp_path: Path) -> None:
+    group, files, expected = CONTAINERS[name]
+    assert host.host_memory(machine(tmp_path, group, files)) == expected
+
+
+def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By training, with a number that fits, and by the environment itself."""
+    limited = functools.partial(host.host_memory, machine(tmp_path, SECOND, version_2("box", 2**20, 2**19, 2)))
+    for module in (host, memory):
+        monkeypatch.setattr(module, "host_memory", limited)
+    with pytest.raises(MemoryError, match=r"need [\d.]+ GiB on cpu, of which 0.0 GiB are free: lower num_envs to"):
+        Trainer(small("cpu", num_envs=10_000))
+    with pytest.raises(MemoryError, match=r"100,000 replicas of CartPole-v1 need .* on cpu, which has 0.0 GiB"):
+        gpu_envs.make("CartPole-v1", 100_000, device="cpu")
+
+
+def test_the_memory_of_this_machine() -> None:
+    found = host.host_memory()  # by its own files
+    assert 2**28 < found.free < found.total <= PHYSICAL
+    assert memory.available("cpu") == pytest.approx(found.free, rel=0.2)
+    assert memory.memory_of("cpu") == found.total

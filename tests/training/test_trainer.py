@@ -235,7 +235,6 @@ def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
     config = usual("CartPole-v1", "cpu", **({"policy_settings": {"agent": wide}} if own else wide))
     total = memory.memory_of("cpu")
-    assert total is not None
     error = MemoryError(f"Unable to allocate {total * 3.99 / 2**40:.6f} TiB for an array")
     _, lower, widths = advice(config, error).partition("lower hidden to ")
     assert lower

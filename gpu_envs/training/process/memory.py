@@ -4,16 +4,15 @@ import contextlib
 import gc
 import itertools
 import math
-import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import final
 
 import torch
 
 from gpu_envs.backend.cupy import import_cupy
+from gpu_envs.backend.host import host_memory
 from gpu_envs.training.config import Config
 
 ROOM = 0.9
@@ -67,16 +66,12 @@ def explain_shortage(config: Config, device: str) -> Iterator[None]:
         raise ShortageError(_advice(config, wanted, total, device)) from error
 
 
-def available(device: str) -> int | None:
-    """The memory of a device that nobody holds; None where nobody says."""
-    if device != "cpu":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text("utf-8").splitlines():  # see proc_meminfo(5)
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 2**10
-    return memory_of(device)
+def available(device: str) -> int:
+    """Returns the bytes of a device's memory that nothing uses."""
+    if device == "cpu":
+        return host_memory().free
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def give_back(device: str) -> None:
@@ -88,14 +83,9 @@ def give_back(device: str) -> None:
         import_cupy().get_default_memory_pool().free_all_blocks()
 
 
-def memory_of(device: str) -> int | None:
-    """The memory of a device; None where nobody says."""
-    if device != "cpu":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+def memory_of(device: str) -> int:
+    """Returns the bytes of a device's memory, used or not."""
+    return host_memory().total if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def asked_for(message: str) -> int:
@@ -104,11 +94,11 @@ def asked_for(message: str) -> int:
     return int(float(found.group(1)) * _UNITS.get(found.group(2), 1)) if found else 0
 
 
-def _advice(config: Config, wanted: int, total: int | None, device: str) -> str:
+def _advice(config: Config, wanted: int, total: int, device: str) -> str:
     """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
     config = max(config.variants, key=_weights)
     weights = _weights(config)
-    if total is not None and weights > total * ROOM / 2:
+    if weights > total * ROOM / 2:
         scale = math.sqrt(total * ROOM / 2 / weights)
         smaller = ",".join(str(max(1, int(width * scale))) for width in config.hidden)
         return (
@@ -116,9 +106,9 @@ def _advice(config: Config, wanted: int, total: int | None, device: str) -> str:
             f"{device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
         )
     needed = max(wanted, _SAMPLE * config.replicas * config.horizon)
-    share = 0.5 if total is None else min(0.5, ROOM * total / needed)
+    share = min(0.5, ROOM * total / needed)
     fewer = max(1, int(config.replicas * share))
-    have = f", which has {total / 2**30:,.1f} GiB" if total is not None and wanted else ""
+    have = f", which has {total / 2**30:,.1f} GiB" if wanted else ""
     size = f"more than {wanted / 2**30:,.1f} GiB" if wanted else "more than there is"
     steps = f" for a horizon of {config.horizon}" if config.horizon > 1 else ""
     lower = [f"num_envs to {fewer:,}"] if config.replicas > 1 else []
