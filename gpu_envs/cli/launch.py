@@ -28,7 +28,7 @@ _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 _ROOT = Path(gpu_envs.__file__).parents[1]
 _WORKER = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module('gpu_envs', None, '__main__', True)"
-"""``python -m gpu_envs``, also where the package is not installed: the folder that follows comes last in ``sys.path``."""
+"""``python -m gpu_envs``, also where it is not installed: the folder that follows comes last in ``sys.path``."""
 
 
 class Place(NamedTuple):

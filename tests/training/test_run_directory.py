@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,6 +268,46 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="notes is a file, not a folder"):
         RunDirectory.open(file)
     assert file.read_text() == "x"
+
+
+def test_one_of_two_that_find_a_folder_empty_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, both = Config(env="CartPole-v1", device="cpu"), threading.Barrier(2)
+    results: list[int | str] = []
+    iterdir = Path.iterdir
+
+    def look(folder: Path) -> list[Path]:
+        entries = list(iterdir(folder))
+        both.wait(10)
+        return entries
+
+    def create(seed: int) -> None:
+        try:
+            RunDirectory.create(tmp_path / "run", dataclasses.replace(config, seed=seed))
+            results.append(seed)
+        except FileExistsError as error:
+            results.append(str(error))
+
+    monkeypatch.setattr(Path, "iterdir", look)
+    threads = [threading.Thread(target=create, args=[seed]) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (seed,) = (result for result in results if isinstance(result, int))
+    (refusal,) = (result for result in results if isinstance(result, str))
+    assert RunDirectory.open(tmp_path / "run").config().seed == seed
+    assert "is not empty: name another" in refusal
+
+
+def test_a_new_run_starts_in_the_same_folder_once_the_disk_has_room(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    config = Config(env="CartPole-v1", device="cpu")
+    small_disk(10)
+    with pytest.raises(NotWrittenError, match="File too large"):
+        RunDirectory.create(tmp_path / "run", config)
+    small_disk(2**30)
+    assert RunDirectory.create(tmp_path / "run", config).config() == config
 
 
 @pytest.mark.parametrize(

@@ -70,14 +70,22 @@ class RunDirectory:
             wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)
             if wrong is not None:
                 raise NotADirectoryError(f"the run directory cannot be {made}, because {wrong} is a file: name another")
-            if made.exists() and any(made.iterdir()):
+            made.mkdir(parents=True, exist_ok=True)
+            try:
+                if any(made.iterdir()):
+                    raise FileExistsError
+                (made / _LOCK).open("xb").close()  # of processes that find the folder empty, one succeeds
+            except FileExistsError:
                 raise FileExistsError(
                     f"the run directory {made} is not empty: name another, or go on with that run by "
                     f"gpu-envs train --resume {made}"
-                )
-            made.mkdir(parents=True, exist_ok=True)
+                ) from None
         run = cls(made)
-        run._write(config, {})
+        try:
+            run._write(config, {})
+        except BaseException:
+            (made / _LOCK).unlink(missing_ok=True)  # once there is room on the disk, the same command succeeds
+            raise
         return run
 
     @classmethod
