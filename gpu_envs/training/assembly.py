@@ -24,7 +24,7 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.actors import TorchActor
 from gpu_envs.training.policies.functions import actor_form, form_of, functions_of
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
-from gpu_envs.training.policies.modules import check_module, default_policy
+from gpu_envs.training.policies.modules import check_module, check_settings, default_policy
 from gpu_envs.training.policies.networks import Networks, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
@@ -63,6 +63,8 @@ def make_learner(
     own = module is not None
     if module is None:
         module = _drawn(policy_rows, config)
+    else:
+        check_settings(config, policy_rows.name)
     _check_free(module, policy_rows.name, run)
     module = module.to(device)
     if own:

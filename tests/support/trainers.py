@@ -35,6 +35,10 @@ TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
 """Columns of a log that no two runs share."""
 
 
+FOR_MODULES: dict[str, Any] = {"hidden": Config.hidden}
+"""What small runs of the user's modules do not set."""
+
+
 def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
     """A run of few replicas that is kept nowhere."""
     few: dict[str, Any] = {

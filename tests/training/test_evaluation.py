@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
 from registered import needs_cuda
-from trainers import FIELD, GRID, saved, small, timeless
+from trainers import FIELD, FOR_MODULES, GRID, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
         evaluate(str(tmp_path / "empty"), device=device)
 
     run = str(tmp_path / "own")
-    config = small(device, total_steps=300, run_dir=run, normalise_observations=True)
+    config = small(device, total_steps=300, run_dir=run, normalise_observations=True, **FOR_MODULES)
     train(config, progress=False, modules={"agent": Dropping(0.0)})
     with pytest.raises(CheckpointError, match="is a module of your own, which only Python can make again"):
         evaluate(run, device=device)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, with_package
-from trainers import GRID, after, small, timeless
+from trainers import FOR_MODULES, GRID, after, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -232,7 +232,7 @@ def test_a_number_that_is_not_there_is_refused() -> None:
 def made_by_each(group: Any, device: str) -> dict[str, Any]:
     torch.manual_seed(torch.distributed.get_rank(group))
     module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    config = config_of("plain", device, algorithm="pqn", params={"gravity": np.linspace(9, 10, EACH)})
+    config = config_of("plain", device, algorithm="pqn", params={"gravity": np.linspace(9, 10, EACH)}, **FOR_MODULES)
     ours = Trainer(config, modules={"agent": module}, group=group)
     first = {name: tensor.clone() for name, tensor in ours.learners["agent"].module.state_dict().items()}
     ours.iterate(2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, GRID, small
+from trainers import FIELD, FOR_MODULES, GRID, small
 
 torch = pytest.importorskip("torch")
 
@@ -94,7 +94,10 @@ def test_an_off_policy_run_copies_a_number_of_each_observation(horizon: int) -> 
 
 def test_a_module_of_the_users_own_counts() -> None:
     layers = (nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 2))
-    modules, given = {"agent": nn.Sequential(*layers)}, {"algorithm": "pqn", "epochs": 1, "minibatches": 1}
+    modules, given = (
+        {"agent": nn.Sequential(*layers)},
+        {"algorithm": "pqn", "epochs": 1, "minibatches": 1, **FOR_MODULES},
+    )
     few, many = (taken(run_of("plain", "cpu", count, **given), modules) for count in (FEW, MANY))
     worked_out = need_of(run_of("plain", "cpu", MANY, **given), "cpu", modules)
     assert many[0] - few[0] == worked_out.stored * (MANY - FEW)

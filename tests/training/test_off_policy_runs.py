@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from harness import assert_same_bits
-from trainers import FIELD, assert_goes_on_alike, off_policy, small, timeless, usual
+from trainers import FIELD, FOR_MODULES, assert_goes_on_alike, off_policy, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
@@ -230,7 +230,7 @@ class MyCritics(nn.Module):
 
 
 def test_a_module_of_the_users_own(device: str) -> None:
-    trainer = Trainer(off_policy(device, exploration="state"), modules={"agent": Mine()})
+    trainer = Trainer(off_policy(device, exploration="state", **FOR_MODULES), modules={"agent": Mine()})
     before = trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"].clone()
     trainer.iterate(3)
     assert not torch.equal(before, trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"])
@@ -240,7 +240,7 @@ def test_a_module_of_the_users_own(device: str) -> None:
         (nn.Linear(3, 2), "give a module with an actor and critics, as training.ActorCritic describes it"),
     ):
         with pytest.raises(ValueError, match=message):
-            Trainer(off_policy(device), modules={"agent": module})
+            Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
 
 
 class Encoded(nn.Module):
@@ -275,7 +275,9 @@ def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered:
     """It learns by the critics' loss, and target networks, which here follow at once, are those that are used."""
     outputs = 2 if algorithm == "sac" else 1
     module = Shared(outputs, *registered)
-    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, tau=1.0), modules={"agent": module})
+    trainer = Trainer(
+        off_policy(device, algorithm=algorithm, updates=2, tau=1.0, **FOR_MODULES), modules={"agent": module}
+    )
     learner: Any = trainer.learners["agent"]
     assert [each.flat.numel() for each in learner.optimisers[:2]] == [3 * 4 + 2 * (20 * 5 + 21), outputs * 4]
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
@@ -299,17 +301,17 @@ def test_parameters_that_their_loss_does_not_reach_are_refused(
 ) -> None:
     module = Shared(2, *registered, critics_use_it=use)
     with pytest.raises(ValueError, match=message):
-        Trainer(off_policy(device), modules={"agent": module})
+        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
     if not use:
         module.encoder.requires_grad_(False)
-        Trainer(off_policy(device), modules={"agent": module}).iterate(1)
+        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module}).iterate(1)
 
 
 def test_an_actor_has_parameters_of_its_own(device: str) -> None:
     module = Mine()
     module.critics.actor = module.actor
     with pytest.raises(ValueError, match="the actor of the policy 'agent' has no parameters but those of the critics"):
-        Trainer(off_policy(device), modules={"agent": module})
+        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
 
 
 # --- what is refused ---

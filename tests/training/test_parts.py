@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import assert_same_bits, forgotten, numpy_of
 from sharing import sharing
-from trainers import small, timeless
+from trainers import FOR_MODULES, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -211,7 +211,7 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
             out = self.layer(rows)
             return out[:, :3], out[:, 3]
 
-    config = small(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False)
+    config = small(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False, **FOR_MODULES)
     trainer = Trainer(config, modules={"prey": Own().to(device)})
     trainer.roll_out()
     assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}

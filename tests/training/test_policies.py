@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
-from trainers import FIELD, FIELD_PARAMS, GRID, saved, small
+from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, saved, small
 
 torch = pytest.importorskip("torch")
 
@@ -164,7 +164,7 @@ def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
         module: Any = Apart(4, 2)
         first = [p.detach().clone() for p in module.parameters()]
         modules = {"agent": Wrapped(module) if together else module}
-        trainer = Trainer(small(device, algorithm=algorithm, num_envs=16), modules=modules)
+        trainer = Trainer(small(device, algorithm=algorithm, num_envs=16, **FOR_MODULES), modules=modules)
         trainer.iterate(3)
         after = [p.detach().cpu() for p in module.parameters()]
         moved = [not torch.equal(one, other) for one, other in zip(first, after, strict=True)]
@@ -205,7 +205,20 @@ def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device
     if isinstance(made, Apart):
         del made.never_used
     with pytest.raises(ValueError, match="the policy 'agent' .*" + message):
-        Trainer(small(device), modules={"agent": made})
+        Trainer(small(device, **FOR_MODULES), modules={"agent": made})
+
+
+def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:
+    """A policy that uses them may have them for itself."""
+    message = "'agent' is a module of your own, which does not use hidden, activation and initial_std: leave that out"
+    with pytest.raises(ValueError, match=message):
+        Trainer(small(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
+    others = {"policy_settings": {"runner": {"hidden": (8,)}}, **FOR_MODULES}
+    sizes = Trainer(small(device, GRID, **others)).learners["tagger"].policy_rows
+    module = Apart(sizes.features, sizes.head.parameters)
+    Trainer(small(device, GRID, **others), modules={"tagger": module}).iterate(1)
+    with pytest.raises(ValueError, match="'runner' is a module of your own, which does not use hidden"):
+        Trainer(small(device, GRID, **others), modules={"runner": Apart(sizes.features, sizes.head.parameters)})
 
 
 def test_policies_that_share_parameters_are_refused(device: str) -> None:
@@ -215,23 +228,27 @@ def test_policies_that_share_parameters_are_refused(device: str) -> None:
     other.critic = one.critic
     for modules in ({"tagger": one, "runner": one}, {"tagger": Wrapped(one), "runner": other}):
         with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
-            Trainer(small(device, GRID), modules=modules)
+            Trainer(small(device, GRID, **FOR_MODULES), modules=modules)
 
 
 def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None:
     module = Apart(4, 2)
     with pytest.raises(ValueError, match="gravty") as kept:  # and with it what was half made
-        Trainer(small(device, params={"gravty": 1}), modules={"agent": module})
-    trainer = Trainer(small(device), modules={"agent": module})
+        Trainer(small(device, params={"gravty": 1}, **FOR_MODULES), modules={"agent": module})
+    trainer = Trainer(small(device, **FOR_MODULES), modules={"agent": module})
     assert kept.value.args
     trainer.iterate(1)
     for given in (module, Wrapped(module)):
         with pytest.raises(ValueError, match=r"'agent': this module is being trained by another.*copy.deepcopy"):
-            Trainer(small(device), modules={"agent": given})
+            Trainer(small(device, **FOR_MODULES), modules={"agent": given})
     copied = copy.deepcopy(module)
-    second = Trainer(small(device), modules={"agent": copied})
+    second = Trainer(small(device, **FOR_MODULES), modules={"agent": copied})
     before, run = copy.deepcopy(module.state_dict()), str(tmp_path / "run")
-    train(small(device, total_steps=1, run_dir=run), progress=False, modules={"agent": copy.deepcopy(module)})
+    train(
+        small(device, total_steps=1, run_dir=run, **FOR_MODULES),
+        progress=False,
+        modules={"agent": copy.deepcopy(module)},
+    )
     with pytest.raises(ValueError, match="being trained by another Trainer"):
         evaluate(run, episodes=2, device=device, modules={"agent": module})  # which would fill it with a checkpoint
     second.iterate(1)
@@ -239,7 +256,7 @@ def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None
     trainer.iterate(1)  # and the first one still trains its own
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
     del trainer
-    third = Trainer(small(device), modules={"agent": module})  # the first one is gone
+    third = Trainer(small(device, **FOR_MODULES), modules={"agent": module})  # the first one is gone
     before = copy.deepcopy(module.state_dict())
     third.iterate(1)
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
@@ -262,7 +279,7 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
     module = Moody()
     module.norm.eval()
     start = {name: buffer.clone().to(resolve_device(device)) for name, buffer in module.named_buffers()}
-    trainer = Trainer(small(device, graphs=False), modules={"agent": module})
+    trainer = Trainer(small(device, graphs=False, **FOR_MODULES), modules={"agent": module})
     assert_same_bits(start, dict(module.named_buffers()))
     assert (module.training, module.norm.training, module.drop.training) == (True, False, True)
     module.seen.clear()
@@ -279,7 +296,9 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
 
 
 def test_updates_that_dropout_stops_are_missing_and_warned_of(tmp_path: Path, device: str) -> None:
-    config = small(device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"))
+    config = small(
+        device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"), **FOR_MODULES
+    )
     with pytest.warns(UserWarning, match="'agent' stop before their first step.*Leave target_kl or these layers out"):
         train(config, progress=False, modules={"agent": nn.Sequential(nn.Dropout(0.5), Apart(4, 2))})
     log = RunDirectory.open(tmp_path / "run").log()
@@ -294,7 +313,7 @@ def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
     module: Any = Apart(4, 2)
     getattr(module, part).requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
-    Trainer(small(device), modules={"agent": module}).iterate(1)
+    Trainer(small(device, **FOR_MODULES), modules={"agent": module}).iterate(1)
     for name, tensor in module.state_dict().items():
         same = torch.equal(tensor.cpu(), before[name])
         assert same == (name.startswith(part) or name == "never_used")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, with_package
-from trainers import FIELD, FIELD_PARAMS, GRID, after, rows_of, saved, small, timeless
+from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, after, rows_of, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -84,13 +84,13 @@ def test_the_seed_decides(device: str) -> None:
 
 def test_modules_of_the_users_own_go_on(tmp_path: Path, device: str) -> None:
     """Dropout's numbers belong to the run: neither what reads its folder nor an evaluation draws others."""
-    one = Trainer(small(device, total_steps=8 * 16 * 6), modules=seeded_dropout())
+    one = Trainer(small(device, total_steps=8 * 16 * 6, **FOR_MODULES), modules=seeded_dropout())
     before = torch.get_rng_state()
     one.iterate(1)
     assert one.evaluate(4, seed=1) == one.evaluate(4, seed=1)
     one.iterate(5)
     assert torch.equal(before, torch.get_rng_state())  # the process keeps its own numbers
-    part = small(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"))
+    part = small(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"), **FOR_MODULES)
     train(part, progress=False, modules=seeded_dropout())
     resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=seeded_dropout())
     found, expected = final(tmp_path / "two"), timeless(one.state()) | {"recent": []}  # iterating keeps no log

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, GRID, after, rows_of, saved, small, timeless, usual
+from trainers import FIELD, FOR_MODULES, GRID, after, rows_of, saved, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
@@ -97,7 +97,7 @@ def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: s
 
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
-    ours = Trainer(small("cuda"), modules={"agent": Dropping(reads_back=True)})
+    ours = Trainer(small("cuda", **FOR_MODULES), modules={"agent": Dropping(reads_back=True)})
     with pytest.warns(UserWarning, match="without CUDA graphs"):
         ours.iterate(2)
     assert ours.eager_because
@@ -312,7 +312,7 @@ def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
 
 def test_two_threads_train_one_after_the_other(device: str) -> None:
     """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
-    config = small(device, total_steps=8 * 16 * 6)
+    config = small(device, total_steps=8 * 16 * 6, **FOR_MODULES)
     lone, ours = (Trainer(config, modules=seeded_dropout()) for _ in range(2))
     lone.run(progress=False)
     refused: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, off_policy, small
+from trainers import FIELD, FOR_MODULES, off_policy, small
 
 torch = pytest.importorskip("torch")
 
@@ -155,7 +155,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
 def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
     mine = Dropping(0.0)
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
-    config = small(device, num_envs="auto", total_steps=100, run_dir="")
+    config = small(device, num_envs="auto", total_steps=100, run_dir="", **FOR_MODULES)
     number, _ = choose_num_envs(config, modules={"agent": mine})
     assert all(torch.equal(before[name], tensor) for name, tensor in mine.state_dict().items())
     assert train(config, modules={"agent": mine}, progress=False).steps == number * 16

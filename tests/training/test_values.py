@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, assert_goes_on_alike, figures_of, small, timeless
+from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, assert_goes_on_alike, figures_of, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -221,12 +221,12 @@ def test_boxes_are_refused_before_anything_is_allocated() -> None:
 
 def test_a_module_of_the_users_own(device: str) -> None:
     module = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
-    trainer = Trainer(pqn(device), modules={"agent": module})
+    trainer = Trainer(pqn(device, **FOR_MODULES), modules={"agent": module})
     trainer.iterate(3)
     with pytest.raises(
         ValueError, match=r"maps observations \[2, 4\] to \(2, 3\); expected the values of choices \(2, 2\)"
     ):
-        Trainer(pqn(device), modules={"agent": nn.Linear(4, 3)})
+        Trainer(pqn(device, **FOR_MODULES), modules={"agent": nn.Linear(4, 3)})
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID, FIELD])

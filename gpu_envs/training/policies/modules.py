@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import OFF_POLICY
+from gpu_envs.training.algorithms import OFF_POLICY, listed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, critics_of, learning_parameters, outputs_of
@@ -23,6 +23,20 @@ def default_policy(
         return PerceptronActorCritic(features, head, config, generator)
     kind = ActionValues if config.algorithm == "pqn" else SharedPerceptron if config.shared_trunk else Perceptron
     return kind(features, head, config, generator, split)
+
+
+NETWORK_SETTINGS = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
+"""Settings of default policies, which modules of the user's do not use."""
+
+
+def check_settings(config: Config, name: str) -> None:
+    """Refuses settings that a policy which is a module of the user's does not use; their defaults are no setting."""
+    given = [setting for setting in NETWORK_SETTINGS if getattr(config, setting) != getattr(Config, setting)]
+    if given:
+        raise ValueError(
+            f"the policy {name!r} is a module of your own, which does not use {listed(given)}: leave that out, or give "
+            "it in policy_settings to the policies that use it"
+        )
 
 
 def check_module(module: nn.Module, features: int, head: Head, name: str, device: str, config: Config) -> None:
