@@ -9,11 +9,14 @@ from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.fused_programs import Network
+from gpu_envs.training.policies.actor_critic_update import TorchUpdate
 from gpu_envs.training.policies.functions import why_torch
+from gpu_envs.training.policies.kernel_update import SmallBatchUpdate, update_of
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 
 _ACTING = "torch, and kernel_sample of sample.cuh"
+_CHOOSING = "kernel_prefer of choices.cuh, and kernel_sample of sample.cuh"
 _HORIZON = "kernel_act_and_step of act_and_step.cuh, a whole horizon with its steps"
 _BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
 _STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
@@ -37,22 +40,35 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "functions": (
         ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
-        ("acting", "kernel_outputs of wide_outputs.cuh, and kernel_sample of sample.cuh"),
-        ("values", "kernel_outputs of wide_outputs.cuh"),
-        ("gradient", f"{_WIDE_GRADIENT}; the loss is torch's"),
+        ("acting", f"kernel_outputs of wide_outputs.cuh, {_CHOOSING}"),
+        ("values", "kernel_outputs of wide_outputs.cuh, and kernel_best of choices.cuh"),
+        ("gradient", f"{_WIDE_GRADIENT}; of the loss kernel_judge of choices.cuh"),
         _STEP,
     ),
     "values": (
-        ("acting", _ACTING),
-        ("values", "torch"),
-        ("gradient", "torch"),
+        ("acting", f"torch, {_CHOOSING}"),
+        ("values", "torch, and kernel_best of choices.cuh"),
+        ("gradient", "torch, and of the loss kernel_judge of choices.cuh"),
         _STEP,
     ),
     "actors": (("acting", _ACTING), _BUFFER, ("gradients", "torch"), _STEP),
-    "critics": (
+    "small batch": (
+        ("acting", _ACTING),
+        _BUFFER,
+        ("gradients", "kernel_critics and kernel_actor of small_batch.cuh, which take the step too"),
+        ("step", "of several processes: kernel_collect and kernel_adam of optimise.cuh"),
+    ),
+    "functions on a CPU": (
         ("acting", _ACTING),
         _BUFFER,
         ("gradients", "kernels of perceptrons.cuh, for networks, and of actor_critic.cuh, for losses"),
+        _STEP,
+    ),
+    "functions on a GPU": (
+        ("weights", "kernel_pack of wide_pack.cuh, before networks run"),
+        ("acting", _ACTING),
+        _BUFFER,
+        ("gradients", f"kernel_outputs of wide_outputs.cuh, {_WIDE_GRADIENT}; for losses those of actor_critic.cuh"),
         _STEP,
     ),
     "": (
@@ -82,7 +98,9 @@ def who_computes(config: Config, device: str) -> list[str]:
         own, role = config.of_policy(name), parts[0].role
         if own.algorithm in OFF_POLICY:
             reason = why_torch(own, role.features, role.head, device, default=True)
-            kind = "actors" if reason else "critics"
+            update = update_of(own, reason, role.features, role.head, device)
+            functions = "functions on a CPU" if device == "cpu" else "functions on a GPU"
+            kind = {TorchUpdate: "actors", SmallBatchUpdate: "small batch"}.get(update, functions)
         else:
             network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
             kind, reason = kernels_of(

@@ -19,6 +19,7 @@ from harness import HAS_CUDA, HAS_TORCH, run_python, with_package
 
 import gpu_envs
 from gpu_envs.backend import toolchain
+from gpu_envs.backend.program import header_text
 from gpu_envs.cli import OK, main, probes, settings, train
 from gpu_envs.cli.probes import Driver, Gpu
 from gpu_envs.registry import known as registry
@@ -121,6 +122,29 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     )
     shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
     assert "action masks (for small networks' kernels), and " in shared
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("Pendulum-v1 --preset sac --device cpu", "perceptrons.cuh"),
+        ("Pendulum-v1 --preset sac --device cuda", "small_batch.cuh"),
+        ("TagContinuous-v0 --preset sac-runners --device cuda", "wide_outputs.cuh"),
+        ("Acrobot-v1 --preset pqn --device cuda", "choices.cuh"),
+        ("CartPole-v1 --device cuda", "act_and_step.cuh"),
+    ],
+)
+def test_show_tells_of_kernels_that_the_device_runs(capsys: pytest.CaptureFixture[str], given: str, told: str) -> None:
+    """Each of them is in the header that is named, and no such header is for the other kind of device alone."""
+    pytest.importorskip("torch")
+    text = said(capsys, "show", "--training", *given.split())
+    headers = {name: header_text(f"training/{name}") for name in re.findall(r"\w+\.cuh", text)}
+    assert told in headers
+    alone = "static_assert(!ON_GPU)" if "cuda" in given else "CUDA only"
+    assert [name for name, code in headers.items() if alone in code] == []
+    for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of (\w+\.cuh)", text):
+        for kernel in kernels.split(" and "):
+            assert re.search(rf"\bKERNEL\w*\({kernel},", headers[name]), f"{kernel} of {name}"
 
 
 def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ class TorchValues(TorchPolicyNetworks):
 
 @final
 class ValuesInKernels(TorchValues):
-    """The default module's values, and their gradient, by kernels of our own; losses and choices are torch's."""
+    """The default module's values, and their gradient, by kernels of our own."""
 
     def __init__(
         self, functions: Functions, module: nn.Module, head: Head, ops: Ops, optimiser: Adam,
