@@ -3,10 +3,13 @@
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from gpu_envs.backend.program import PORTABLE
 
 ROOT = Path(__file__).parents[1]
 TREES = {"gpu_envs": "gpu_envs", "gpu_envs.adapters": "adapters", "benchmarks": "benchmarks"}
@@ -106,6 +109,14 @@ def test_no_file_is_too_long() -> None:
 def test_no_test_file_imports_another() -> None:
     tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
     assert {name: found for name, path in tests.items() if (found := [each for _, each in imports(path, tests)])} == {}
+
+
+def test_few_headers_ask_which_compiler_reads_them() -> None:
+    """By macros that it defines; and one of them alone asks whether it is for a GPU."""
+    texts = {str(path.relative_to(ROOT / "kernels")): path.read_text() for path in ROOT.glob("kernels/**/*.cuh")}
+    assert {name for name, text in texts.items() if "__CUDACC__" in text} == {"dialect/portable.cuh"}
+    asking = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*\b__[A-Za-z]", re.MULTILINE)
+    assert {name for name, text in texts.items() if asking.search(text)} == {*PORTABLE, "training/perceptrons.cuh"}
 
 
 def test_every_public_method_says_what_it_does() -> None:

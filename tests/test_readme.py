@@ -120,6 +120,16 @@ def test_every_environment_has_a_page() -> None:
     assert {page.stem for page in ENVIRONMENTS} == {Path(str(spec.header)).stem for spec in ALL}
 
 
+def test_the_page_of_kernels_has_every_header() -> None:
+    """In the table of its folder, and none that is not there."""
+    kernels = ROOT / "kernels"
+    text = (kernels / "README.md").read_text()
+    for folder in {path.parent for path in kernels.rglob("*.cuh")}:
+        table = text.partition(f"| `{folder.name}/` |")[2].partition("\n\n")[0] if folder != kernels else text
+        listed, there = set(re.findall(r"`(\w+\.cuh)`", table)), {path.name for path in folder.glob("*.cuh")}
+        assert there <= listed if folder == kernels else there == listed, named(folder)
+
+
 @pytest.mark.usefixtures("ours_alone")  # the help of commands names the environments that there are
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_what_is_made_is_up_to_date(page: Path) -> None:
