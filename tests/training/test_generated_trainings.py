@@ -1,0 +1,94 @@
+"""Random trainings: whatever computes the networks, the weights move as torch moves them.
+
+``GENERATED_TRAININGS=2000`` makes that many instead of a few. A case is named by its seed:
+``pytest "tests/training/test_generated_trainings.py" -k "[17]"``.
+"""
+
+import os
+from random import Random
+from typing import Any
+
+import pytest
+from harness import DEVICES
+from trainers import FIELD, FIELD_PARAMS, GRID
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.training import Config, Trainer  # noqa: E402
+from gpu_envs.training.algorithms import foreign  # noqa: E402
+
+COUNT = int(os.environ.get("GENERATED_TRAININGS", "48" if "cuda" in DEVICES else "8"))
+
+DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", GRID, FIELD)
+BOX = ("Pendulum-v1", "MountainCarContinuous-v0", f"{FIELD} continuous")
+
+APART = {"float32": 0.02, "tf32": 0.1, "bf16": 0.3}
+"""How far apart two updates may be, as a part of their length: roundings change some of the sampled actions."""
+
+
+def settings_of(random: Random, device: str) -> dict[str, Any]:
+    """A random training in which some engine besides torch's may compute the networks."""
+    gpu = device == "cuda"
+    algorithm = random.choice(("ppo", "a2c", "pqn", "sac", "td3", "ddpg") if gpu else ("sac", "td3", "ddpg"))
+    off_policy = algorithm in ("sac", "td3", "ddpg")
+    env = random.choice(BOX if off_policy else DISCRETE if algorithm == "pqn" else DISCRETE + BOX)
+    layers = random.choice((1, 2, 2, 2, 3))
+    usual = random.random() < 0.5
+    horizon = random.randint(1, 12)
+    settings: dict[str, Any] = {
+        "env": env.partition(" ")[0],
+        "params": FIELD_PARAMS | ({"actions": "continuous"} if " " in env else {}) if env.startswith(FIELD) else {},
+        "algorithm": algorithm, "device": device, "run_dir": "", "threads": 1, "total_steps": 10**6,
+        "seed": random.randrange(10**6),
+        "num_envs": random.randint(100, 700), "horizon": horizon,
+        "hidden": tuple(random.choice((32, 64)) if usual else random.randint(1, 256) for _ in range(layers)),
+        "activation": random.choice(("tanh", "tanh", "relu", "relu", "elu", "silu", "gelu")),
+        "layer_norm": random.random() < 0.2, "shared_trunk": random.random() < 0.3,
+        "precision": random.choice(("float32", "tf32", "bf16")) if gpu else "float32",
+        "learning_rate": random.choice((1e-3, "0:0.002,1:0")), "gamma": random.uniform(0.8, 1.0),
+        "max_grad_norm": random.choice((None, 0.5)), "normalise_observations": random.random() < 0.4,
+        "normalise_rewards": random.random() < 0.3, "normalise_advantages": random.random() < 0.7,
+        "gae_lambda": random.random(), "value_clip": random.choice((None, 0.2)),
+        "value_weight": random.uniform(0.2, 2.0), "entropy_weight": random.choice((0.0, 0.02)),
+        "epochs": random.randint(1, 3), "minibatches": random.randint(1, 5), "clip": random.uniform(0.05, 0.4),
+        "epsilon": random.choice((0.3, "0:1,0.5:0.1")),
+        "slots": 40, "warm_up": 0, "batch": random.choice((32, 100, 256, 1000)), "updates": 2 * random.randint(1, 4),
+        "n_step": random.choice((1, 1, 3)), "tau": random.uniform(0.005, 0.5), "noise": random.uniform(0.05, 0.5),
+        "exploration": random.choice(("white", "ou")), "temperature": random.uniform(0.05, 1.0),
+        "target_noise": random.uniform(0.05, 0.5), "policy_delay": random.choice((1, 2)),
+    }  # fmt: skip
+    return {name: value for name, value in settings.items() if name not in foreign([algorithm], settings)}
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_updates_move_weights_as_torch_does(seed: int, device: str) -> None:
+    """The first two iterations, the horizon in which nothing is learnt yet included."""
+    settings = settings_of(Random(seed), device)
+    ours, plain = (Trainer(Config(**settings, fused=fused)) for fused in (None, False))
+    for iteration in range(2):
+        plain.load(ours.state())
+        before = weights_of(ours)
+        for trainer in (ours, plain):
+            trainer.iterate(1)
+        for name, start in before.items():
+            found, expected = (weights_of(trainer)[name] for trainer in (ours, plain))
+            for part, values in start.items():
+                moved, wanted = ((after[part] - values).double() for after in (found, expected))
+                apart = ((moved - wanted).norm() / wanted.norm().clamp(min=1e-12)).item()
+                about = f"iteration {iteration + 1}, {name}'s {part} is {apart:.3f} apart: {settings}"
+                assert apart < APART[settings["precision"]], about
+
+
+def weights_of(trainer: Any) -> dict[str, dict[str, Any]]:
+    """Copies of each policy's weights, by network: the actor's in one vector, the critics' in another, and so on."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, learner in trainer.state()["learners"].items():
+        parts: dict[str, list[Any]] = {}
+        for module in ("module", "targets"):
+            for key, tensor in learner.get(module, {}).items():
+                parts.setdefault(f"{module}.{key.partition('.')[0]}", []).append(tensor.flatten())
+        parts["temperature"] = [learner["log_temperature"]] if "log_temperature" in learner else []
+        found[name] = {part: torch.cat(tensors).clone() for part, tensors in parts.items() if tensors}
+    return found
