@@ -25,7 +25,7 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads
+from gpu_envs.training.process.settings import RandomState, alone, interruption, own_precision, torch_threads
 from gpu_envs.training.process.watch import Watch
 from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, save_together, state_of
 from gpu_envs.training.record.history import History
@@ -191,9 +191,9 @@ class Trainer:
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """The process's settings under which this run computes, put back afterwards."""
-        threads = torch_threads(self.device, self._threads)
+        threads, precision = torch_threads(self.device, self._threads), own_precision(self.device)
         on_device: Any = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
-        with alone(), explain_shortage(self.config, self.device), threads, self._random, on_device:
+        with alone(), explain_shortage(self.config, self.device), threads, precision, self._random, on_device:
             yield
 
     def _advance(self) -> None:

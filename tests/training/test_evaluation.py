@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
 from registered import needs_cuda
-from trainers import FIELD, FOR_MODULES, GRID, saved, small, timeless
+from trainers import FIELD, FOR_MODULES, GRID, off_policy, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -238,6 +238,23 @@ def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating
         observations, *_, infos = env.step(act(observations))
     returns = {role: each.double().mean().item() for role, each in infos["episode"]["r"].items()}
     assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "updates": 2, "atoms": 21, "exploration": "state"}])
+def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path: Path, device: str) -> None:
+    """Neither of a training nor of an evaluation, nor of policies in a loop of the user's."""
+    make, found = off_policy if settings else small, []
+    for cast in (False, True):
+        run = str(tmp_path / f"run-{cast}")
+        with torch.autocast(device, torch.bfloat16, enabled=cast):
+            config = make(device, "Pendulum-v1", total_steps=8 * 16 * 3, run_dir=run, fused=False, **settings)
+            train(config, progress=False)
+            policies = load_policies(run, device=device)
+            env = policies.make(4)
+            actions = policies.acting_in(env)(env.reset(seed=1)[0])
+        learnt = saved(run)["learners"]
+        found.append((learnt, actions.clone(), evaluate(run, episodes=4, device=device)["agent"].mean))
+    assert_same_bits(*found)
 
 
 @pytest.mark.slow

@@ -52,6 +52,11 @@ def torch_threads(device: str, threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def own_precision(device: str) -> Any:
+    """Returns a context that turns the caller's ``torch.autocast`` off, which would change a run's precision."""
+    return torch.autocast(torch.device(device).type, enabled=False)
+
+
 @functools.cache
 def wake_autograd(device: str) -> None:
     """Lets torch's thread for the way back meet a GPU: the first product there warns that it had not."""

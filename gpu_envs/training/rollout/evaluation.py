@@ -17,7 +17,7 @@ from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState
+from gpu_envs.training.process.settings import RandomState, own_precision
 from gpu_envs.training.record.summary import evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
 from gpu_envs.training.rollout.players import Player
@@ -161,7 +161,7 @@ class ActingPolicies:
             device: Where.
             seed: Of the actions.
         """
-        self._players = []
+        self._players, self._device = [], device
         for name, own in parts.items():
             ops = Ops(own[0].role.head, device, config.cpu_threads)
             self._players.append(Player(PolicyRows(name, own, num_envs, device), networks[name], ops, seed, device))
@@ -172,8 +172,9 @@ class ActingPolicies:
         action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
     ) -> Mapping[str, torch.Tensor]:  # fmt: skip
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
-        for player in self._players:
-            player.policy_rows.give(player.act(turn, observations, action_masks, greedy=greedy), self._actions)
+        with own_precision(self._device):
+            for player in self._players:
+                player.policy_rows.give(player.act(turn, observations, action_masks, greedy=greedy), self._actions)
         return self._actions
 
 
