@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     if arguments is not None:
         return _main(list(arguments), trainer)
     gc.set_threshold(_OBJECTS)
+    _open_closed_streams()
     code = _main(sys.argv[1:], trainer)
     gc.freeze()
     say_the_rest()
@@ -86,6 +87,16 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device in place of closed standard streams.
+
+    Otherwise a file of the run would get the number 2, and what libraries write to standard error.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, errors="replace"))
 
 
 def _main(words: list[str], trainer: Any) -> int:

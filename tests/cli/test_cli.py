@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_tools import run, without
+from harness import with_package
 
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
@@ -439,6 +441,28 @@ def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffer
     done = run(str(stream), *words, code=READERLESS, PYTHONUNBUFFERED=unbuffered)
     told = f"gpu_envs {gpu_envs.__version__}\n" if stream == 2 and code == OK else ""
     assert (done.returncode, done.stdout, done.stderr) == (code, told, "")
+
+
+CLOSED = """
+import os, sys
+from gpu_envs.cli import main
+class Trainer:
+    def evaluate(self, run, **options):
+        with open(run, "w"):
+            os.write(2, b"written by a library")
+        print("a note", file=sys.stderr)
+        return {}
+sys.exit(main(trainer=Trainer()))
+"""
+
+
+def test_what_is_said_where_standard_error_is_closed_reaches_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    words = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", CLOSED, "eval", str(file)]
+    done = subprocess.run(words, env=with_package(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (OK, "")
+    assert "likeliest" in done.stdout
+    assert file.read_text() == ""
 
 
 @pytest.mark.parametrize(("words", "progress"), [([], None), (["--progress"], True), (["--no-progress"], False)])

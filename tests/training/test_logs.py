@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -268,6 +269,24 @@ def test_nothing_is_drawn_into_a_pipe() -> None:
     quiet_terminal = Terminal()
     Progress(10, True, quiet_terminal).update(10, 1.0, {})
     assert quiet_terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("progress", [None, True])
+def test_a_run_needs_no_standard_error(progress: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert train(small("cpu", total_steps=128), progress=progress).reason == "total_steps"
+
+
+def test_a_bar_whose_stream_is_closed_is_drawn_no_more() -> None:
+    stream = io.StringIO()
+    bar = Progress(10, False, stream)
+    bar.update(5, 1.0, {})
+    stream.close()
+    bar.update(10, 1.0, {})
+    bar.close()
 
 
 def test_a_terminal_that_knows_no_blocks_gets_a_bar_too() -> None:

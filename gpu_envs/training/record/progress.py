@@ -34,16 +34,17 @@ class Progress:
             total_steps: What a full bar stands for.
             quiet: True: nothing; False: a bar whatever the stream is; None: a bar in a terminal or a notebook, lines
                 elsewhere.
-            stream: Where it is drawn; None: standard error.
+            stream: Where it is drawn; None: standard error, or nowhere if that is closed.
             unit: What steps are called in the speed.
             target: Figures that are aimed at, by the names that ``update`` gives them.
         """
         self._total = max(1, total_steps)
         self._unit, self._target = unit, dict(target or {})
         self._stream = sys.stderr if stream is None else stream
-        self._draws = not quiet
-        in_place = self._stream.isatty() or type(self._stream).__module__.startswith("ipykernel.")
-        self._in_lines = quiet is None and not in_place
+        # Python has no standard error where it started with a closed one, as a daemon and pythonw do.
+        self._draws = not quiet and self._stream is not None and not self._stream.closed
+        notebook = type(self._stream).__module__.startswith("ipykernel.")
+        self._in_lines = quiet is None and self._draws and not (notebook or self._stream.isatty())
         self._drawn_at = time.monotonic() if self._in_lines else -math.inf
         self._shown = 0
 
@@ -79,7 +80,7 @@ class Progress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # the terminal was closed: what the bar is of goes on
+        except (OSError, ValueError):  # the terminal or the stream was closed: what the bar is of goes on
             self._draws = False
 
     def _fitted(
