@@ -11,10 +11,12 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, library_of
-from gpu_envs.codegen import RESULTS
+from gpu_envs.backend.base import Backend
+from gpu_envs.codegen import RESULTS, Layout, tables
 from gpu_envs.documented import documented
 from gpu_envs.engine.actions import Actions
 from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.team import TeamSpec
 
 
 @documented
@@ -143,6 +145,30 @@ def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]])
         if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
             made |= arrays.zeros_of(together)
     return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
+
+
+def check_memory(layout: Layout, backend: Backend) -> str:
+    """Refuses a simulation whose arrays are larger than the device's memory, before anything is allocated.
+
+    Returns:
+        The refusal, for arrays that are smaller and cannot be allocated all the same.
+    """
+    count, spec, read = layout.config.num_envs, layout.config.spec, tables(layout.config)
+    needed = sum(values.nbytes for values in read.values()) + sum(
+        int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in layout.buffers().values()
+    )
+    available = backend.memory()
+    lower = ["num_envs"] * (count > 1)
+    lower += [role.count for role in spec.roles if isinstance(role.count, str)] if isinstance(spec, TeamSpec) else []
+    advice = [f"lower {' or '.join(lower)}"] * bool(lower) + ["make the tables smaller"] * bool(read)
+    need = f"1 replica of {spec.id} needs" if count == 1 else f"{count:,} replicas of {spec.id} need"
+    refusal = (
+        f"{need} {needed / 2**30:,.1f} GiB on {backend.device}, which has {available / 2**30:,.1f} GiB; "
+        f"{' or '.join(advice) or 'use another device'}"
+    )
+    if needed > available:
+        raise MemoryError(refusal)
+    return refusal
 
 
 def as_step(out: object) -> Step:

@@ -12,7 +12,7 @@ from gpu_envs.backend.arrays import Array, dtype_of, to_numpy
 from gpu_envs.backend.base import Backend, Launch
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
-from gpu_envs.engine.results import allocated
+from gpu_envs.engine.results import allocated, check_memory
 from gpu_envs.engine.state import LiveState
 from gpu_envs.errors import ActionError
 from gpu_envs.seeds import seed_bits
@@ -68,21 +68,10 @@ class Simulation:
     # --- memory ---
 
     def _allocate(self, layout: Layout) -> None:
-        shapes, read = layout.buffers(), tables(self.config)
-        needed = sum(values.nbytes for values in read.values()) + sum(
-            int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
-        )
-        available = self.backend.memory()
-        refusal = (
-            f"{self.config.num_envs:,} replicas of {self.config.spec.id} need {needed / 2**30:,.1f} GiB on "
-            f"{self.backend.device}, which has {available / 2**30:,.1f} GiB; lower num_envs"
-            f"{' or make the tables smaller' if read else ''}"
-        )
-        if needed > available:
-            raise MemoryError(refusal)
+        refusal = check_memory(layout, self.backend)
         try:
-            self.buffers = allocated(self.arrays, shapes)
-            self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
+            self.buffers = allocated(self.arrays, layout.buffers())
+            self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_ERROR)

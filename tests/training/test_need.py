@@ -221,7 +221,7 @@ def test_a_containers_limit_counts(name: str, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By training, with a number that fits, and by the environment itself."""
+    """By training, with a number that fits, by the environment itself, and of a team too large for a single replica."""
     limited = functools.partial(host.host_memory, machine(tmp_path, SECOND, version_2("box", 2**20, 2**19, 2)))
     for module in (host, memory):
         monkeypatch.setattr(module, "host_memory", limited)
@@ -229,6 +229,11 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
         Trainer(small("cpu", num_envs=10_000))
     with pytest.raises(MemoryError, match=r"100,000 replicas of CartPole-v1 need .* on cpu, which has 0.0 GiB"):
         gpu_envs.make("CartPole-v1", 100_000, device="cpu")
+    team = small("cpu", "TagContinuous-v0", num_envs=4, params={"num_runners": 100_000})
+    with pytest.raises(
+        MemoryError, match=r"^1 replica of TagContinuous-v0 needs .*; lower num_taggers or num_runners$"
+    ):
+        Trainer(team)  # before each agent is named: a billion names take 60 GiB
 
 
 def test_the_memory_of_this_machine() -> None:
