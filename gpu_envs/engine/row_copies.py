@@ -12,6 +12,7 @@ from gpu_envs.backend.base import Launch
 from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.engine.simulation import Simulation
+from gpu_envs.specs.distributions import Distribution
 
 Key: TypeAlias = tuple[str, str]
 """A part of a snapshot, and a name in it."""
@@ -127,11 +128,12 @@ class Snapshot(MutableMapping[str, Any]):
     """
 
     def __init__(
-        self, arrays: Arrays, form: Form, block: Array, common: Mapping[str, Any], layout_seed: Array | None,
-        randomness: Mapping[str, int],
+        self, arrays: Arrays, form: Form, block: Array, common: Mapping[str, Any], drawn: Mapping[str, Distribution],
+        layout_seed: Array | None, randomness: Mapping[str, int], may_be_over: bool,
     ) -> None:  # fmt: skip
-        """Of a block, uint8 [replicas, bytes], and what the replicas have in common."""
+        """Of a block, uint8 [replicas, bytes], and what the replicas have in common; episodes of some may be over."""
         self.arrays, self.form, self.block, self.common = arrays, form, block, common
+        self.drawn, self.may_be_over = drawn, may_be_over
         self.layout_seed, self._randomness = layout_seed, randomness
         self._opened: dict[str, Any] | None = None
 
@@ -155,7 +157,9 @@ class Snapshot(MutableMapping[str, Any]):
                 found[part][name] = array.swapaxes(0, 1) if item.by_metric else array
             if self.layout_seed is not None:
                 found["episode"]["layout_seed"] = self.layout_seed
-            self._opened = {**found, "params": {**found["params"], **self.common}, "randomness": self._randomness}
+            found["params"] |= self.common
+            drawn = {name: str(distribution) for name, distribution in self.drawn.items()}
+            self._opened = {**found, "randomness": self._randomness, "drawn": drawn}
         return self._opened
 
     def __getitem__(self, part: str) -> Any:

@@ -16,7 +16,7 @@ from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
 from gpu_envs.engine.some_replicas import restore_some, snapshot_of
 from gpu_envs.engine.turns import in_turn
-from gpu_envs.registry.known import again, lasting
+from gpu_envs.registry.known import again, key_of, lasting
 from gpu_envs.seeds import derived_seed
 
 
@@ -89,6 +89,7 @@ class Saving(abc.ABC):
         self._check_ready("fork")
         k = check_num_envs(k, "k")
         arguments = {**dataclasses.asdict(self._options), "num_envs": self.num_envs * k}
+        arguments["first_replica"] *= k  # the replicas before these have forks too
         own = self._sim.layout.per_replica - self._sim.drawn.keys()
         given = given_params(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}
@@ -106,6 +107,7 @@ class Saving(abc.ABC):
         return {
             "id": self._env_spec.id,
             "place": lasting(self._env_spec.id),
+            "key": key_of(self._env_spec),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": given_params(self._sim),
             "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
@@ -116,7 +118,7 @@ class Saving(abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        spec: Any = again(state["id"], state.get("place", state["id"]))
+        spec: Any = again(state["id"], state.get("place", state["id"]), state.get("key", ""))
         type(self).__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         if state["snapshot"] is not None:
             restore(self._sim, state["snapshot"])

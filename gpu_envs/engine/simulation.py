@@ -130,7 +130,7 @@ class Simulation:
         for name in held.keys() - {without}:
             spec.settings[name].check_kept(name, held[name], n, precision, self.sizes_of(name))
         known = {name: value for name, value in found.items() if name != without}
-        spec.check_order(known, precision)
+        spec.check_order(known, precision, drawn=self.drawn)
         if not without:
             spec.check_derived(known, n, precision)
         return found
@@ -161,7 +161,7 @@ class Simulation:
         drawn = self.drawn if drawn is None else drawn
         config, arrays, n = self.config, self.arrays, self.config.num_envs
         spec, values = config.spec, param_values(config.spec, changed)
-        own = {name for name, value in values.items() if spec.settings[name].is_own(value)} | self._own
+        own = {n for n, value in values.items() if spec.settings[n].is_own(value)} | self._own | drawn.keys()
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in own}
         baked = baked_values(spec, param_values(spec, shared))
         program = self.program

@@ -8,6 +8,7 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, dtype_of, library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.state import as_field
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
 
@@ -25,7 +26,7 @@ def snapshot(sim: Simulation) -> dict[str, Any]:
         "episode": {name: copied(sim, sim.buffers[buffer]) for name, buffer in sim.layout.episode.items()},
         "params": {n: copied(sim, v) if n in sim.param_arrays else v for n, v in sim.params.items()},
         "randomness": dict(sim.randomness),
-        **({"drawn": {name: str(distribution) for name, distribution in sim.drawn.items()}} if sim.drawn else {}),
+        "drawn": {name: str(distribution) for name, distribution in sim.drawn.items()},
     }
 
 
@@ -87,6 +88,16 @@ def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kept)
 
 
+def distributions_in(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Distribution]:
+    """The distributions of a snapshot; one that lacks this part is of an environment that drew nothing."""
+    given = kept.get("drawn", {})
+    if not isinstance(given, Mapping) or not set(given) <= set(sim.params):
+        raise ValueError(
+            f"the state's part 'drawn' must map names of {sorted(sim.params)} to distributions; got {given}"
+        )
+    return sim.config.spec.drawn(given, sim.config.precision)
+
+
 def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     """Copies a snapshot back in, or raises an error that says what does not fit, with nothing changed."""
     config, spec = sim.config, sim.config.spec
@@ -103,7 +114,7 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     for name, number in randomness.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(f"the state's {name!r} is {number!r}; a whole number from 0 up")
-    drawn = spec.drawn(kept["drawn"], config.precision) if "drawn" in kept else sim.drawn
+    drawn = distributions_in(sim, kept)
     params: dict[str, ParamValue] = {}
     for name, value in kept["params"].items():
         param, what = spec.settings[name], f"the state's parameter {name!r}"
@@ -128,5 +139,18 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     sim.stagger(values["offset"])
     sim.randomness = randomness
     sim.ready = True
+    start_next_episodes(sim)
     if spec.masked:
         sim.observe()  # what is possible follows from the state
+
+
+def start_next_episodes(sim: Simulation) -> None:
+    """Resets the replicas whose episode is over, in SameStep mode: its step kernel takes every episode as under way.
+
+    Snapshots of the other two modes have such replicas. On a GPU nobody waits to see whether there are any.
+    """
+    ended = sim.buffers["ended"]
+    if sim.config.autoreset_mode != "SameStep" or (sim.backend.device == "cpu" and not to_numpy(ended).any()):
+        return
+    sim.reset(None, ended, {})
+    ended[...] = 0

@@ -8,9 +8,18 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, dtype_of, library_of, to_numpy
 from gpu_envs.engine.row_copies import Item, Key, RowCopies, Snapshot, form_of, rows_of_array
 from gpu_envs.engine.simulation import Simulation
-from gpu_envs.engine.snapshots import check_parts, copied, is_by_metric, rows_of, shape_for
+from gpu_envs.engine.snapshots import (
+    check_parts,
+    copied,
+    distributions_in,
+    is_by_metric,
+    rows_of,
+    shape_for,
+    start_next_episodes,
+)
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.following import Derived
 
 _OF_ALL = "layout_seed"
@@ -110,6 +119,7 @@ class Table:
             and (kept.arrays.name, kept.arrays.device) == (sim.arrays.name, sim.arrays.device)
             and self.plain
             and kept.common == self.common
+            and kept.drawn == sim.drawn
         )
 
 
@@ -158,7 +168,8 @@ def snapshot_of(sim: Simulation, replicas: Any) -> Snapshot:
     table.out.run(chosen.count, sources=sim.arrays.address(chosen.numbers), wrong=_wrong(sim, chosen))
     common = {name: copied(sim, v) if name in sim.param_arrays else v for name, v in table.common.items()}
     seed = None if table.layout_seed is None else copied(sim, table.layout_seed)
-    return Snapshot(sim.arrays, table.form, block, common, seed, dict(sim.randomness))
+    may_be_over = sim.config.autoreset_mode != "SameStep"
+    return Snapshot(sim.arrays, table.form, block, common, sim.drawn, seed, dict(sim.randomness), may_be_over)
 
 
 def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, randomness: str, each: int = 1) -> None:
@@ -212,6 +223,8 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
     if shared is not None and chosen is None:
         sim.buffers[sim.layout.episode[_OF_ALL]][...] = shared
     sim.ready = True
+    if as_it_is is None or as_it_is.may_be_over:
+        start_next_episodes(sim)
     if sim.config.spec.masked:
         sim.observe()
 
@@ -220,12 +233,18 @@ def _looked_through(
     sim: Simulation, kept: Mapping[str, Any], rows: int, *, everywhere: bool
 ) -> tuple[RowCopies, Array | None]:
     """Copies of a snapshot's arrays, and the seed of what all share, or raises what does not fit; sets parameters."""
-    _check_params(sim, kept["params"], rows)
+    drawn = distributions_in(sim, kept)
+    if not everywhere and drawn != sim.drawn:
+        raise ValueError(
+            f"the state draws {_told(drawn)} in each episode, and this environment {_told(sim.drawn)}: replicas draw "
+            "alike, so leave out replicas to write all of them, or assign to params[...] first"
+        )
+    _check_params(sim, kept["params"], rows, drawn)
     given = {key: _given(sim, key, kept, rows, array) for key, array in _places(sim, params=False).items()}
     shared, seed = None, _table(sim).layout_seed
     if seed is not None and everywhere:
         shared = _given(sim, ("episode", _OF_ALL), kept, int(seed.shape[0]), seed)
-    _set_others(sim, kept["params"], everywhere=everywhere)  # from here on nothing is refused
+    _set_others(sim, kept["params"], drawn, everywhere=everywhere)  # from here on nothing is refused
     table = _table(sim)
     for key, array in table.places.items():
         if key[0] == "params":
@@ -236,12 +255,16 @@ def _looked_through(
     return RowCopies(sim, sources, table.own, list(table.arrays.values()), given), shared
 
 
+def _told(drawn: Mapping[str, Distribution]) -> str:
+    return ", ".join(f"{name}={distribution}" for name, distribution in drawn.items()) or "nothing"
+
+
 def _is_common(param: Any, value: Any) -> bool:
     """Whether all replicas of a snapshot have a parameter in common."""
     return bool((np.ndim(value) if library_of(value) == "" else len(value.shape)) == param.rank)
 
 
-def _check_params(sim: Simulation, given: Mapping[str, Any], rows: int) -> None:
+def _check_params(sim: Simulation, given: Mapping[str, Any], rows: int, drawn: Mapping[str, Distribution]) -> None:
     """Raises what is wrong with parameters of a snapshot: on the host all of it, on the device their shapes."""
     spec, precision = sim.config.spec, sim.config.precision
     known: dict[str, Any] = {}
@@ -262,10 +285,12 @@ def _check_params(sim: Simulation, given: Mapping[str, Any], rows: int) -> None:
                 f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: shapes depend on it, so make an "
                 "environment with the same"
             )
-    spec.check_order(known, precision)
+    spec.check_order(known, precision, drawn=drawn)
 
 
-def _set_others(sim: Simulation, given: Mapping[str, Any], *, everywhere: bool) -> None:
+def _set_others(
+    sim: Simulation, given: Mapping[str, Any], drawn: Mapping[str, Distribution], *, everywhere: bool
+) -> None:
     """Sets what all replicas have in common and a snapshot has otherwise, and gives each its own where they differ."""
     spec, n = sim.config.spec, sim.config.num_envs
     changed: dict[str, Any] = {}
@@ -282,11 +307,11 @@ def _set_others(sim: Simulation, given: Mapping[str, Any], *, everywhere: bool) 
             changed[name] = (
                 [now] * n if param.choices else np.broadcast_to(to_numpy(now), (n, *np.shape(to_numpy(now))))
             )
-    if changed:
+    if changed or drawn != sim.drawn:
         values = {name: v for name, v in sim.host_params().items() if not isinstance(spec.settings[name], Derived)}
         for name, value in changed.items():
             values[name] = spec.settings[name].check(name, value, n, sim.config.precision, sim.sizes_of(name))
-        sim.set_params(spec.with_derived(values, n, sim.config.precision))
+        sim.set_params(spec.with_derived(values, n, sim.config.precision, drawn), drawn)
 
 
 def _given(sim: Simulation, key: Key, kept: Mapping[str, Any], rows: int, like: Array) -> Array:

@@ -355,7 +355,7 @@ class Spec(ABC):
         of: Container[str] | None = None,
         drawn: Mapping[str, Distribution] | None = None,
     ) -> None:
-        """Raises a ValueError where the first of an ordered pair exceeds the second.
+        """Raises a ValueError where the first of an ordered pair exceeds the second, or may do so in later episodes.
 
         Args:
             values: Parameters; a pair of which one is missing is left out.
@@ -367,14 +367,15 @@ class Spec(ABC):
         for pair in self.ordered:
             if not set(pair) <= values.keys() or (of is not None and not any(name in of for name in pair)):
                 continue
-            kinds = (precision if self.settings[name].kind == "real" else "int64" for name in pair)
-            first, second = (ends[name][1 - side] if name in ends else values[name] for side, name in enumerate(pair))
-            low, high = (to_numpy(v).astype(kind) for v, kind in zip((first, second), kinds, strict=True))
-            if np.any(low > high):
-                told = ((drawn or {}).get(name, values[name]) for name in pair)
-                raise ValueError(
-                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {' and '.join(map(repr, told))}"
-                )
+            kinds = [precision if self.settings[name].kind == "real" else "int64" for name in pair]
+            for later in ({}, ends):  # the numbers that hold now, and those of the next episodes
+                sides = (later[name][1 - side] if name in later else values[name] for side, name in enumerate(pair))
+                low, high = (to_numpy(v).astype(kind) for v, kind in zip(sides, kinds, strict=True))
+                if np.any(low > high):
+                    told = ((drawn or {})[name] if name in later else values[name] for name in pair)
+                    raise ValueError(
+                        f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {' and '.join(map(repr, told))}"
+                    )
 
 
 def _is_number(param: Param) -> bool:

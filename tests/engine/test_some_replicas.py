@@ -81,6 +81,22 @@ def test_one_moment_in_all(variant: Variant, place: Place, make: Make) -> None:
         assert_same_bits(picked(many.get_state(), slice(None)), picked(env.get_state(), [2] * 33))
 
 
+@pytest.mark.parametrize("replicas", [None, [0, 1]])
+@pytest.mark.parametrize("name", ["CartPole-v1", "grid-full"])
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_same_step_begins_the_next_episode_of_one_that_is_over(
+    mode: str, name: str, replicas: Any, place: Place, make: Make
+) -> None:
+    """As it has no later step for that, and rules never see the step after an episode's last."""
+    over = begun(make, VARIANTS[name], place, 2, steps=LIMIT + 1, autoreset_mode="Disabled")
+    env = made(make, VARIANTS[name], 2, place, autoreset_mode=mode)
+    env.set_state(over.get_state())
+    target = begun(make, VARIANTS[name], place, 2)
+    target.set_state(env.get_state(replicas))
+    over.reset(options={"reset_mask": moved(np.array([True, True]), place)})
+    assert_same_bits(progress(target), progress(over))
+
+
 @each(FEW)
 def test_a_fork_continues_each_replica(variant: Variant, mode: str, place: Place, make: Make) -> None:
     env = begun(make, variant, place, count=3, autoreset_mode=mode)
@@ -235,6 +251,12 @@ def test_nobody_else_has_fresh_numbers(make: Make) -> None:
         env.set_state(moment, [2, 3], "fresh")
         found += seeds(env)
     assert len({*found}) == 8
+    forks = []
+    for first, count in ((0, 8), (0, 4), (4, 4)):
+        part = make("CartPole-v1", count, device="cpu", first_replica=first)
+        part.reset(seed=3)
+        forks.append(seeds(part.fork(2, randomness="fresh")))
+    assert forks[0] == forks[1] + forks[2]
     forked, twin = env.fork(1), pickle.loads(pickle.dumps(env))
     for one in (env, forked, twin):
         one.set_state(moment, randomness="fresh")

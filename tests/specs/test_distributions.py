@@ -138,6 +138,21 @@ def test_snapshots_pickles_and_forks_go_on_alike(place: Place) -> None:
     assert_same_bits([masses[4] for _, masses in row], [masses[2] for _, masses in wanted])
 
 
+@pytest.mark.parametrize("replicas", [None, [0, 1, 2, 3]])
+@pytest.mark.parametrize(("mass", "other"), [(MASS, 0.1), (0.1, MASS)])
+def test_snapshots_say_what_is_drawn_and_that_nothing_is(mass: Any, other: Any, replicas: Any, place: Place) -> None:
+    """Written into all replicas; into some only where the others draw alike."""
+    env, target = (cartpole(4, place, pole_mass=value) for value in (mass, other))
+    kept = env.get_state(replicas)
+    with pytest.raises(ValueError, match="replicas draw alike, so leave out replicas to write all"):
+        target.set_state(kept, [0, 1, 2, 3])
+    target.set_state(kept)
+    assert target.distributions == env.distributions
+    wanted = steps(env, 60)
+    found = steps(target, 60)
+    assert_same_bits([seen for seen, _ in found], [seen for seen, _ in wanted])
+
+
 def test_an_edit_holds_until_the_replica_s_next_episode(place: Place) -> None:
     env = cartpole(4, place)
     twin = cartpole(4, place)
@@ -266,6 +281,16 @@ def test_what_others_follow_from_is_refused(spec: Any) -> None:
         with pytest.raises(ValueError, match=name):
             env.params[name] = value
     assert env.params["most"] == 3.0
+    env.reset(seed=0)
+    kept = env.get_state([1])
+    kept["params"]["most"] = 0.999  # above what is drawn now, and below what may be drawn later
+    for replicas in (None, [2]):
+        with pytest.raises(ValueError, match="'least' must not exceed 'most'"):
+            env.set_state(kept, replicas)
+    env.params["most"] = np.full(4, 3.0)
+    env.params["most"][3] = 0.999
+    with pytest.raises(ValueError, match="'least' must not exceed 'most'"):
+        env.check()
 
 
 def test_runs_and_lists_have_the_text(tmp_path: Path, spec: Any) -> None:
