@@ -92,7 +92,7 @@ def find_compiler() -> tuple[str, ...]:
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", *ZIG_OPTIONS)
+        return (sys.executable, "-P", "-m", "ziglang", *ZIG_OPTIONS)  # -P: not one of the working folder
     raise NoCompilerError(NO_COMPILER)
 
 

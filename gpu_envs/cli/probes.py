@@ -80,8 +80,9 @@ class Trials:
     def _start(code: str) -> Any:
         try:
             return subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+                [sys.executable, "-P", "-c", code],  # -P: a torch.py of the working folder is not torch
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
         except OSError as error:
             return error
 

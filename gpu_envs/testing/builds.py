@@ -68,7 +68,7 @@ def accepts(flags: tuple[str, ...], library: str = "") -> bool:
         made = compile_library(_OF_EACH_KIND, "flags", flags)
     except CompileError:
         return False
-    loading = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(made)]
+    loading = [sys.executable, "-P", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(made)]
     done = subprocess.run(loading, env={**os.environ, **_settings(library)}, capture_output=True, check=False)
     return done.returncode == 0
 
@@ -173,7 +173,7 @@ def _play(
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         paths = os.pathsep.join(path for path in sys.path if path)
-        words = [*command, sys.executable, "-c", "from gpu_envs.testing.probe import main; main()", str(file)]
+        words = [*command, sys.executable, "-P", "-c", "from gpu_envs.testing.probe import main; main()", str(file)]
         code, stdout, stderr = _ran(words, {**os.environ, **_settings(library), "PYTHONPATH": paths}, _LIMIT_S)
         if code is None:
             at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]

@@ -56,7 +56,7 @@ def answer_of(number: int, name: str = "answer") -> int:
 
 def test_compilers_are_tried_in_order(bare_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    assert toolchain.find_compiler() == (sys.executable, "-m", "ziglang", *toolchain.ZIG_OPTIONS)
+    assert toolchain.find_compiler() == (sys.executable, "-P", "-m", "ziglang", *toolchain.ZIG_OPTIONS)
     for name in ("clang++", "g++", "c++"):  # each is preferred to those before
         program = add_program(bare_path, name)
         assert toolchain.find_compiler() == (program,)

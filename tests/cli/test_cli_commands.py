@@ -20,7 +20,7 @@ from harness import HAS_CUDA, HAS_TORCH, run_python, with_package
 import gpu_envs
 from gpu_envs.backend import toolchain
 from gpu_envs.backend.program import header_text
-from gpu_envs.cli import OK, main, probes, settings, train
+from gpu_envs.cli import OK, launch, main, probes, settings, train
 from gpu_envs.cli.probes import Driver, Gpu
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.following import Derived
@@ -364,8 +364,11 @@ def test_a_library_that_crashes_is_only_reported(of_cupy: str, of_torch: str, tm
     assert "Traceback" not in done.stdout
 
 
-def test_torch_is_tried() -> None:
+def test_torch_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a file of that name in the working folder, which may be a run directory of a stranger."""
     torch = pytest.importorskip("torch")
+    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the working folder')")
+    monkeypatch.chdir(tmp_path)
     trials = probes.Trials()
     found = {name: trials.result(name) or {} for name in ("cupy", "torch")}
     assert found["torch"]["version"] == torch.__version__
@@ -497,7 +500,7 @@ def test_the_device_starts_before_torch_is_imported() -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(train, "wake"), (train, "device_count"), (settings, "field_docs"), (registry, "ids")],
+    [(train, "wake"), (launch, "device_count"), (settings, "field_docs"), (registry, "ids")],
     ids=["device", "number of GPUs", "descriptions of options", "environments"],
 )
 def test_what_a_run_does_not_need_is_not_asked_for(
