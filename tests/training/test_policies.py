@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
-from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, saved, small
+from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, off_policy, saved, small
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
-from gpu_envs.training import Policy, RunDirectory, Trainer, evaluate, train  # noqa: E402
+from gpu_envs.training import ActorCritic, Policy, RunDirectory, Trainer, evaluate, train  # noqa: E402
 from gpu_envs.training.assembly import make_player  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
@@ -174,6 +174,39 @@ def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
     # otherwise, and Adam's steps (12 of at most about 0.001) follow, by less than a hundredth of themselves: gradients
     # are far above its epsilon
     assert np.abs(learnt[0] - learnt[1]).max() < 12 * 1e-3 * 0.01
+
+
+class Halved(nn.Module):
+    """A module of half its observations, which it halves in place or not."""
+
+    def __init__(self, of: nn.Module, *, in_place: bool) -> None:
+        super().__init__()
+        self.of, self.in_place = of, in_place
+
+    def forward(self, observations: Tensor, *actions: Tensor) -> Any:
+        half = observations.mul_(0.5) if self.in_place else observations * 0.5
+        return self.of(torch.cat((half, *actions), 1))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac"])
+def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
+    """They get copies, and what is stored stays as the environment gave it."""
+    learnt = []
+    for in_place in (False, True):
+        torch.manual_seed(2)
+        module: Any = Halved(Apart(3, 2), in_place=in_place)
+        if algorithm == "sac":
+            module = ActorCritic()
+            module.actor = Halved(nn.Linear(3, 2), in_place=in_place)
+            module.critics = Halved(Wrapped(nn.Linear(4, 2), torch.t), in_place=in_place)
+        run = off_policy if algorithm == "sac" else small
+        one_pass = {} if algorithm != "ppo" else {"minibatches": 1}  # of the storage itself
+        trainer = Trainer(
+            run(device, "Pendulum-v1", algorithm=algorithm, **one_pass, **FOR_MODULES), modules={"agent": module}
+        )
+        trainer.iterate(3)
+        learnt.append(trainer.state()["learners"])
+    assert_same_bits(*learnt)
 
 
 def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -117,12 +117,10 @@ class TorchUpdate(ActorCriticUpdate):
             self._returns = torch.linspace(config.least_return, config.most_return, config.atoms, device=device)
 
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
-        seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
-        first, second = normal[: len(seen)], normal[len(seen) :]
-        aims = self.td_targets(batch, then, first)
-        self._step(0, batch, *self._critics_loss(batch, seen, aims))
+        first, second = normal[: len(batch.observations)], normal[len(batch.observations) :]
+        self._step(0, batch, *self._critics_loss(batch, self.td_targets(batch, first)))
         if actor:
-            loss, sums, log_probs = self._actor_loss(batch, seen, second)
+            loss, sums, log_probs = self._actor_loss(batch, second)
             self._step(1, batch, loss, sums)
             if log_probs is not None:
                 self._step_of_temperature(batch, log_probs)
@@ -130,18 +128,18 @@ class TorchUpdate(ActorCriticUpdate):
 
     # --- what critics should say ---
 
-    def td_targets(self, batch: Transitions, then: Any, normal: torch.Tensor) -> torch.Tensor:
+    def td_targets(self, batch: Transitions, normal: torch.Tensor) -> torch.Tensor:
         """What critics should say of each row, ``[B]``, or how likely each return should be, ``[B, atoms]``."""
-        config = self._config
+        config, scaled, then = self._config, self._actor.scaled, batch.next_observations
         with torch.no_grad(), self._actor.computing(learning=True):
             if self._actor.stochastic:
-                actions, log_probs = squashed(self._module.actor(then).float(), normal)
+                actions, log_probs = squashed(self._module.actor(scaled(then)).float(), normal)
             else:
-                actions = torch.tanh(self.targets.actor(then).float())
+                actions = torch.tanh(self.targets.actor(scaled(then)).float())
                 if config.algorithm == "td3":
                     most = config.target_noise_clip
                     actions = (actions + (config.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0)
-            expected = self.targets.critics(then, actions).float()
+            expected = self.targets.critics(scaled(then), actions).float()
         if self._returns is not None:
             return self._projected(batch, expected)
         worth: torch.Tensor = expected.amin(0)
@@ -168,29 +166,27 @@ class TorchUpdate(ActorCriticUpdate):
 
     # --- losses, summed over rows, and their sums ---
 
-    def _critics_loss(
-        self, batch: Transitions, seen: Any, aims: torch.Tensor
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def _critics_loss(self, batch: Transitions, aims: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         with torch.enable_grad(), self._actor.computing(learning=True):
-            said = self._module.critics(seen, batch.actions).float()
+            said = self._module.critics(self._actor.scaled(batch.observations), batch.actions).float()
         with torch.enable_grad():
             each = 0.5 * (said - aims).square() if self._returns is None else -(aims * said.log_softmax(-1)).sum(-1)
             loss = torch.where(batch.found, each, 0.0).sum()
         return loss, {"value_loss": loss}
 
     def _actor_loss(
-        self, batch: Transitions, seen: Any, normal: torch.Tensor
+        self, batch: Transitions, normal: torch.Tensor
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor], torch.Tensor | None]:
-        log_probs, sums = None, {}
+        log_probs, sums, scaled = None, {}, self._actor.scaled
         with torch.enable_grad():
             with self._actor.computing(learning=True):
-                outputs = self._module.actor(seen).float()
+                outputs = self._module.actor(scaled(batch.observations)).float()
             if self._actor.stochastic:
                 actions, log_probs = squashed(outputs, normal)
             else:
                 actions = torch.tanh(outputs)
             with self._actor.computing(learning=True):
-                said = self._module.critics(seen, actions).float()
+                said = self._module.critics(scaled(batch.observations), actions).float()
             if self._returns is not None:
                 said = said.softmax(-1) @ self._returns
             each = -(said.amin(0) if self._actor.stochastic else said[0])

@@ -85,7 +85,7 @@ class TorchActor(TorchNetworks):
         torch.clamp(acted, self._low, self._high, out=acted)
 
     def scaled(self, observations: Rows) -> Any:
-        """What actor and critics are given."""
+        """What an actor or critics are given, each something of its own if they are the user's."""
         return self._scaled(observations)
 
     @contextlib.contextmanager

@@ -11,10 +11,21 @@ from torch import nn
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
 from gpu_envs.training.policies.networks import TOTALS, Networks, PolicyNetworks, most_rows, sliced, units_of
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
-from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
+from gpu_envs.training.policies.policy import (
+    ActionValues,
+    PartedLinear,
+    Perceptron,
+    Policy,
+    SharedPerceptron,
+    inwards,
+)
+
+_DEFAULT = (Perceptron, SharedPerceptron, ActionValues, PerceptronActorCritic)
+"""The modules of default policies."""
 
 
 @contextlib.contextmanager
@@ -39,12 +50,16 @@ class TorchNetworks(Networks):
         self._precision = precision
         self._kind = device.partition(":")[0]
         self._takes_parts = any(isinstance(part, PartedLinear) for part in module.modules())
+        self._default = isinstance(module, _DEFAULT)
         self._parameters = trained(module)
 
     def _scaled(self, observations: Rows) -> Any:
-        """What the module is given."""
+        """What the module is given; a module of the user's may change it in place, and is given a copy."""
         scaled = observations if self.scale is None else self.scale(observations)
-        return scaled if self._takes_parts else whole(scaled)
+        if self._takes_parts:
+            return scaled
+        rows = whole(scaled)
+        return rows if self._default or rows is not observations else rows.clone()
 
     def _learning(self, mode: bool) -> None:
         """Changes the module's mode; nearly always it is in it already, and asking costs nothing."""
