@@ -21,7 +21,7 @@ NUMBERS = ("dialect/math.cuh", "dialect/philox.cuh")
 ELEMENTARY = "dialect/elementary.cuh"
 """Further functions for rules, in a namespace of their own."""
 
-ELEMENTARY_NAMES = ("abs", "atan", "atan2", "expm1", "log1p", "power", "tanh")
+ELEMENTARY_NAMES = ("abs", "atan", "atan2", "expm1", "hypot", "log10", "log1p", "log2", "power", "tanh")
 """What they are called."""
 
 CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}

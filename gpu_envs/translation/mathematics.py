@@ -74,13 +74,8 @@ def _log(x: Expr, base: Expr | None = None) -> Expr:
     return top if base is None else binary(ast.Div(), top, call("log", REAL, base))
 
 
-def _hypot(*sides: Expr) -> Expr:
-    squares = (power(converted(side, REAL), literal(2)) for side in sides)
-    return call("square_root", REAL, functools.reduce(functools.partial(binary, ast.Add()), squares))
-
-
-def _by(op: ast.operator, factor: float, of: Callable[[Expr], Expr]) -> Known:
-    return Known(lambda x: binary(op, of(x), literal(factor)))
+def _times(factor: float) -> Known:
+    return Known(lambda x: binary(ast.Mult(), _real(x), literal(factor)))
 
 
 def _real(x: Expr) -> Expr:
@@ -119,8 +114,8 @@ KNOWN: Mapping[Any, Known] = {
     math.expm1: _named("elementary::expm1"),
     math.log: Known(_log, 1, 2),
     math.log1p: _named("elementary::log1p"),
-    math.log2: _by(ast.Div(), math.log(2), _log),
-    math.log10: _by(ast.Div(), math.log(10), _log),
+    math.log2: _named("elementary::log2"),
+    math.log10: _named("elementary::log10"),
     math.sqrt: Known(_square_root),
     math.pow: Known(lambda x, y: power(_real(x), y), 2, 2),
     math.fabs: Known(lambda x: _absolute(_real(x))),
@@ -128,10 +123,10 @@ KNOWN: Mapping[Any, Known] = {
     math.ceil: _rounding(math.ceil, _up),
     math.trunc: _rounding(math.trunc, lambda x: x),
     math.fmod: _named("python::remainder", 2),
-    math.hypot: Known(_hypot, 1, 8),
+    math.hypot: Known(functools.partial(call, "elementary::hypot", REAL), 1, 8),
     math.copysign: _named("elementary::with_sign_of", 2),
-    math.radians: _by(ast.Mult(), math.pi / 180, _real),
-    math.degrees: _by(ast.Mult(), 180 / math.pi, _real),
+    math.radians: _times(math.pi / 180),
+    math.degrees: _times(180 / math.pi),
     math.isnan: _asks("not_a_number"),
     math.isfinite: _asks("finite"),
     rules.minimum: _extreme("minimum", 2),

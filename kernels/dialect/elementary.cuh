@@ -16,6 +16,8 @@ template <> struct Terms<float> {
     static constexpr float less_one[] = {0.5f, 1.6666666e-01f, 4.1666362e-02f, 8.33339e-03f, 1.3940628e-03f, 1.9845879e-04f};
     static constexpr float two_thirds[] = {0.666666687f, -1.98682151e-8f};
     static constexpr float tail[]       = {4.0000153e-01f, 2.854713e-01f, 2.34187e-01f};
+    static constexpr float inverse_ln2[]  = {1.44269502f, 1.92596303e-8f};  // their sum: 48 bits
+    static constexpr float inverse_ln10[] = {0.434294492f, -1.010305e-8f};
     static constexpr float least        = -87.3365402f, none_left = -18.0f;  // log of 2^-126; expm1 is -1
 };
 
@@ -38,6 +40,8 @@ template <> struct Terms<double> {
     static constexpr double two_thirds[] = {0.6666666666666666, 3.700743415417188e-17};
     static constexpr double tail[] = {0.3999999999999998, 0.2857142857144511, 0.22222222217536464, 0.18181818870314545,
                                       0.1538455687100929, 0.1333631741887082, 0.11674818500081471, 0.11989013326254735};
+    static constexpr double inverse_ln2[]  = {1.4426950408889634, 2.0355273740931033e-17};
+    static constexpr double inverse_ln10[] = {0.4342944819032518, 1.098319650216765e-17};
     static constexpr double least  = -708.3964185322641, none_left = -40.0;
 };
 
@@ -131,13 +135,37 @@ template <class Real> FN Twice<Real> precise_log(Real x) {
     return {high, low - (high - sum)};
 }
 
+// The logarithm to the base whose natural logarithm has this inverse; of the base's powers exactly their exponents.
+template <class Real> FN Real log_to_base(Real x, const Real (&inverse)[2]) {
+    const Twice<Real> log = precise_log(x);
+    const Real high = log.high * inverse[0], low = fma(log.high, inverse[0], -high);
+    return logarithm(x, high + (low + (log.high * inverse[1] + log.low * inverse[0])));
+}
+template <class Real> FN Real log2(Real x) { return log_to_base(x, Terms<Real>::inverse_ln2); }
+template <class Real> FN Real log10(Real x) { return log_to_base(x, Terms<Real>::inverse_ln10); }
+
+// The length of a vector. Its sides are scaled by a power of two, or their squares would overflow or vanish; elsewhere
+// that changes no bit.
+template <class Real, class... Sides> FN Real hypot(Real first, Sides... others) {
+    using C = Constants<Real>;
+    using B = typename C::Bits;
+    Real most = maximum(Real(0), abs(first));  // where a side is NaN, of the others
+    ((most = maximum(most, abs(others))), ...);
+    const B    exponent = clip(bits_of(most) >> C::mantissa_bits, B(1), B(2 * C::exponent_bias - 1));
+    const Real down = from_bits((B(2 * C::exponent_bias) - exponent) << C::mantissa_bits);
+    const Real up = from_bits(exponent << C::mantissa_bits), scaled = first * down;
+    Real sum = scaled * scaled;
+    ((sum = sum + (others * down) * (others * down)), ...);
+    return most == infinity<Real>() ? most : square_root(sum) * up;
+}
+
 // x to the power of y; NaN where x is negative and y no whole number.
 template <class Real> FN Real power(Real x, Real y) {
     using C = Constants<Real>;
     using B = typename C::Bits;
     const Real size = abs(x), infinite = infinity<Real>();
     const Twice<Real> log = precise_log(size);
-    const Real high = size == 0 ? -infinite : size < infinite ? log.high : size;
+    const Real high = size < least_normal<Real>() ? -infinite : size < infinite ? log.high : size;
     const Real most = y * high, low = fma(y, high, -most) + y * log.low;
     Real k;
     B    n;

@@ -82,6 +82,12 @@ template <class Real> FN Real largest() {
     return from_bits(bits_of(infinity<Real>()) - typename C::Bits(1));
 }
 
+// The smallest normal number.
+template <class Real> FN Real least_normal() {
+    using C = Constants<Real>;
+    return from_bits(typename C::Bits(1) << C::mantissa_bits);
+}
+
 template <class Real> struct SinCos { Real sin, cos; };
 
 // Within 2 units in the last place for |x| below 1e5 (float) and 1e9 (double); beyond, where neighbouring floats are
@@ -127,7 +133,14 @@ template <class Real> FN Real exp(Real x) {
     return x < C::exp_least ? Real(0) : x > C::exp_most ? infinity<Real>() : x == x ? value : x;
 }
 
-// Natural logarithm within 1 unit in the last place; -inf at zero (and at denormals), NaN below.
+// A logarithm of x: `value` where x is normal and positive, -inf at zero (and at denormals), NaN below.
+template <class Real> FN Real logarithm(Real x, Real value) {
+    using B = typename Constants<Real>::Bits;
+    const Real least = least_normal<Real>();
+    return x < least ? (x <= -least ? from_bits(~B(0) >> 1) : -infinity<Real>()) : x < infinity<Real>() ? value : x;
+}
+
+// Natural logarithm within 1 unit in the last place.
 template <class Real> FN Real log(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -146,7 +159,5 @@ template <class Real> FN Real log(Real x) {
     const Real lead  = Real(2) * s;
     // 2s = f - s f exactly, so the rounding error of the division is given back
     const Real error = fma(-s, f, f - lead);
-    const Real value = fma(k, C::ln2[0], lead + (tail + (error + k * C::ln2[1])));
-    const Real least = from_bits(B(1) << C::mantissa_bits);
-    return x < least ? (x <= -least ? from_bits(~B(0) >> 1) : -infinity<Real>()) : x < infinity<Real>() ? value : x;
+    return logarithm(x, fma(k, C::ln2[0], lead + (tail + (error + k * C::ln2[1]))));
 }

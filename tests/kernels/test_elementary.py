@@ -1,6 +1,7 @@
 """The functions of math.cuh and elementary.cuh: how exact they are, and that every device gives the same bits."""
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
 REALS = ("float32", "float64")
 SAMPLES = 100_000
-ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "atan": np.arctan}
-TWO = {"atan2": np.arctan2, "power": np.power}
+ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "atan": np.arctan, "log2": np.log2, "log10": np.log10}
+TWO = {"atan2": np.arctan2, "power": np.power, "hypot": np.hypot}
 FUNCTIONS: dict[str, Any] = {**ONE, **TWO}
 """Those of elementary.cuh."""
 MATH = {"sin": "sincos({}).sin", "cos": "sincos({}).cos", "exp": "exp({})", "log": "log({})"}
@@ -89,6 +90,23 @@ def test_one_by_one_as_together(real: str, name: str) -> None:
     together = evaluate(name, real, *given)
     alone = np.concatenate([evaluate(name, real, *(part[k : k + 1] for part in given)) for k in range(len(together))])
     np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize(("name", "base"), [("log2", 2), ("log10", 10)])
+@pytest.mark.parametrize("real", REALS)
+def test_logarithms_of_powers_are_whole(real: str, name: str, base: int) -> None:
+    most = int(np.finfo(real).maxexp * math.log(2, base))
+    exponents = range(3 - most, most)
+    powers = np.array([float(Fraction(base) ** k) for k in exponents]).astype(real)
+    np.testing.assert_array_equal(evaluate(name, real, powers), exponents)
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_powers_of_denormals_are_powers_of_zero(real: str) -> None:
+    info = np.finfo(real)
+    x, y = np.meshgrid(np.array([info.smallest_subnormal, info.tiny / 2], real), np.array([0.1, 3, -0.1], real))
+    x, y = x.ravel().copy(), y.ravel().copy()
+    np.testing.assert_array_equal(evaluate("power", real, x, y), evaluate("power", real, np.zeros_like(x), y))
 
 
 def test_abs() -> None:
@@ -224,7 +242,8 @@ def test_minimum_maximum_clip_floor(real: str) -> None:
 
 # --- in the rules of an author's header ---
 
-WORDS = "abs(real(-2)) + atan(y) + atan2(y, x) + expm1(x) + log1p(x) + power(x, y) + tanh(x)"
+WORDS = "abs(real(-2)) + atan(y) + atan2(y, x) + expm1(x) + hypot(x, y, x) + log1p(x) + log2(x) + log10(y)"
+WORDS += " + power(x, y) + tanh(x)"
 OWN = """
 template <class T> FN T tanh(T x) { return x * real(100); }
 FN real power(real x, real y) { return x + y; }
@@ -249,7 +268,8 @@ def stepped(folder: Path, step: str, before: str = "", **more: Any) -> float:
 def test_headers_call_them(tmp_path: Path) -> None:
     made = stepped(tmp_path, f"const real x = s.x, y = s.pace; s.x = {WORDS};")
     x, y = 0.5, 0.25
-    expected = 2 + math.atan(y) + math.atan2(y, x) + math.expm1(x) + math.log1p(x) + x**y + math.tanh(x)
+    expected = 2 + math.atan(y) + math.atan2(y, x) + math.expm1(x) + math.hypot(x, y, x) + math.log1p(x)
+    expected += math.log2(x) + math.log10(y) + x**y + math.tanh(x)
     assert made == pytest.approx(expected, rel=1e-14)
 
 
