@@ -20,8 +20,8 @@ OPERATORS: Mapping[type, tuple[str, Callable[..., Any]]] = {
     ast.FloorDiv: ("python::floor_divided", operator.floordiv),
     ast.Mod: ("python::modulo", operator.mod),
     ast.Pow: ("elementary::power", operator.pow),
-    ast.LShift: ("<<", operator.lshift),
-    ast.RShift: (">>", operator.rshift),
+    ast.LShift: ("python::shifted_left", operator.lshift),
+    ast.RShift: ("python::shifted_right", operator.rshift),
     ast.BitAnd: ("&", operator.and_),
     ast.BitOr: ("|", operator.or_),
     ast.BitXor: ("^", operator.xor),
@@ -90,12 +90,12 @@ def converted(expr: Expr, kind: Type) -> Expr:
 
 
 def _as_real(expr: Expr) -> Expr | None:
-    """A whole number as the real that it was made of, where there is one."""
+    """A whole number as the real that it was made of, where there is one; an int has no negative zero."""
     match expr:
         case tree.Operation(name=name, operands=(whole,)) if name == TRUNCATED and _is_whole(whole):
-            return whole
+            return call("+", REAL, whole, literal(0.0))
         case tree.Operation(name="-", operands=(inner,)) if real := _as_real(inner):
-            return tree.Operation(REAL, "-", (real,), at=expr.at)
+            return call("-", REAL, literal(0.0), real)
     return None
 
 
@@ -172,7 +172,7 @@ def power(base: Expr, exponent: Expr) -> Expr:
     """``base ** exponent``: a product, for a small constant whole exponent."""
     times, kinds = known(exponent), (number(base), number(exponent))
     if times == 0.5:
-        return call("square_root", REAL, base)
+        return call("python::root", REAL, base)
     if times is None or not abs(times) <= MOST_FACTORS or times != int(times):  # (NaN is not less either)
         if REAL not in kinds and (times is None or times > 0):
             raise RefusedError("this power of an int is an int or a float, or too large", "Write float(a) ** b")

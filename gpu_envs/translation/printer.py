@@ -45,7 +45,7 @@ _BETWEEN: dict[str, tuple[Level, Level, Level]] = {
     "==": (Level.EQUALITY, Level.SUM, Level.SUM),
     "!=": (Level.EQUALITY, Level.SUM, Level.SUM),
     **dict.fromkeys(("<", "<=", ">", ">="), (Level.ORDER, Level.SUM, Level.SUM)),
-    **dict.fromkeys(("&", "|", "^", "<<", ">>"), (Level.BITS, Level.UNARY, Level.UNARY)),
+    **dict.fromkeys(("&", "|", "^"), (Level.BITS, Level.UNARY, Level.UNARY)),
     **dict.fromkeys(("+", "-"), (Level.SUM, Level.SUM, Level.PRODUCT)),
     **dict.fromkeys(("*", "/"), (Level.PRODUCT, Level.PRODUCT, Level.UNARY)),
 }
@@ -109,7 +109,13 @@ class _Printer:
         if stmt.limit is not None:
             also, end = f", {stmt.limit.cpp} = {self.text(stmt.end)}", stmt.limit.cpp
         compared, sign = ("<", "+") if stmt.step > 0 else (">", "-")
-        by = f"{sign}{sign}{counter}" if abs(stmt.step) == 1 else f"{counter} {sign}= {abs(stmt.step)}"
+        past = None if stmt.turns is None else stmt.turns[-1] + stmt.step if stmt.turns else 0
+        if abs(stmt.step) == 1:
+            by = f"{sign}{sign}{counter}"
+        elif past is not None and abs(past) < 2**31:
+            by = f"{counter} {sign}= {abs(stmt.step)}"
+        else:  # the counter might go beyond the greatest int, or the least
+            by = f"{counter} = python::next({counter}, {end}, {min(abs(stmt.step), 2**32 - 1)}u)"
         phases = any(isinstance(inner, tree.Turns) and inner.is_phase for inner in statements(stmt.body))
         unroll = stmt.turns is not None and len(stmt.turns) <= MOST_UNROLLED and not phases
         return f"{'UNROLL ' * unroll}for (int {counter} = {first}{also}; {counter} {compared} {end}; {by})"

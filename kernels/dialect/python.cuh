@@ -13,17 +13,28 @@ FN int modulo(int a, int b) {
     return left != 0 && (left < 0) != (divisor < 0) ? left + divisor : left;
 }
 
+// a << b and a >> b for any b, where processors take b modulo 32. A negative b, for which Python raises an error, counts
+// as 32 or more.
+FN int shifted_left(int a, int b)  { return u32(b) < 32 ? int(u32(a) << b) : 0; }
+FN int shifted_right(int a, int b) { return a >> (u32(b) < 32 ? b : 31); }
+
+// What follows `at` in a range, `by` further towards its end: at most the end, as an int beyond it may not exist.
+FN int next(int at, int end, u32 by) {
+    return at < end ? int(u32(at) + minimum(by, u32(end) - u32(at))) : int(u32(at) - minimum(by, u32(at) - u32(end)));
+}
+
 template <class Real> FN bool finite(Real x)       { return x - x == 0; }
 template <class Real> FN bool not_a_number(Real x) { return x != x; }
 
 // The same of reals, exact while the quotient is below 2^24 (float) and 2^53 (double); beyond, a % b is zero where what
-// rounding left is no remainder. NaN for b = 0. Into an infinite b a number goes not at all, or once from the other side.
+// rounding left is no remainder. NaN for b = 0 and an infinite a. Into an infinite b a number goes not at all, or once
+// from the other side.
 template <class Real> FN bool goes_beyond(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
 template <class Real> FN Real floor_divided(Real a, Real b) {
     const Real whole = round_down(a / b), left = fma(-whole, b, a);
     // (the quotient may have been rounded up to a whole number)
     const Real made  = (b > 0 ? left < 0 : left > 0) ? whole - Real(1) : whole;
-    return goes_beyond(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : made;
+    return goes_beyond(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : finite(a) ? made : a - a;
 }
 template <class Real> FN Real modulo(Real a, Real b) {
     const bool beyond = goes_beyond(a, b);
@@ -55,6 +66,9 @@ template <int N, class T> FN T power(T x) {
     for (int k = 1; k < N; ++k) product = product * x;
     return product;
 }
+
+// x ** 0.5, which is 0 at -0 and inf at -inf, where square_root is not.
+template <class Real> FN Real root(Real x) { return x == -infinity<Real>() ? -x : square_root(x) + Real(0); }
 
 template <class Real> FN Real tangent(Real x) {
     const SinCos<Real> of = sincos(x);

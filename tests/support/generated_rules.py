@@ -117,6 +117,9 @@ class Function:
             lambda: f"({i()} {self.one('%', '//')} {self.one('7', '-5', '3', '-2', '16')})",
             lambda: f"({i()} {self.one('&', '|', '^')} {i()})",
             lambda: f"(({i()}) % 1000 << {self.random.randrange(6)} >> {self.random.randrange(8)})",
+            lambda: f"(({i()}) >> abs({i()} + b))",
+            lambda: f"(({i()}) % 8 << abs({i()}) % 20)",
+            lambda: f"int(math.log2(1 << abs({i()}) % 31) + math.log10(10.0 ** {self.random.randrange(-9, 10)}))",
             lambda: f"{self.one('abs', '-', '~', '+', 'int')}({i()})",
             lambda: f"{self.one('min', 'max')}({i()}, {i()})",
             lambda: f"({i()} if {self.truth(depth - 1)} else {i()})",
@@ -146,6 +149,8 @@ class Function:
             lambda: f"{self.one('abs', 'math.fabs', 'float', '-', '+')}({r()})",
             lambda: f"({self.whole(depth - 1)} / {self.one('2', '-4', '8')})",
             lambda: f"math.sqrt(abs({r()}))",
+            lambda: f"math.copysign({r()}, {self.whole_part(depth - 1)})",
+            lambda: f"math.copysign({r()}, ({self.bounded(r(), 1e5)} * 0.0) ** 0.5)",
             lambda: f"math.fmod({self.bounded(r(), 1e5)}, {self.one('0.75', '3.0')})",
             lambda: f"early({self.bounded(r(), 1e5)}, {self.whole(depth - 1)} % 99)",
             lambda: f"mixed({r()}, n={self.whole(depth - 1)} % 99, v={r()})",
@@ -155,9 +160,11 @@ class Function:
         ]
         if not self.exact:
             names = ("sin", "cos", "exp", "tanh", "atan", "expm1")
+            sizes = ("1.0", "1e30", "1e-30")
             options += [
                 lambda: f"math.{self.one(*names)}({self.bounded(r(), 9)})",
-                lambda: f"math.{self.one('log', 'log1p')}(abs({r()}) + 0.5)",
+                lambda: f"min(math.hypot({r()} * {self.one(*sizes)}, {r()} * {self.one(*sizes)}), 1e6)",
+                lambda: f"math.{self.one('log', 'log1p', 'log2', 'log10')}(abs({r()}) + 0.5)",
                 lambda: f"math.atan2({r()}, {r()})",
                 lambda: f"(abs({r()}) % 9 + 0.1) ** ({r()} % 3)",
                 lambda: "random.normal(0.0, 2.0)",
@@ -179,10 +186,16 @@ class Function:
             lambda: f"({self.whole(depth - 1)} {self.one('in', 'not in')} (0, 1, -2, 5))",
             lambda: f"({b()} {self.one('==', '!=', '&', '|', '^')} {b()})",
             lambda: f"bool({n()})",
+            lambda: f"math.isnan((x + {self.real(depth - 1)}) * math.inf {self.one('// 0.75', '// -3.0', '** 0.5')})",
             lambda: "(random.uniform(0.0, 1.0) < 0.5)",
             lambda: "(bump(s) > 9)",
         ]
         return self.random.choice(options)()
+
+    def whole_part(self, depth: int) -> str:
+        """A whole number that may be zero, of a float of any sign."""
+        rounded = f"{self.one('round', 'math.floor', 'math.ceil')}({self.bounded(self.real(depth), 9)})"
+        return self.one("", "-") + rounded
 
     def bounded(self, text: str, most: float) -> str:
         return f"min(max({text}, {-most}), {most})"
@@ -219,6 +232,7 @@ class Function:
             lambda: self.emit(f"i1, {self.cell(1)} = {self.kept_int(1)}, i1"),
             lambda: self.emit(f"{self.one('x0', 'x1', self.held(1))} {self.one('+', '-')}= {self.kept(2)}"),
             self.changed_in_place,
+            self.counted_far,
         ]
         nested = [self.branch, self.counted, self.repeated, self.returned, *([self.left] if self.loops else [])]
         self.random.choice(simple + (nested if depth > 0 else []))()
@@ -252,6 +266,13 @@ class Function:
         end = self.one(f"({self.whole(2)}) % 7", "4", "min(max(s.k, -4), 5)", "p.n - s.k % 6", "bump(s) % 5")
         self.emit(f"for {name} in range({first}, {end}{step}):")
         self.within(name)
+
+    def counted_far(self) -> None:
+        """Up to the greatest int or down to the least, by steps that go beyond."""
+        sign, step = self.one("", "-"), self.one("2", "5", "7", "3000000000")
+        first, end = self.one("20", f"({self.whole(1)}) % 30"), self.one("0", f"({self.whole(1)}) % 3")
+        self.emit(f"for far in range({sign}(2147483647 - {first}), {sign}(2147483647 - {end}), {sign}{step}):")
+        self.emit("    i1, x1 = far % 1009, x1 * 0.5 + 1")
 
     def repeated(self) -> None:
         self.made += 1

@@ -20,6 +20,7 @@ from gpu_envs import rules
 from gpu_envs.rules import *
 from gpu_envs.rules import Action, Mask, Observation, Params, Random, Row, State, Team, TeamActions, World
 
+TENS = (1e-9, 1e-3, 1000.0, 1e6)
 LEVELS = (0.5, -1.25, 3, 0.1)
 GRID = [[1, 2, 3], [4, 5, 6]]
 TENTH, WHOLE, YES = 0.1, 7, True
@@ -49,6 +50,8 @@ x ** 1 + x ** 0
 i & 6 | j ^ 5
 i << 3 >> 1
 1 << (i & 7)
+i >> abs(j * 9)
+(i - i << abs(j * 9)) + (-i << abs(j) % 4)
 i ^ -1
 (x > 0) + (y > 0) * 2
 x > 0 and y > 0
@@ -68,6 +71,11 @@ float(i) / 2 + bool(i) + bool(x) + float(3)
 round(x) + round(x * 10 + 0.5) + round(2.5) + round(i + 0.5)
 math.floor(x) + math.ceil(y) + math.trunc(x * 3)
 x - math.floor(x)
+math.copysign(1.0, -math.floor(x)) + math.copysign(2.0, math.ceil(x)) + math.copysign(4.0, -round(-x / 9))
+math.copysign(1.0, math.floor(x * 0.0)) - math.atan2(math.ceil(x), -1.0) // 1
+min((x * math.inf) ** 0.5, 9.0) + math.copysign(1.0, (x * 0.0) ** 0.5) + math.copysign(1.0, math.pow(-0.0, 0.5) * y)
+math.isnan(x * math.inf // 1.0) + math.isnan(x * math.inf // y) * 2
+int(math.log2(1 << abs(i))) + int(math.log10(TENS[i & 3])) * 10
 math.floor(x * 4) // 3 + math.ceil(-x) % 3
 math.sqrt(x * x + 1) + math.sqrt(2) + math.sqrt(abs(i))
 math.fabs(x) + math.copysign(1.0, x) + math.copysign(y, -0.0) + math.copysign(2, i)
@@ -97,6 +105,7 @@ math.atan(x) + math.atan2(x, y) + math.tanh(x / 3)
 math.expm1(x / 3) + math.log1p(abs(x)) + math.log1p(i * i)
 math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + math.log10(abs(y))
 math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)
+math.hypot(x * 1e300, y * 1e307, i) / 1e300 + math.hypot(x * 1e-300, y * 1e-308) * 1e300
 """.strip().splitlines()
 """What is computed within some units in the last place."""
 
@@ -160,6 +169,21 @@ def accumulated(x: float, y: float, i: int, j: int) -> float:
     for k in range(j, j + 3):
         total += k
     return total
+
+def ranges_that_end_far(x: float, y: float, i: int, j: int) -> float:
+    """A counter beyond these ends is no int."""
+    total, last = 0, 0
+    for k in range(2147483640, 2147483647, 5):
+        total += 1
+    for k in range(2147483640 - abs(i), 2147483647, 5):
+        total, last = total * 2 + 1, k
+    for k in range(-2147483640, -2147483647 + (j & 3), -3):
+        total, last = total * 2 + 1, last ^ k
+    for k in range(i, 9 + j, 3000000000):
+        total, last = total * 2 + 1, last ^ k
+    for k in range(-2147483647 + abs(i), 2147483647, 3000000000):
+        total, last = total * 2 + 1, last ^ k
+    return total * 1e-3 + last
 
 def left_early(x: float, y: float, i: int, j: int) -> float:
     total = 0.0
