@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -24,6 +25,8 @@ SPECS: dict[str, Spec] = {}
 ORIGINS: dict[str, Origin] = {}
 CLASHES: dict[str, str] = {}
 """Of an id that two distributions want: what is wrong."""
+PICKLED: dict[str, Spec] = {}
+"""Specs of environments that were pickled or copied in this process, by their keys: their ids may pass to others."""
 _LOADED = threading.Event()
 _LOADING = threading.RLock()
 """Held while distributions are imported, and taken again where one of them asks for an environment meanwhile."""
@@ -249,8 +252,26 @@ def id_of(name: str) -> str:
     return name if sources.parse(name) is None else spec(name).id
 
 
-def again(id: str, place: str) -> Spec:
-    """The spec of an environment that was made in another process, or in this one, where ``lasting`` gave its place."""
+def key_of(spec: Spec) -> str:
+    """Returns a key by which ``again`` finds a spec in this process, even if another has its id by then."""
+    for key, kept in [*PICKLED.items()]:
+        if kept.id == spec.id and kept == spec:
+            return key
+    key = os.urandom(16).hex()
+    PICKLED[key] = spec
+    return key
+
+
+def again(id: str, place: str, key: str = "") -> Spec:
+    """The spec of an environment that was made in another process, or in this one.
+
+    Args:
+        id: Its id.
+        place: Its place, as ``lasting`` gave it.
+        key: Its key, as ``key_of`` gave it in that process.
+    """
+    if key in PICKLED:
+        return PICKLED[key]
     known = SPECS.get(id)
     if known is not None and origin_of(id).reference in ("", id, place):
         return known

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import forgotten, run_python, with_package
+from small_envs import walk
 
 import gpu_envs
 from gpu_envs import Param, Table
@@ -323,12 +324,30 @@ def test_a_pickle_is_found_again_in_another_process(folder: Path, tmp_path: Path
     assert json.loads(run_python(code, tmp_path)) == expected
 
 
+def test_copies_go_on_with_the_spec_that_they_were_made_of(tmp_path: Path) -> None:
+    """Though another has taken its id, as when a notebook's cell is edited; the rules are in files of their own."""
+    (tmp_path / "edited").mkdir()
+    spec, edited = (
+        walk(folder, step=f"return {{real({reward}), false}};")
+        for folder, reward in ((tmp_path, 1), (tmp_path / "edited", 2))
+    )
+    env = gpu_envs.make(spec, device="cpu")
+    env.reset(seed=0)
+    kept = pickle.dumps(env)
+    gpu_envs.register(edited, replace=True)
+    for twin in (env.fork(1), copy.deepcopy(env), pickle.loads(kept)):
+        assert twin.env_spec is spec
+        assert twin.step(np.zeros(1, np.int64))[1].tolist() == [1]
+    assert copy.deepcopy(gpu_envs.make("Walk-v0", device="cpu")).env_spec is edited
+
+
 def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
     spec, _ = sources.load(sources.Reference(str(folder / "drift.py"), "DRIFT"))
     gpu_envs.register(spec)
     data = pickle.dumps(gpu_envs.make("Drift-v0", device="cpu"))
     assert pickle.loads(data).num_envs == 1  # here it is known
     del registry.SPECS["Drift-v0"]
+    registry.PICKLED.clear()
     with pytest.raises(UnknownEnvironmentError, match=r"registered by hand in another process.*register it here too"):
         pickle.loads(data)
 

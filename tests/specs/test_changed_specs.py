@@ -65,6 +65,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Knows no more than a process that begins."""
     for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
+    monkeypatch.setattr(registry, "PICKLED", {})
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,13 @@ def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
     """What is registered meanwhile is forgotten afterwards."""
-    tables: list[dict[Any, Any]] = [registry.SPECS, registry.ORIGINS, registry.CLASHES, gymnasium.registry]
+    tables: list[dict[Any, Any]] = [
+        registry.SPECS,
+        registry.ORIGINS,
+        registry.CLASHES,
+        registry.PICKLED,
+        gymnasium.registry,
+    ]
     before = [table.copy() for table in tables]
     try:
         yield
