@@ -115,6 +115,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
         if of_policy.algorithm in OFF_POLICY:
             memory = _memory(of_policy, parts[0], rows, limit, (modules or {}).get(name))
             _check_batch(of_policy, rows, name)
+            _check_warm_up(of_policy, name)
             stored, batches, slot = (one + other for one, other in zip((stored, batches, slot), memory, strict=True))
             copied += 4 * (horizon + 1) * rows
             passes += [Pass(horizon * rows, 24 * features)] * of_policy.normalise_observations
@@ -157,6 +158,19 @@ def _check_batch(config: Config, rows: int, policy: str) -> None:
         raise ValueError(
             f"batch is {config.batch:,}, and the buffer of the policy {policy!r} holds {most:,} transitions at most: "
             "give a smaller batch, or more slots"
+        )
+
+
+def _check_warm_up(config: Config, policy: str) -> None:
+    """Refuses a warm-up that, rounded up to whole iterations, takes the whole run."""
+    if config.num_envs == AUTO:
+        return
+    waits = -(-config.warm_up // (config.horizon * config.replicas))
+    if waits >= config.iterations:
+        raise ValueError(
+            f"warm_up is {config.warm_up:,}, for which the policy {policy!r} takes {waits:,} whole iterations of "
+            f"{config.steps_of_update:,} steps, and the run ends after {config.iterations:,}, before anything is "
+            f"learnt: give total_steps above {config.steps_at(waits):,}, or a smaller warm_up, num_envs or horizon"
         )
 
 

@@ -188,9 +188,10 @@ def _fewest(config: Config) -> int:
 def _trial(config: Config, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
     """A trainer of so many replicas, ready to train."""
     own = copy.deepcopy(dict(modules or {}))
+    steps = config.total_steps + num_envs * config.horizon  # more than a warm-up rounded up to whole iterations
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there are no graphs is said by the run itself
-        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1), modules=own)
+        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps), modules=own)
         trainer.prepare()
     for learner in trainer.learners.values():
         learner.waits = 0  # what is measured is learning

@@ -323,6 +323,10 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ({"slots": 16}, "slots is 16, of which one is always free; the horizon is 16, and n_step is 1: give more"),
         ({"n_step": 300}, "the horizon is 16, and n_step is 300: give more slots than each of them"),
         ({"warm_up": 12_800}, "warm_up is 12,800, and the run ends after 12,800 steps of each GPU"),
+        (
+            {"warm_up": 129, "total_steps": 8 * 16 * 2},  # of two iterations both would be the warm-up
+            "warm_up is 129, for which the policy 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",
+        ),
         ({"algorithm": "td3", "updates": 3}, "updates is 3, and policy_delay 2: give updates a multiple of it"),
         (
             {"algorithm": "td3", "updates": 2, "least_return": 10.0},

@@ -145,7 +145,7 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
 @pytest.mark.slow
 def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     """Not its warm-up; and a buffer holds a batch."""
-    config = off_policy(device, warm_up=10_000, batch=6000, slots=40)
+    config = off_policy(device, warm_up=10_000, batch=6000, slots=40, total_steps=10_001)  # trials need more steps
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [256]
     assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
