@@ -34,8 +34,10 @@ from gpu_envs.training.policies.wide_functions import why_no_functions
 from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
-from gpu_envs.training.record.checkpoint import check_finite, load_run
+from gpu_envs.training.record.checkpoint import load_run
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.record.run_state import check_finite
+from gpu_envs.training.record.structure import check_structure
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
 from gpu_envs.training.schedule import Schedule
@@ -224,11 +226,13 @@ def restored(
     scale = None
     if state["observations"] is not None:
         scale = ObservationScale(policy_rows.features, device)
+        check_structure(scale.state(), state["observations"], f"the policy {source}: its scale of observations")
         scale.load(state["observations"])
     if config.algorithm in OFF_POLICY:
         return _actor(own, policy_rows, scale, config, device)
     networks = _run_by_torch(own, policy_rows, None, scale, config, device)
     if networks.epsilon is not None:
+        check_structure(networks.epsilon, state.get("epsilon"), f"the policy {source}: its epsilon")
         networks.epsilon.copy_(state["epsilon"])
     return networks
 

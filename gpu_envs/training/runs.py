@@ -18,9 +18,10 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
-from gpu_envs.training.record.checkpoint import iteration_of, load_run, with_buffers
+from gpu_envs.training.record.checkpoint import iteration_of, load_run
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.record.run_state import processes_of, with_buffers
 from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
@@ -235,7 +236,8 @@ def _mean_return(kept: Sequence[Sequence[float]]) -> float:
 
 def _before(state: Mapping[str, Any], config: Config) -> tuple[int, int]:
     """By how many processes a checkpoint was written, and after how many steps."""
-    return state["describes"].get("gpus", 1), state.get("steps", config.steps_at(state["iteration"]))
+    steps = state.get("steps")
+    return processes_of(state), config.steps_at(state["iteration"]) if steps is None else steps
 
 
 def _counted(processes: int) -> str:

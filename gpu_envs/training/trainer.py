@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.errors import ActionError, CheckpointError
+from gpu_envs.errors import ActionError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_learner, make_player
@@ -27,11 +27,11 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, own_precision, torch_threads
 from gpu_envs.training.process.watch import Watch
-from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, save_together, state_of
 from gpu_envs.training.record.history import History
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.record.run_state import comparable, fitting, processes_of, save_together
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
@@ -324,7 +324,7 @@ class Trainer:
         """Copies of everything that the next iterations of this process depend on.
 
         Args:
-            whole: With what learners remember; without it ``load`` leaves them what they have.
+            whole: With copies of replay buffers, instead of the buffers themselves.
         """
         return {
             "describes": self.describe(),
@@ -342,19 +342,12 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
-        now, then = ({**each, "gpus": None} for each in (self.describe(), state["describes"]))
-        then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which is looked at
-        check_fits(now, then)
-        for name, kept in state["learners"].items():
-            check_finite(kept["module"], name)
-        if set(state["players"]) != set(self.players):
-            theirs, own = sorted(state["players"]), sorted(self.players)
-            raise CheckpointError(f"the checkpoint's policies that do not learn are {theirs}; this run's are {own}")
-        self._take_over(state)
+        same = processes_of(state) == self.config.gpus
+        figures = {name: {n: 0.0 for n in learner.names if n is not None} for name, learner in self.learners.items()}
+        expected = self.state(whole=False) | {"recent": [(0, figures, 0.0, 0.0)]}
+        self._take_over(fitting(expected, state, self.group.rank, same=same), same=same)
 
-    def _take_over(self, state: Mapping[str, Any]) -> None:
-        same = state["describes"].get("gpus", 1) == self.config.gpus
-        state = state_of(state, self.group.rank) if same else anew(state)
+    def _take_over(self, state: Mapping[str, Any], *, same: bool = True) -> None:
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self.players.items():
@@ -378,7 +371,8 @@ class Trainer:
             return
         check_weights(self.learners, self.iteration, self._run)
         self.horizon_env.env.check()
-        save_together(RunDirectory.open(folders[0]).checkpoints, self.iteration, self.state(), self.group)
+        checkpoints, keep = RunDirectory.open(folders[0]).checkpoints, self.config.keep_buffer
+        save_together(checkpoints, self.iteration, self.state(whole=False), self.group, keep_buffers=keep)
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None

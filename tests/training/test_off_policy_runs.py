@@ -1,6 +1,7 @@
 """Runs that learn from a buffer: how they explore, warm up, go on and are refused."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import ActorCritic, Config, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.need import need_of  # noqa: E402
-from gpu_envs.training.record.checkpoint import load, load_run  # noqa: E402
+from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -168,15 +169,51 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     last = "iteration-00000009"
     for folder in folders:
         assert sorted(path.name for path in folder.iterdir()) == [
-            f"iteration-0000000{number}.{kind}" for number in (6, 9) for kind in ("buffers-0.pt", "pt")
+            f"iteration-0000000{number}.{kind}" for number in (6, 9) for kind in ("buffers-0.zip", "pt")
         ]
-    one, other = (load(folder / f"{last}.buffers-0.pt", kind="buffers") for folder in folders)
-    assert_same_bits(one, other)
+    one, other = (folder / f"{last}.buffers-0.zip" for folder in folders)
+    assert one.read_bytes() == other.read_bytes()
     found = [evaluate(tmp_path / "run", episodes=20, greedy=greedy, device=device) for greedy in (True, True, False)]
     assert found[0] == found[1] != found[2]
-    (folders[0] / f"{last}.buffers-0.pt").unlink()
-    with pytest.raises(CheckpointError, match=rf"lacks {last}.buffers-0.pt, which holds what was"):
-        resume(tmp_path / "run", total_steps=8 * 16 * 10, progress=False)
+    whole_file = one.read_bytes()
+    middle = len(whole_file) // 2
+    flipped = whole_file[:middle] + bytes([whole_file[middle] ^ 1]) + whole_file[middle + 1 :]
+    of_another = (folders[1] / "iteration-00000006.buffers-0.zip").read_bytes()
+    for data, message in (
+        (of_another, f"{one.name} belongs to another checkpoint"),
+        (whole_file[:middle], "is damaged"),
+        (flipped, "Bad CRC-32 for file 'agent/ring'"),
+        (None, f"lacks {one.name}, which holds its replay buffer"),
+    ):
+        one.unlink() if data is None else one.write_bytes(data)
+        with pytest.raises(CheckpointError, match=message):
+            resume(tmp_path / "run", total_steps=8 * 16 * 10, progress=False)
+
+
+def rise(act: Callable[[], object]) -> int:
+    """By how many bytes the memory of this process rises at most while something runs; see proc(5)."""
+    clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not clear.exists():
+        pytest.skip("only Linux tells of a peak of memory that is over")
+
+    def bytes_of(name: str) -> int:
+        return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+    clear.write_text("5")
+    before = bytes_of("VmRSS")
+    act()
+    return bytes_of("VmHWM") - before
+
+
+def test_a_large_buffer_is_saved_and_read_without_copies(tmp_path: Path, device: str) -> None:
+    config = off_policy(device, num_envs=64, slots=40_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
+    trainer: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
+    trainer.iterate(2)
+    ring = trainer.learners["agent"].replay.ring
+    size = ring.numel() * ring.element_size()
+    assert rise(trainer.save) < size / 2
+    del trainer, ring
+    assert rise(lambda: resume(tmp_path / "run", total_steps=64 * 16 * 3, progress=False)) < 1.5 * size
 
 
 def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: str) -> None:

@@ -1,12 +1,14 @@
 """Checkpoints, and the folder of a run."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ torch = pytest.importorskip("torch")
 from gpu_envs.errors import CheckpointError, NotWrittenError  # noqa: E402
 from gpu_envs.training import Trainer, runs, trainer  # noqa: E402 - they import torch
 from gpu_envs.training.record import checkpoint  # noqa: E402 - they import torch
-from gpu_envs.training.record.checkpoint import Checkpoints, check_fits  # noqa: E402
+from gpu_envs.training.record.checkpoint import Checkpoints  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
+from gpu_envs.training.record.run_state import check_fits  # noqa: E402
 from gpu_envs.training.runs import evaluate, resume, train  # noqa: E402
 
 
@@ -179,6 +182,37 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert checkpoint.load(path, kind="policy") == {}
     with pytest.raises(CheckpointError, match="kind 'policy'; expected 'training'"):
         checkpoint.load(path)
+
+
+def test_small_files_that_would_take_all_memory_or_forever_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.pt"
+    many: list[Any] = [0]
+    for _ in range(9):
+        many = [many] * 10
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    for payload, message in (
+        (many, "occur twice"), (endless, "occur twice"), (deep, "nested too deeply"), ({1, 2}, "it has a set"),
+        (torch.zeros(1).expand(10**12), "a tensor that is a view"), (torch.ones(2).to_sparse(), "of a special kind"),
+    ):  # fmt: skip
+        torch.save({"version": 1, "kind": "training", "payload": {"x": payload}}, path)
+        with pytest.raises(CheckpointError, match=f"is damaged .*{message}"):
+            checkpoint.load(path)
+    checkpoint.save(path, {"x": torch.zeros(10**6)})
+    with zipfile.ZipFile(path) as one, zipfile.ZipFile(tmp_path / "two.pt", "w", zipfile.ZIP_DEFLATED) as two:
+        for name in one.namelist():
+            two.writestr(name, one.read(name))
+    with pytest.raises(CheckpointError, match="it is compressed"):
+        checkpoint.load(tmp_path / "two.pt")
+
+
+def test_a_torch_that_runs_code_of_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.5.1+cu124"))
+    with pytest.raises(ImportError, match=r"torch 2\.5\.1\+cu124 is installed.*training needs 2\.6 or newer"):
+        importlib.reload(checkpoint)
 
 
 def test_everything_that_does_not_fit_is_named() -> None:

@@ -98,7 +98,7 @@ class Learner(ABC):
         """Copies of everything that the next iterations depend on.
 
         Args:
-            whole: With what is only there to be learnt from again.
+            whole: With a copy of the replay buffer, instead of the buffer itself.
         """
         del whole
         return {

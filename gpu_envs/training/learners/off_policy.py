@@ -190,17 +190,8 @@ class OffPolicyLearner(Learner):
         }
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
-        buffer: dict[str, torch.Tensor] | None = {"position": self.replay.position.clone()}
-        if whole:
-            buffer = self.replay.state() if self.config.keep_buffer else None
-        return (
-            super().state(whole=whole)
-            | self.gradient_step.state()
-            | {
-                "begun": self._begun,
-                "own": {"replay": buffer, "exploration": self.exploration.state()},
-            }
-        )
+        own = {"replay": self.replay.state(whole=whole), "exploration": self.exploration.state()}
+        return super().state(whole=whole) | self.gradient_step.state() | {"begun": self._begun, "own": own}
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)

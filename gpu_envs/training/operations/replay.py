@@ -1,7 +1,7 @@
 """A replay buffer on the device: transitions go in by horizons, and are drawn in a kernel."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import torch
@@ -203,18 +203,19 @@ class Replay:
             lambda: {"count": count, "stream": stream, "n_step": n_step, "gamma": gamma, "first": first, **vars(into)},
         )(turn)  # fmt: skip
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Copies of all there is, on the host, since there may be no room for two."""
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept().items()}
+    def state(self, *, whole: bool = True) -> dict[str, torch.Tensor]:
+        """Returns copies on the host, since there may be no room for two; or the buffer itself, and where it stands."""
+        if not whole:
+            return {"ring": self.ring, "lasts": self.lasts, "position": self.position.clone()}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.state(whole=False).items()}
 
-    def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
-        """Takes over what ``state`` gave, or its position alone; None: there is nothing. The memory stays."""
+    def load(self, state: Mapping[str, torch.Tensor] | Callable[[Mapping[str, torch.Tensor]], None] | None) -> None:
+        """Takes over what ``state`` gave, or what a function reads into the tensors; None: empties the buffer."""
+        kept = {"ring": self.ring, "lasts": self.lasts, "position": self.position}
         if state is None:
             self.position.zero_()
-            return
-        kept = self._kept()
-        for name, tensor in state.items():
-            kept[name].copy_(tensor)
-
-    def _kept(self) -> dict[str, torch.Tensor]:
-        return {"ring": self.ring, "lasts": self.lasts, "position": self.position}
+        elif callable(state):
+            state(kept)
+        else:
+            for name, tensor in state.items():
+                kept[name].copy_(tensor)

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import re
-import reprlib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,21 +13,25 @@ import numpy as np
 import torch
 
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
-from gpu_envs.training.process.group import Group
+from gpu_envs.extras import MissingExtraError
 from gpu_envs.training.process.memory import is_shortage
+from gpu_envs.training.record.structure import RUN, Maybe, check_plain, check_structure
+
+if torch.__version__ < "2.6":
+    raise MissingExtraError(
+        f"torch {torch.__version__} is installed, which may run code from the files that it loads; training needs 2.6 "
+        "or newer: pip install --upgrade 'gpu_envs[train]'",
+        name="torch",
+    )
 
 FORMAT = 1
 """The version of what a run's folder holds: it rises when the meaning of something there changes."""
 
-_OF_A_RUN = ("describes", "iteration", "learners", "players", "windows")
-"""What the checkpoint of every run has, among others."""
-
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
 _PARTIAL = ".partial"
 _PART = ".buffers-"
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 120
-_SHORT.maxtuple = _SHORT.maxlist = 20
+_PIECE = 2**22
+"""Numbers of a replay buffer that are on the host at a time."""
 
 
 def save(path: str | Path, payload: Mapping[str, Any], kind: str = "training") -> None:
@@ -95,7 +98,8 @@ def load(path: str | Path, device: str | torch.device = "cpu", kind: str = "trai
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    whole = _read(path, device)
+    with path.open("rb") as file, _explaining(path):
+        whole = _read(file, device)
     if not isinstance(whole, dict) or not {"version", "kind", "payload"} <= set(whole):
         raise CheckpointError(f"{path} is a file of torch's, but no checkpoint of gpu_envs")
     if whole["version"] != FORMAT:
@@ -116,41 +120,17 @@ def load_run(path: Path) -> dict[str, Any]:
         CheckpointError: As of ``load``, or it is not of a run.
     """
     state = load(path)
-    missing = [name for name in _OF_A_RUN if name not in state]
+    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
     if missing:
         raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
+    with _explaining(path):
+        check_structure(RUN, state, "its state")
+        if state["iteration"] != iteration_of(path):
+            raise CheckpointError(f"it is of iteration {state['iteration']}")
+        processes, ranks = state["describes"].get("gpus") or 1, state.get("ranks") or [None]
+        if len(ranks) != processes:
+            raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
     return state
-
-
-def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
-    """Refuses a policy whose weights are NaN or infinite.
-
-    Raises:
-        CheckpointError: Some are.
-    """
-    for name, tensor in weights.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(
-                f"the policy {policy} has weights that are NaN or infinite ({name}): its training diverged, so take an "
-                "earlier checkpoint, or train anew"
-            )
-
-
-def check_fits(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Compares what a run is (environment, parameters, shapes of weights) with what its checkpoint says it was.
-
-    Raises:
-        CheckpointError: They differ; the message names everything that does.
-    """
-    absent = object()
-    differences = []
-    for name in [*expected, *(name for name in found if name not in expected)]:
-        here, there = (comparable(side.get(name, absent)) for side in (expected, found))
-        if here != there:
-            shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
-            differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
-    if differences:
-        raise CheckpointError("the checkpoint does not fit this run:\n" + "\n".join(differences))
 
 
 @final
@@ -187,19 +167,31 @@ class Checkpoints:
         for old in others[: max(0, len(others) - self.keep + 1)]:
             old.unlink(missing_ok=True)
         stay = {kept.stem for kept in self.paths()}
-        parts = [part for part in self.folder.glob(f"*{_PART}*.pt") if part.name.partition(_PART)[0] not in stay]
+        parts = [part for part in self.folder.glob(f"*{_PART}*") if part.name.partition(_PART)[0] not in stay]
         for left in (*parts, *self.folder.glob(f"*{_PARTIAL}")):
             left.unlink(missing_ok=True)
         return path
 
-    def save_buffers(self, iteration: int, rank: int, buffers: Mapping[str, Any]) -> None:
-        """Writes what a process's learners remember, beside the checkpoint of an iteration, which comes after it.
+    def save_buffers(
+        self, iteration: int, rank: int, buffers: Mapping[str, Mapping[str, torch.Tensor]]
+    ) -> dict[str, dict[str, int]]:
+        """Writes a process's replay buffers from their tensors, in pieces, before the checkpoint of an iteration.
+
+        Returns:
+            The checksum of each tensor, by learner, for the checkpoint, so that it knows its own buffers.
 
         Raises:
-            NotWrittenError: It cannot be written.
+            NotWrittenError: They cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        save(_part(self.folder / f"iteration-{iteration:08d}.pt", rank), buffers, "buffers")
+        part = _part(self.folder / f"iteration-{iteration:08d}.pt", rank)
+        with replacing(part) as file, zipfile.ZipFile(file, "w") as archive:
+            for name, tensors in buffers.items():
+                for key, tensor in tensors.items():
+                    with archive.open(zipfile.ZipInfo(f"{name}/{key}"), "w", force_zip64=True) as entry:
+                        for piece in torch.split(tensor.view(-1), _PIECE):
+                            entry.write(piece.cpu().numpy().data)
+            return {name: {key: archive.getinfo(f"{name}/{key}").CRC for key in buffers[name]} for name in buffers}
 
     def latest(self) -> Path | None:
         """The newest, or None where there is none."""
@@ -221,61 +213,74 @@ def iteration_of(path: Path) -> int:
     return int(match[1])
 
 
-def without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A trainer's state without what its learners remember, and that, by learner; ``with_buffers`` joins them."""
-    learners, buffers = dict(state["learners"]), dict[str, Any]()
-    for name, kept in learners.items():
-        if kept.get("own") and kept["own"]["replay"] is not None:
-            buffers[name] = kept["own"]["replay"]
-            learners[name] = {**kept, "own": {**kept["own"], "replay": None}}
-    return {**state, "learners": learners, "buffers": list(buffers)}, buffers
+def read_buffer(
+    path: Path, rank: int, name: str, checksums: Mapping[str, int], buffer: Mapping[str, torch.Tensor]
+) -> None:
+    """Reads a learner's replay buffer into its tensors, in pieces.
 
-
-def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
-    """What ``load_run`` read there, and what the learners of one process remember, if that was kept."""
-    if not state.get("buffers"):
-        return state
+    Raises:
+        CheckpointError: The file is missing, damaged, or belongs to another checkpoint than ``path``.
+    """
     part = _part(path, rank)
     if not part.is_file():
         raise CheckpointError(
-            f"the checkpoint {path} lacks {part.name}, which holds what was to be learnt from again: put it back, or "
-            "take the checkpoint away to go on from the one before"
+            f"the checkpoint {path} lacks {part.name}, which holds its replay buffer: put it back, or remove the "
+            "checkpoint to resume from the one before"
         )
-    buffers, joined = load(part, kind="buffers"), dict(state)
-    if "ranks" in state:
-        own = state["ranks"][rank]
-        memories = own["memories"] | {name: {**own["memories"][name], "replay": buffers[name]} for name in buffers}
-        joined["ranks"] = [*state["ranks"][:rank], {**own, "memories": memories}, *state["ranks"][rank + 1 :]]
-        return joined
-    joined["learners"] = dict(state["learners"])
-    for name, buffer in buffers.items():
-        kept = joined["learners"][name]
-        joined["learners"][name] = {**kept, "own": {**kept["own"], "replay": buffer}}
-    return joined
+    with part.open("rb") as file, _explaining(path), _stored(file) as archive:
+        for key, tensor in buffer.items():
+            entry = archive.getinfo(f"{name}/{key}")
+            if checksums.get(key) != entry.CRC:
+                raise CheckpointError(f"{part.name} belongs to another checkpoint")
+            if entry.file_size != tensor.nbytes:
+                raise CheckpointError(f"{part.name} has {entry.file_size} bytes of {key}; expected {tensor.nbytes}")
+            with archive.open(entry) as stored:
+                for piece in torch.split(tensor.view(-1), _PIECE):
+                    data = bytearray(stored.read(piece.nbytes))  # checks the checksum at the end
+                    piece.copy_(torch.frombuffer(data, dtype=piece.dtype))
 
 
 def _part(path: Path, rank: int) -> Path:
-    """Where what a process's learners remember lies beside a checkpoint."""
-    return path.with_name(f"{path.stem}{_PART}{rank}.pt")
+    """The file beside a checkpoint that has the replay buffers of a process."""
+    return path.with_name(f"{path.stem}{_PART}{rank}.zip")
 
 
-def _read(path: Path, device: str | torch.device) -> Any:
-    data = path.read_bytes()
+@contextlib.contextmanager
+def _stored(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
+    """A zip archive, after a look at its entries: compressed or overlapping ones would unpack to more than there is."""
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise zipfile.BadZipFile("it is compressed")
+        if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+            raise zipfile.BadZipFile("its entries overlap")
+        yield archive
+
+
+@contextlib.contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    """Says of errors that come of the bytes of a checkpoint which file is damaged, and what to do."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:  # torch itself does not look at the checksums
-            damaged = archive.testzip()
-            whole = any(name.endswith("/data.pkl") for name in archive.namelist())
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"{damaged} fails its checksum")
-        if not whole:
-            raise zipfile.BadZipFile("it is not a file of torch's")
-        return torch.load(io.BytesIO(data), map_location=torch.device(device), weights_only=True)
+        yield
     except MemoryError:
         raise
     except Exception as error:  # of bytes that anybody may have written zipfile, pickle and torch raise nearly anything
         if isinstance(error, RuntimeError) and is_shortage(error):
             raise
         raise _damaged(path, error) from None
+
+
+def _read(file: BinaryIO, device: str | torch.device) -> Any:
+    with _stored(file) as archive:  # torch itself does not look at the checksums
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"{damaged} fails its checksum")
+        if not any(name.endswith("/data.pkl") for name in archive.namelist()):
+            raise zipfile.BadZipFile("it is not a file of torch's")
+    file.seek(0)
+    whole = torch.load(file, map_location=torch.device(device), weights_only=True)
+    check_plain(whole)
+    return whole
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
@@ -317,69 +322,3 @@ def _plain(value: Any, where: str) -> Any:
         f"{where} is a {type(value).__name__}; a checkpoint holds dicts, lists and tuples of tensors, arrays, numbers, "
         "strings, bools and None"
     )
-
-
-def comparable(value: Any) -> Any:
-    """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return comparable(value.tolist())
-    if isinstance(value, list | tuple):
-        return tuple(comparable(item) for item in value)
-    if isinstance(value, Mapping):
-        return {name: comparable(item) for name, item in value.items()}
-    return value
-
-
-_OWN = ("environment", "observations", "alive", "action_masks", "begun_midway", "random")
-"""What each of several processes has of its own, beside discounted returns that it follows and what it remembers."""
-
-
-def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process has of its own in its trainer's state."""
-    learners: Mapping[str, Mapping[str, Any]] = state["learners"]
-    scales = {name: kept.get("rewards") for name, kept in learners.items()}
-    running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
-    memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
-    return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
-
-
-def save_together(checkpoints: Checkpoints, iteration: int, state: Mapping[str, Any], group: Group) -> None:
-    """Writes what each process of a group has: buffers a file each, and all else in the first one's, which comes last.
-
-    Where that is there, the checkpoint is whole.
-    """
-    rest, buffers = without_buffers(state)
-    if buffers:
-        checkpoints.save_buffers(iteration, group.rank, buffers)
-    ranks = group.collected(own_part(rest)) if group.size > 1 else []  # by then all have written
-    if group.rank == 0:
-        checkpoints.save(iteration, rest | ({"ranks": ranks} if ranks else {}))
-    group.told(None)  # nobody ends before the first one has written
-
-
-def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """The state of one process, of what its trainer gave, or what several have kept together."""
-    if "ranks" not in kept:
-        return kept
-    own = kept["ranks"][rank]
-    following = _following(kept, own["running"], own.get("memories", {}))
-    return {**following, **{name: own[name] for name in _OWN}}
-
-
-def anew(kept: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same where episodes begin anew, in whatever process."""
-    scales = {name: state.get("rewards") for name, state in kept["learners"].items()}
-    zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
-    return _following(kept, zeros, {name: None for name, state in kept["learners"].items() if "own" in state})
-
-
-def _following(
-    kept: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A state whose learners follow these discounted returns, and remember this."""
-    learners = dict(kept["learners"])
-    for name, memory in memories.items():
-        learners[name] = {**learners[name], "own": memory}
-    for name, returns in running.items():
-        learners[name] = {**learners[name], "rewards": {**learners[name]["rewards"], "running": returns}}
-    return {**kept, "learners": learners}

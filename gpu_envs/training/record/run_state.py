@@ -1,0 +1,171 @@
+"""The state of a run: taken apart for its checkpoint, put together again, and compared with the run's own."""
+
+import functools
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_envs.errors import CheckpointError
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.record.checkpoint import Checkpoints, read_buffer
+from gpu_envs.training.record.structure import check_structure
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+_SHORT.maxtuple = _SHORT.maxlist = 20
+
+_OWN = (
+    *("environment", "observations", "shared_observations", "alive", "action_masks", "begun_midway", "random"),
+    "buffers",
+)
+"""What each of several processes has of its own, beside discounted returns that it follows and what it remembers."""
+
+
+def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
+    """Refuses a policy whose weights are NaN or infinite.
+
+    Raises:
+        CheckpointError: Some are.
+    """
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"the policy {policy} has weights that are NaN or infinite ({name}): its training diverged, so take an "
+                "earlier checkpoint, or train anew"
+            )
+
+
+def check_fits(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Compares what a run is (environment, parameters, shapes of weights) with what its checkpoint says it was.
+
+    Raises:
+        CheckpointError: They differ; the message names everything that does.
+    """
+    absent = object()
+    differences = []
+    for name in [*expected, *(name for name in found if name not in expected)]:
+        here, there = (comparable(side.get(name, absent)) for side in (expected, found))
+        if here != there:
+            shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
+            differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
+    if differences:
+        raise CheckpointError("the checkpoint does not fit this run:\n" + "\n".join(differences))
+
+
+def comparable(value: Any) -> Any:
+    """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return comparable(value.tolist())
+    if isinstance(value, list | tuple):
+        return tuple(comparable(item) for item in value)
+    if isinstance(value, Mapping):
+        return {name: comparable(item) for name, item in value.items()}
+    return value
+
+
+def processes_of(state: Mapping[str, Any]) -> int:
+    """How many processes gave a state together."""
+    return state["describes"].get("gpus") or 1
+
+
+def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:
+    """A trainer's state without its learners' replay buffers, and those by learner."""
+    own = {name: kept["own"] for name, kept in state["learners"].items() if kept.get("own") is not None}
+    buffers = {name: memory["replay"] for name, memory in own.items() if memory["replay"] is not None}
+    return _following(state, {}, {name: {**memory, "replay": None} for name, memory in own.items()}), buffers
+
+
+def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
+    """A process's state with replay buffers that are read from beside a checkpoint when learners take them over."""
+    state = _state_of(state, rank)
+    checksums, own = state.get("buffers") or {}, {}
+    for name, kept in state["learners"].items():
+        if kept.get("own") is not None and name in checksums:
+            own[name] = {**kept["own"], "replay": functools.partial(read_buffer, path, rank, name, checksums[name])}
+    return _following(state, {}, own)
+
+
+def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process has of its own in its trainer's state."""
+    learners: Mapping[str, Mapping[str, Any]] = state["learners"]
+    scales = {name: kept.get("rewards") for name, kept in learners.items()}
+    running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
+    memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
+    return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
+
+
+def save_together(
+    checkpoints: Checkpoints, iteration: int, state: Mapping[str, Any], group: Group, *, keep_buffers: bool
+) -> None:
+    """Writes what each process of a group has: buffers a file each, and all else in the first one's, which comes last.
+
+    Where that is there, the checkpoint is whole.
+    """
+    rest, buffers = _without_buffers(state)
+    rest["buffers"] = checkpoints.save_buffers(iteration, group.rank, buffers) if buffers and keep_buffers else {}
+    ranks = group.collected(own_part(rest)) if group.size > 1 else []  # by then all have written
+    if group.rank == 0:
+        checkpoints.save(iteration, rest | ({"ranks": ranks} if ranks else {}))
+    group.told(None)  # nobody ends before the first one has written
+
+
+def _state_of(kept: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """The state of one process, of what its trainer gave, or what several have kept together."""
+    if "ranks" not in kept:
+        return dict(kept)
+    own = kept["ranks"][rank]
+    following = _following(kept, own["running"], own.get("memories", {}))
+    return {name: own.get(name, part) if name in _OWN else part for name, part in following.items() if name != "ranks"}
+
+
+def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, same: bool) -> dict[str, Any]:
+    """Returns the state of a process in what was kept of a run.
+
+    Args:
+        expected: The state that the process has now, as an example.
+        kept: What ``state`` of a trainer gave, or ``save_together`` has written.
+        rank: The process's number.
+        same: As many processes train as then. Otherwise episodes begin anew.
+
+    Raises:
+        CheckpointError: It does not fit the run; the message says where.
+    """
+    now, then = ({**state["describes"], "gpus": None} for state in (expected, kept))
+    then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which is looked at
+    check_fits(now, then)
+    found = _state_of(kept, rank) if same else _anew(kept)
+    # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
+    apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
+    alike, given = (_without_buffers(state)[0] for state in (expected if same else _anew(expected), found))
+    given = {"shared_observations": {}, **given}  # 0.1.0 knew none
+    check_structure({name: part for name, part in alike.items() if name not in apart}, given, "its state")
+    check_structure(dict.fromkeys(expected["windows"], list), found["windows"], "its state['windows']")
+    streams, given = ({n: player["stream"] for n, player in state["players"].items()} for state in (expected, found))
+    check_structure(streams, given, "its state['players']")
+    for name, learner in found["learners"].items():
+        check_finite(learner["module"], name)
+    return found
+
+
+def _anew(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where episodes begin anew, in whatever process."""
+    scales = {name: state.get("rewards") for name, state in kept["learners"].items()}
+    zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
+    return _following(kept, zeros, {name: None for name, state in kept["learners"].items() if "own" in state})
+
+
+def _following(
+    kept: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A state whose learners follow these discounted returns, and remember this."""
+    learners = {name: dict(state) for name, state in kept["learners"].items()}
+    for name, state in learners.items():
+        if state.get("own") is not None and name in memories:
+            state["own"] = memories[name]
+        if state.get("rewards") is not None and name in running:
+            state["rewards"] = {**state["rewards"], "running": running[name]}
+    return {**kept, "learners": learners}
