@@ -254,7 +254,7 @@ def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path
             actions = policies.acting_in(env)(env.reset(seed=1)[0])
         learnt = saved(run)["learners"]
         found.append((learnt, actions.clone(), evaluate(run, episodes=4, device=device)["agent"].mean))
-    assert_same_bits(*found)
+    assert_same_bits(found[0], found[1])
 
 
 @pytest.mark.slow
