@@ -1,11 +1,14 @@
 """``gpu-envs train --gpus N``: torch's launcher starts a process for each GPU, and each finds its place among them."""
 
+import collections
 import contextlib
+import functools
 import importlib
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import uuid
@@ -18,10 +21,10 @@ import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.driver import device_count
-from gpu_envs.cli.launched import FELL, LOST, SHORT, launched
+from gpu_envs.cli.launched import FELL, LOST, PROCESS, SHORT, launched, tell_process
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say
-from gpu_envs.training.process.watch import ENDED
+from gpu_envs.training.process.watch import ENDED, REQUESTS, signal_reader, state_of
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
@@ -29,6 +32,9 @@ _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _ROOT = Path(gpu_envs.__file__).parents[1]
 _WORKER = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module('gpu_envs', None, '__main__', True)"
 """``python -m gpu_envs``, also where it is not installed: the folder that follows comes last in ``sys.path``."""
+
+_LOOKS = 5
+"""A process that is stopped at so many looks, one a second, is named."""
 
 
 class Place(NamedTuple):
@@ -165,7 +171,7 @@ def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
     codes: dict[int, int] = {}
     with tempfile.TemporaryDirectory(prefix="gpu_envs_") as folder:
         try:
-            with silent_launcher(gpus):
+            with silent_launcher(gpus), signal_reader(functools.partial(_attend, gpus, Path(folder))):
                 launcher(gpus, sys.executable, launch_id, folder)("-c", _WORKER, str(_ROOT), "train", *words)
             return Ending(OK)
         except SignalException:
@@ -177,6 +183,44 @@ def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
             with contextlib.suppress(ValueError):  # one that was killed as it wrote
                 told[int(path.parent.name)] = json.loads(path.read_text("utf-8"))
     return explained(gpus, codes, told)
+
+
+def _attend(gpus: int, folder: Path, signals: socket.socket) -> None:
+    """Names a stopped process, for which the others wait, and kills all processes at the second request to end.
+
+    torch's launcher would wait for it as for one that saves, for ten minutes, and leave it behind at the third request.
+    """
+    signals.settimeout(1.0)
+    requests, looks = 0, collections.Counter[int]()
+    while True:
+        try:
+            number = signals.recv(1)
+        except TimeoutError:
+            for rank, process in _processes(folder).items():
+                looks[rank] = looks[rank] + 1 if state_of(process) in ("T", "t") else 0
+                if looks[rank] == _LOOKS:
+                    say(
+                        f"gpu-envs: process {rank} of {gpus} (PID {process}) is stopped, and the others wait for it: "
+                        f"kill -CONT {process} resumes it; a second Ctrl-C ends all, and the last checkpoint stays",
+                        error=True,
+                    )
+            continue
+        if not number:
+            return
+        requests += number[0] in REQUESTS
+        if requests > 1:
+            for process in _processes(folder).values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def _processes(folder: Path) -> dict[int, int]:
+    """Returns the IDs of the processes that have left theirs, by rank."""
+    found = {}
+    for path in folder.rglob(PROCESS):
+        with contextlib.suppress(ValueError):  # it is being written
+            found[int(path.parent.name)] = int(path.read_text("utf-8"))
+    return found
 
 
 def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[str, Any]]) -> Ending:
@@ -248,6 +292,7 @@ def place(device: str) -> Iterator[Place]:
     if not launched():
         yield Place(None, None)
         return
+    tell_process()
     if device.startswith("cuda:"):
         raise ValueError(f"each process trains on the GPU that its launcher gives it; --device is {device}: give cuda")
     if restarts() > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -11,6 +11,9 @@ _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 MISTOOK, SHORT, LOST, FELL = "a mistake", "too little memory", "lost another", "a failure"
 """What processes say of their ends."""
 
+PROCESS = "pid"
+"""The file in which a process leaves its ID, in the folder that is called as its rank."""
+
 
 def launched() -> bool:
     """Whether this process is one of several that a launcher has started."""
@@ -26,3 +29,9 @@ def tell_launcher(message: str, kind: str) -> bool:
     partial.write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
     partial.replace(file)
     return True
+
+
+def tell_process() -> None:
+    """Leaves the launcher, where there is one, the ID of this process."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        Path(file).with_name(PROCESS).write_text(str(os.getpid()), "utf-8")

@@ -13,6 +13,7 @@ import time
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import cli_tools
 import pytest
@@ -225,6 +226,23 @@ def test_one_is_told_to_end(rank: int | None, how: signal.Signals, place: str, t
     assert "interrupted" in stdout
     steps = saved(run)["iteration"]
     assert f" in {steps:,} updates" in stdout
+
+
+@pytest.mark.slow
+def test_a_stopped_process_is_named_and_ends_at_the_second_request(tmp_path: Path) -> None:
+    process = begun(tmp_path / "run")
+    ranks = children(process)
+    os.kill(ranks[1], signal.SIGSTOP)
+    assert process.stderr is not None
+    named = f"gpu-envs: process 1 of 2 (PID {ranks[1]}) is stopped, and the others wait for it: kill -CONT {ranks[1]} "
+    assert process.stderr.readline().startswith(named)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):  # it may go on yet, and save
+        process.wait(5)
+    process.send_signal(signal.SIGINT)
+    process.wait(15)
+    assert ended(process) == (INTERRUPTED, ANY, "")
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.slow

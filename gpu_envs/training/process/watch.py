@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, final
@@ -17,13 +17,41 @@ REQUESTS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 """Signals that tell a process to end."""
 
 
-@final
-class Watch:
-    """Watches one of several processes while they train.
+@contextlib.contextmanager
+def signal_reader(read: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Runs a function in a thread, with a socket that gives a byte for each signal, its number.
 
     A signal's handler has to wait for the main thread, which may wait for a GPU, and that for another process; what
-    Python writes to a socket at a signal need not. Elsewhere than in the main thread nothing is watched.
+    Python writes to a socket at a signal need not. The socket ends with the context. Elsewhere than in the main thread
+    nothing runs.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    thread = threading.Thread(target=read, args=(reader,), name="signals", daemon=True)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+        thread.join()
+        reader.close()
+
+
+def state_of(process: int) -> str:
+    """Returns the state of a process, such as ``T`` where it is stopped (see proc_pid_stat(5)); empty where unknown."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+    return ""
+
+
+@final
+class Watch:
+    """Watches one of several processes while they train."""
 
     def __init__(self, others: Sequence[int], patience: float = 5.0) -> None:
         """Prepares.
@@ -35,34 +63,25 @@ class Watch:
         self._others: Final = others
         self._patience: Final = patience
         self._done: Final = threading.Event()
-        self._tell: socket.socket | None = None
-        self._before = -1
+        self._reader: Final = signal_reader(self._wait) if others else contextlib.nullcontext()
 
     def __enter__(self) -> None:
         """Begins."""
-        if self._others and threading.current_thread() is threading.main_thread():
-            told, self._tell = socket.socketpair()
-            self._tell.setblocking(False)
-            self._before = signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)
-            threading.Thread(target=self._wait, args=(told,), name="watch", daemon=True).start()
+        self._reader.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends."""
-        del kind, error, trace
-        if self._tell is not None:
-            signal.set_wakeup_fd(self._before)
-            self._tell.close()
         self._done.set()
+        self._reader.__exit__(kind, error, trace)
 
     def _wait(self, told: socket.socket) -> None:
-        with told:
-            while (numbers := told.recv(1)) and numbers[0] not in REQUESTS:
-                pass
-            while numbers and not self._done.wait(0.5):  # what is told of further signals needs a reader still
-                if any(map(_gone, self._others)) and not self._done.wait(self._patience):
-                    os._exit(ENDED)
+        while (numbers := told.recv(1)) and numbers[0] not in REQUESTS:
+            pass
+        while numbers and not self._done.wait(0.5):
+            if any(map(_gone, self._others)) and not self._done.wait(self._patience):
+                os._exit(ENDED)
 
 
 def _gone(process: int) -> bool:
@@ -73,6 +92,4 @@ def _gone(process: int) -> bool:
         return True
     except PermissionError:
         return False
-    with contextlib.suppress(OSError):
-        return ") Z " in Path(f"/proc/{process}/stat").read_text()
-    return False
+    return state_of(process) == "Z"
