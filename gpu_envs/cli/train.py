@@ -51,8 +51,9 @@ A setting's value is the first there is of
 --resume RUN goes on with a run where its last checkpoint left it; its settings stay, save those that are given of
 {changeable}
 
-On Ctrl-C, SIGTERM and when the terminal is closed the run is saved, and the exit code is 130; a second Ctrl-C
-ends it at once, and its last checkpoint stays. 2 is the exit code of a mistake in the options."""
+On Ctrl-C, SIGTERM and when the terminal is closed the iteration at hand is finished, which may take minutes, and the
+run is saved; the exit code is 130. A second Ctrl-C ends it at once, and its last checkpoint stays. 2 is the exit code
+of a mistake in the options."""
 
 _TUNE = """Measure how many replicas suit a run on a device.
 
@@ -69,7 +70,8 @@ _TUNE_EXAMPLES = """examples:
 
 _EVAL = """Let the policies of a run play, without learning, and say how well they do.
 
-RUN is the run's folder, such as runs/CartPole-v1-20250131-120000."""
+RUN is the run's folder, such as runs/CartPole-v1-20250131-120000. An episode that does not end within 1,000,000 steps
+is an error."""
 
 
 def train(words: Sequence[str], trainer: Any = None) -> int:
@@ -148,6 +150,7 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
     parser.add_whole("--num-envs", "replicas; none: as suits the episodes (default: none)", none=True)
     parser.add_policies("as in training")
     parser.add_json()
+    parser.add_progress()
     parser.add_trust()
     parser.add_debug()
     found, run = take_one(parser, words, "run directory")
@@ -167,6 +170,7 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
             num_envs=found.num_envs,
             policies=found.policies,
             trust=found.trust,
+            progress=found.progress,
         )
     if found.json:
         roles = {role: dataclasses.asdict(each) for role, each in results.items()}

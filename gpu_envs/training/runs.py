@@ -113,7 +113,7 @@ def resume(
 def evaluate(
     run: str | Path | RunDirectory, *, episodes: int = 1000, greedy: bool = True, device: str = "auto",
     seed: int | None = None, num_envs: int | None = None, policies: Mapping[str, str] | None = None,
-    modules: Mapping[str, nn.Module] | None = None, trust: bool = False,
+    modules: Mapping[str, nn.Module] | None = None, trust: bool = False, progress: bool | None = None,
 ) -> Evaluations:  # fmt: skip
     """Plays full episodes with the policies of a run's last checkpoint.
 
@@ -127,12 +127,14 @@ def evaluate(
         policies: Others for some roles, such as ``{"runner": "random"}``.
         modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
         trust: Import the environment's file, where the folder names one that this process was not given.
+        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
 
     Returns:
         By role.
 
     Raises:
         MemoryError: The device has too little; the message says which setting to lower, and to what.
+        RuntimeError: An episode did not end within 1,000,000 steps.
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     config = loaded.config
@@ -140,6 +142,7 @@ def evaluate(
         return play(
             config, loaded.parts, loaded.networks, loaded.device,
             episodes=episodes, greedy=greedy, seed=loaded.seed if seed is None else seed, num_envs=num_envs,
+            progress=progress,
         )  # fmt: skip
 
 

@@ -479,14 +479,15 @@ def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["eval", "runs/x"], trainer=trainer) == OK
     defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None, "policies": {}}
-    assert trainer.asked.pop() == ("runs/x", defaults | {"trust": False})
+    assert trainer.asked.pop() == ("runs/x", defaults | {"trust": False, "progress": None})
     table = capsys.readouterr().out
     for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "likeliest"):
         assert part in table
     words = ["--episodes", "5", "--sampled", "--device", "cpu", "--seed", "9", "runs/x", "--num-envs", "4", "--trust"]
+    words += ["--no-progress"]
     assert main(["eval", *words], trainer=trainer) == OK
     given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
-    assert trainer.asked.pop() == ("runs/x", given | {"trust": True})
+    assert trainer.asked.pop() == ("runs/x", given | {"trust": True, "progress": False})
     words = ["--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"]
     assert main(["eval", "runs/x", *words], trainer=trainer) == OK
     assert trainer.asked.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}

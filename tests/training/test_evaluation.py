@@ -3,6 +3,7 @@
 And the policies of a run in a loop of the user's.
 """
 
+import contextlib
 import math
 import shutil
 from pathlib import Path
@@ -129,6 +130,21 @@ def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.
     trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     with pytest.raises(RuntimeError, match="did not end within 100 steps; give it a limit"):
         trainer.evaluate(2)
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(20, "100%"), (-1, "  0%  0 episodes/s  no episode has ended yet")])
+def test_an_evaluation_shows_its_progress(
+    limit: int, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "MOST_STEPS", 100)
+    run, given = str(tmp_path / "run"), {"max_episode_steps": limit}
+    train(small("cpu", "Pendulum-v1", params=given, run_dir=run, total_steps=8 * 16), progress=False)
+    with pytest.raises(RuntimeError) if limit < 0 else contextlib.nullcontext():
+        evaluate(run, episodes=4, device="cpu", progress=True)
+    assert shown in capsys.readouterr().err
+    with pytest.raises(RuntimeError) if limit < 0 else contextlib.nullcontext():
+        evaluate(run, episodes=4, device="cpu", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID])

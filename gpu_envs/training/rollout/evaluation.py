@@ -1,7 +1,9 @@
 """How well policies do: full episodes, counted so that short ones are no more likely to be among them."""
 
+import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -18,6 +20,7 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, own_precision
+from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.summary import evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
 from gpu_envs.training.rollout.players import Player
@@ -77,7 +80,7 @@ class Evaluations(dict[str, Evaluation]):
 
 def play(
     config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
-    device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None,
+    device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None, progress: bool | None = False,
 ) -> Evaluations:  # fmt: skip
     """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
 
@@ -90,12 +93,14 @@ def play(
         greedy: Take the likeliest actions.
         seed: Of environments and actions.
         num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
+        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
 
     Returns:
         By role.
 
     Raises:
         MemoryError: The device has too little; the message says which setting to lower, and to what.
+        RuntimeError: An episode did not end within 1,000,000 steps.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
@@ -104,7 +109,13 @@ def play(
     count = min(num_envs or MOST_REPLICAS, episodes)
     numbers = RandomState(derived_seed(seed, "modules"), device)  # a module may draw some: not those of a training
     each = -(-episodes // count)
-    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device), numbers:
+    bar = Progress(each * count, None if progress is None else not progress, unit="episodes")
+    start = time.perf_counter()
+    with (
+        explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device),
+        numbers,
+        contextlib.closing(bar),
+    ):
         horizon_env = HorizonEnv(replicated(config, count), device, count, 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
@@ -120,9 +131,13 @@ def play(
                 tally[name].add(ended, returns.double().mean(1), lengths.double().mean(1))
             if horizon_env.episode_metrics is not None:
                 measured.add(ended, *horizon_env.episode_metrics[0].T)
-            if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
-                found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
-                return Evaluations({name: _evaluation(t.estimates(), each * count, found) for name, t in tally.items()})
+            if turn % _LOOK_EVERY == _LOOK_EVERY - 1:
+                done = next(iter(tally.values())).ended()  # a replica's roles end together
+                means = {name: of_role.mean() for name, of_role in tally.items()}
+                bar.update(done, done / (time.perf_counter() - start), means)
+                if done == each * count:
+                    found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
+                    return Evaluations({name: _evaluation(t.estimates(), done, found) for name, t in tally.items()})
         raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
@@ -208,9 +223,13 @@ class Tally:
             values.scatter_(0, place, number.double().unsqueeze(0))
         self._done.add_(ended.to(torch.int64))
 
-    def complete(self) -> bool:
-        """Whether every replica has ended as many episodes as are wanted."""
-        return bool((self._done >= self._each).all().item())
+    def ended(self) -> int:
+        """Returns how many of the wanted episodes have ended."""
+        return int(self._done.clamp(max=self._each).sum().item())
+
+    def mean(self) -> float:
+        """Returns the mean of the first number over the wanted episodes that have ended; NaN without one."""
+        return (self._values[0, :-1].sum() / self._done.clamp(max=self._each).sum()).item()
 
     def estimates(self) -> list[Estimate]:
         """What the episodes have of each number."""
