@@ -21,6 +21,8 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
     The name is that in compilers' messages: of an author's own file its absolute path.
     """
     spec = config.spec
+    if spec.rules_text is not None:
+        return spec.rules_text
     if isinstance(spec.header, Rules):
         from gpu_envs.translation.translate import translated
 

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig
+from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -134,7 +135,7 @@ class Options:
 
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
-    """What is to be simulated, of what a user gave."""
+    """What is to be simulated, of what a user gave; its rules stay as they are now, even if their file is edited."""
     spec = spec.observing(options.observe_params)
     checked = spec.check_params(params, num_envs, options.precision)
     limit, longest = options.limit(spec.limit(checked)), spec.most_steps(checked)
@@ -149,9 +150,10 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
         raise ValueError(f"{spec.id}: shared_observations=True, and no role has a shared_observation; leave it out")
     if options.active_heads and not (isinstance(spec, TeamSpec) and spec.active_heads):
         raise ValueError(f"{spec.id}: active_heads=True, and its rules do not say which are; leave it out")
-    return SimulationConfig(
+    config = SimulationConfig(
         spec, num_envs, options.mode, options.precision, limit, checked,
         first_replica=int(options.first_replica), apart=bool(options.shared_observations),
         active_heads=bool(options.active_heads), statistics=options.keeps_statistics,
         drawn=spec.drawn({n: params.get(n, param.default) for n, param in spec.params.items()}, options.precision),
     )  # fmt: skip
+    return dataclasses.replace(config, spec=spec.with_rules_text(rules_part(config)))

@@ -93,7 +93,8 @@ class Saving(abc.ABC):
         own = self._sim.layout.per_replica - self._sim.drawn.keys()
         given = given_params(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}
-        twin = type(self)(self._env_spec, **arguments, render_mode=self.render_mode, **params)
+        twin = type(self)(self._sim.config.spec, **arguments, render_mode=self.render_mode, **params)
+        twin._env_spec = self._env_spec
         before = self._sim.randomness
         self._sim.randomness = {**before, "calls": before["calls"] + 1}
         twin._sim.randomness = {"seed": derived_seed(before["seed"], "fork", before["calls"]), "calls": 0}
@@ -103,11 +104,12 @@ class Saving(abc.ABC):
 
     @in_turn
     def __getstate__(self) -> dict[str, Any]:
-        """The arguments that made it, and where its trajectories are: ids, numbers and NumPy's arrays only."""
+        """The arguments that made it, its rules, and where its trajectories are: text, numbers and NumPy's arrays."""
         return {
             "id": self._env_spec.id,
             "place": lasting(self._env_spec.id),
             "key": key_of(self._env_spec),
+            "rules_text": self._sim.config.spec.rules_text,
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": given_params(self._sim),
             "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
@@ -119,7 +121,9 @@ class Saving(abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
         spec: Any = again(state["id"], state.get("place", state["id"]), state.get("key", ""))
-        type(self).__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
+        kept = spec.with_rules_text(state.get("rules_text"))
+        type(self).__init__(self, kept, **state["arguments"], render_mode=state["render_mode"], **state["params"])
+        self._env_spec = spec.observing(self._options.observe_params)
         if state["snapshot"] is not None:
             restore(self._sim, state["snapshot"])
         self.closed = state["closed"]

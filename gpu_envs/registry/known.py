@@ -128,6 +128,8 @@ def spec(id: str | Spec) -> Spec:
         ValueError: The id of the spec that is given belongs to another environment.
     """
     if isinstance(id, Spec):
+        if id.rules_text is not None:  # of an environment that is to be made again: its id may be another's by now
+            return id
         register(id)
         return SPECS[id.id]
     if not isinstance(id, str):

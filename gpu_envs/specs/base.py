@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import math
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
-from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.rules import Rules, file_of_caller
 from gpu_envs.specs.spaces import SpaceSource, extended, identity, outline, space_of
 
 Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
@@ -84,6 +83,8 @@ class Spec(ABC):
     """What it looks like; None: it cannot be rendered."""
     written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """The file that makes the spec; None: it is in no file."""
+    rules_text: tuple[str, str] | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
+    """Name and text of the header that an environment was made of; None: that of ``header`` as it stands."""
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same environment."""
@@ -105,7 +106,7 @@ class Spec(ABC):
         """Checks names, and freezes the mappings."""
         if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
             raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
-        object.__setattr__(self, "written_in", _file_of_caller())
+        object.__setattr__(self, "written_in", file_of_caller())
         self._check_kinds()
         if not isinstance(self.header, Rules) and self.written_in is not None:
             beside = self.written_in.parent / self.header
@@ -185,6 +186,14 @@ class Spec(ABC):
             return self
         found = copy.copy(self)
         object.__setattr__(found, "observe_params", self._check_observed([names] if isinstance(names, str) else names))
+        return found
+
+    def with_rules_text(self, rules: tuple[str, str] | None) -> Self:
+        """This environment under the rules of such a header, whatever becomes of the file; None: of ``header``."""
+        if rules == self.rules_text:
+            return self
+        found = copy.copy(self)
+        object.__setattr__(found, "rules_text", rules)
         return found
 
     def observed_sizes(self, params: Mapping[str, Any]) -> dict[str, int]:
@@ -381,17 +390,3 @@ class Spec(ABC):
 def _is_number(param: Param) -> bool:
     """Whether users give it, and it is no array."""
     return not param.rank and not isinstance(param, Derived)
-
-
-def _file_of_caller() -> Path | None:
-    """The file that makes a spec; None where it is in no file."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _makes_specs(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    file = frame.f_globals.get("__file__")
-    return Path(file).resolve() if file else None
-
-
-def _makes_specs(module: str) -> bool:
-    """Whether a module is one of those that every author's spec is made through."""
-    return module in ("dataclasses", "copy") or module.startswith("gpu_envs.specs.")

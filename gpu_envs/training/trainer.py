@@ -390,4 +390,5 @@ class Trainer:
             return play(
                 self.config, self._parts, self._networks, self.device,
                 episodes=episodes, greedy=greedy, seed=own, num_envs=num_envs,
+                spec=self.horizon_env.env.simulation.config.spec,
             )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from gpu_envs.errors import TranslationError
+from gpu_envs.specs.rules import source_lines
 
 
 class RefusedError(Exception):
@@ -105,7 +106,7 @@ def read(function: Any, what: str) -> Written:
         raise _no_function(function, what)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = source_lines(function)
     except (OSError, TypeError) as error:
         raise TranslationError(
             f"{what}: there is no source of the function {function.__name__!r} ({error}); write it in a file", file

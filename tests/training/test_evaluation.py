@@ -219,7 +219,7 @@ def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: 
 
 
 def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any) -> None:
+    def none_left(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate it")
 
     trainer = Trainer(small(device))

@@ -44,7 +44,9 @@ class TrainedPolicies:
             autoreset_mode: As of ``gpu_envs.make``.
             **options: Others of ``gpu_envs.make``.
         """
-        return make_env(replicated(self.config, num_envs), num_envs, self.device, autoreset_mode, **options)
+        return make_env(
+            self.config.env, replicated(self.config, num_envs), num_envs, self.device, autoreset_mode, **options
+        )
 
     def acting_in(self, env: Any, *, greedy: bool = True, seed: int | None = None) -> "Acting":
         """Lets them act in an environment, such as one of ``make``.

@@ -13,6 +13,7 @@ import torch
 from gpu_envs.backend.arrays import dimensions, to_numpy
 from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
+from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import ARGUMENTS
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
@@ -81,6 +82,7 @@ class Evaluations(dict[str, Evaluation]):
 def play(
     config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
     device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None, progress: bool | None = False,
+    spec: Spec | None = None,
 ) -> Evaluations:  # fmt: skip
     """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
 
@@ -93,6 +95,7 @@ def play(
         greedy: Take the likeliest actions.
         seed: Of environments and actions.
         num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
+        spec: The spec of an environment that was made before, under whose rules they play; None: that of ``config``.
         progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
 
     Returns:
@@ -116,7 +119,7 @@ def play(
         numbers,
         contextlib.closing(bar),
     ):
-        horizon_env = HorizonEnv(replicated(config, count), device, count, 1)
+        horizon_env = HorizonEnv(replicated(config, count), device, count, 1, spec=spec)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
         tally = {name: Tally(each, count, 2, device) for name in horizon_env.storage}

@@ -14,7 +14,7 @@ from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import Step, check_memory
 from gpu_envs.engine.simulation import NO_LIMIT
-from gpu_envs.registry import known as registry
+from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.episodes import EpisodeSums
@@ -221,20 +221,20 @@ _WRITTEN = (
 )
 
 
-def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
+def make_env(spec: str | Spec, config: Config, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
     """The environment of a run, with torch tensors."""
     threads = config.cpu_threads if device == "cpu" else None
     kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
-    return gpu_envs.make(config.env, num_envs, **kinds, **options, **config.params)
+    return gpu_envs.make(spec, num_envs, **kinds, **options, **config.params)
 
 
 _CHOSEN = ("shared_observations", "active_heads")
 """Options of the environment that are the trainer's to choose."""
 
 
-def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
+def simulated(config: Config, num_envs: int, device: str, spec: Spec | None = None) -> SimulationConfig:
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
-    spec = registry.spec(config.env)
+    spec = spec or gpu_envs.spec(config.env)
     for name in _CHOSEN:
         if name in config.params:
             raise ValueError(f"params names {name}, which the trainer chooses by itself; leave it out")
@@ -266,15 +266,16 @@ class HorizonEnv:
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
 
-    def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
-        """Makes the environment and the storage; its first replica has this number."""
-        world = simulated(config, num_envs, device)
+    def __init__(
+        self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0, spec: Spec | None = None
+    ) -> None:
+        """Makes the environment and the storage; its first replica has this number, and the spec may be another's."""
+        world = simulated(config, num_envs, device, spec)
         ways = {"shared_observations": world.apart, "active_heads": world.active_heads}
-        self.env = make_env(config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
+        self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors = RoleTensors(self.env)
-        self._alone = self._tensors.by_role.alone
-        self.roles = self._tensors.roles
+        self._alone, self.roles = self._tensors.by_role.alone, self._tensors.roles
         self.limit: int | None = self.env.max_episode_steps
         self.storage = {
             role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=self.limit is not None)
