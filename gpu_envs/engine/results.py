@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, library_of
 from gpu_envs.backend.base import Backend
-from gpu_envs.codegen import RESULTS, Layout, tables
+from gpu_envs.codegen import RESULTS, Layout, SimulationConfig, layout_of, tables
 from gpu_envs.documented import documented
 from gpu_envs.engine.actions import Actions
 from gpu_envs.errors import did_you_mean
@@ -169,6 +169,12 @@ def check_memory(layout: Layout, backend: Backend) -> str:
     if needed > available:
         raise MemoryError(refusal)
     return refusal
+
+
+def check_replica(config: SimulationConfig, backend: Backend) -> None:
+    """Refuses a simulation of which a single replica is larger than the device's memory."""
+    per_replica = frozenset(name for name, value in config.params.items() if config.spec.settings[name].is_own(value))
+    check_memory(layout_of(dataclasses.replace(config, num_envs=1), backend.traits, per_replica), backend)
 
 
 def as_step(out: object) -> Step:

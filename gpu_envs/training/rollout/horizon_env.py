@@ -9,10 +9,10 @@ import torch
 
 import gpu_envs
 from gpu_envs.backend import open_backend
-from gpu_envs.codegen import SimulationConfig, layout_of
+from gpu_envs.codegen import SimulationConfig
 from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
 from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.results import Step, check_memory
+from gpu_envs.engine.results import Step, check_replica
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
@@ -245,9 +245,7 @@ def simulated(config: Config, num_envs: int, device: str, spec: Spec | None = No
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
     found = config_of(spec, num_envs, options, own)
-    per_replica = frozenset(name for name, value in found.params.items() if spec.settings[name].is_own(value))
-    backend = open_backend(device)
-    check_memory(layout_of(dataclasses.replace(found, num_envs=1), backend.traits, per_replica), backend)
+    check_replica(found, open_backend(device))  # before roles_of names each agent
     apart = any(splits_of(role.seen for role in roles_of(found.spec, found.params)))
     return dataclasses.replace(found, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
