@@ -27,10 +27,10 @@ TOTAL = int(os.environ.get("GENERATED_CALLS", "2000"))
 
 FIRST = int(os.environ.get("GENERATED_SEED", "1"))
 
-PARTS = 8
+PARTS = 16
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_wrong_calls_leave_no_trace(part: int) -> None:
     """An environment that is given wrong calls as well goes on, bit for bit, as its twin that never was."""
@@ -156,7 +156,7 @@ def test_moments_go_on_anywhere(part: int, tmp_path: Path) -> None:
     spec = gains(tmp_path)
     with forgotten():
         register(spec)  # copies find it by its id
-        for seed in range(FIRST + part, FIRST + PARTS * max(1, TOTAL // 2000), PARTS):
+        for seed in range(FIRST + part, FIRST + PARTS * max(1, TOTAL // 4000), PARTS):
             moments = Moments(seed, spec)
             try:
                 for _ in range(EACH // 2):

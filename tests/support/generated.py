@@ -97,7 +97,7 @@ class Calls:
         mode = str(rng.choice(["NextStep", "SameStep", "Disabled"]))
         self.place = PLACES[rng.integers(len(PLACES))]
         self.count = int(rng.choice([1, 2, 5, 70]))
-        arguments = {**variant.arguments, "autoreset_mode": mode}
+        arguments = {**variant.arguments, "autoreset_mode": mode, "first_replica": int(rng.choice([0, 7]))}
         copies = bool(rng.integers(2)) or (self.place.output == "numpy" and self.place.device != "cpu")
         self.env: Any = gpu_envs.make(
             variant.env_id,
@@ -130,6 +130,7 @@ class Calls:
             self._refused(name, wrong)
         else:
             right = [self._step] * 8 + [self._reset, self._observe, self._set, self._write, self._snapshot, self._copy]
+            right += [self._some, self._fork]
             right += [self._rollout] * (not self.team and self.env.autoreset_mode is not AutoresetMode.DISABLED)
             right[rng.integers(len(right))]()
 
@@ -234,6 +235,22 @@ class Calls:
             self.log.append("get_state")
             self.kept.append((self.env.get_state(), self.twin.get_state()))
             assert_same_bits(on_host(self.kept[-1][0]), on_host(self.kept[-1][1]), "get_state")
+
+    def _some(self) -> None:
+        """Puts moments of some replicas into others, with the same random numbers or with fresh ones."""
+        written, randomness = self.rng.permutation(self.count)[: self.rng.integers(1, self.count + 1)], "kept"
+        rows = self.rng.integers(0, self.count, len(written) if self.rng.random() < 0.5 else 1)
+        if self.rng.random() < 0.5:
+            randomness = "fresh"
+        where = None if len(written) == self.count and self.rng.random() < 0.5 else written
+        name = f"{rows} to {where}, {randomness}"
+        self._both(name, lambda env: env.set_state(env.get_state(rows), where, randomness))
+
+    def _fork(self) -> None:
+        """Goes on in a fork; one of several replicas each is only looked at."""
+        self._both("fork(2)", lambda env: env.fork(2, randomness="fresh").get_state())
+        self.log.append("fork(1)")
+        self.env, self.twin = self.env.fork(1), self.twin.fork(1)
 
     def _copy(self) -> None:
         self.log.append("copy")
