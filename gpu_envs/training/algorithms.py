@@ -36,8 +36,8 @@ def lacking(algorithms: Iterable[str], given: Mapping[str, Any], defaults: Mappi
 
 def foreign(algorithms: Iterable[str], given: Iterable[str]) -> list[str]:
     """Those of some settings that none of some algorithms has."""
-    chosen = {*algorithms}
-    return [name for name in given if name in OWN_SETTINGS and not chosen & {*OWN_SETTINGS[name]}]
+    chosen = [*algorithms]
+    return [name for name in given if not any(each in OWN_SETTINGS.get(name, chosen) for each in chosen)]
 
 
 def refuse(algorithm: str, names: Iterable[str]) -> None:
@@ -71,6 +71,8 @@ def check_actions(algorithm: str, kind: str, policy: str) -> None:
 def owned(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was kept of a run's settings, without those that its algorithms do not have: once they were ignored."""
     whole, policies = given.get("algorithm", ALGORITHMS[0]), given.get("policy_settings", {})
+    if not isinstance(policies, Mapping) or not all(isinstance(own, Mapping) for own in policies.values()):
+        return dict(given)  # which Config refuses
     algorithms = {policy: own.get("algorithm", whole) for policy, own in policies.items()}
     settings = {
         policy: {name: own[name] for name in own if name not in foreign([algorithms[policy]], own)}

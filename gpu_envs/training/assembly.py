@@ -57,6 +57,22 @@ def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> Non
             )
 
 
+def check_modules(modules: Any, known: Iterable[str]) -> None:
+    """Refuses what are no modules by the names of policies that learn."""
+    if not isinstance(modules, Mapping):
+        raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policies' names and torch.nn.Modules")
+    check_names("modules", modules, known)
+    for name, module in modules.items():
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"modules gives the policy {name!r} {module!r}; give a torch.nn.Module, made")
+        lazy = [key for key, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)]
+        if lazy:
+            raise ValueError(
+                f"the policy {name!r} has the parameter {lazy[0]}, whose shape is not known yet: call the module once "
+                "with observations first, or use a layer that is not lazy"
+            )
+
+
 def make_learner(
     policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None, group: Group
 ) -> Learner:
@@ -223,10 +239,10 @@ def restored(
         ) from None
     if module is not None:
         check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
-    scale = None
-    if state["observations"] is not None:
-        scale = ObservationScale(policy_rows.features, device)
-        check_structure(scale.state(), state["observations"], f"the policy {source}: its scale of observations")
+    scale = ObservationScale(policy_rows.features, device) if config.normalise_observations else None
+    example = None if scale is None else scale.state()
+    check_structure(example, state.get("observations"), f"the policy {source}: its scale of observations")
+    if scale is not None:
         scale.load(state["observations"])
     if config.algorithm in OFF_POLICY:
         return _actor(own, policy_rows, scale, config, device)

@@ -19,6 +19,15 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 """Settings that are one of some words."""
 
 MOST = 2**31 - 1
+_MOST_LAYERS = 100
+
+_OF_THE_RUN = ("num_envs", "device", "threads")
+_CHOSEN = (
+    *("shared_observations", "active_heads", "output", "autoreset_mode", "first_replica"),
+    *_OF_THE_RUN,
+)
+"""Options of an environment that are the trainer's to choose; some of them are settings of the run."""
+
 _LONGEST = 10**15
 """Steps and updates are counted in doubles, too, which are exact so far."""
 
@@ -86,6 +95,31 @@ def checked(name: str, value: Any, others: str = "") -> Schedule | str | int | f
             raise ValueError(f"{name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}")
         return str(value)
     return _whole(name, value, others) if name in WHOLE else _real(name, value)
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    """Refuses options of an environment that are the trainer's to choose."""
+    for name in params:
+        if name in _CHOSEN:
+            instead = f"give the run's setting {name}" if name in _OF_THE_RUN else "leave it out"
+            raise ValueError(f"params names {name}, which the trainer chooses by itself; {instead}")
+    if params.get("precision", "float32") != "float32":
+        raise ValueError(f"params names precision={params['precision']!r}; training is in float32: leave it out")
+    if params.get("statistics", True) is False:
+        raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
+
+
+def checked_widths(value: Any) -> tuple[int, ...]:
+    """Returns the widths of hidden layers, or says what is wrong."""
+    try:
+        widths = tuple(whole_number(width) or 0 for width in value)
+    except TypeError:
+        widths = ()
+    if len(widths) > _MOST_LAYERS:
+        raise ValueError(f"hidden has {len(widths):,} layers; give {_MOST_LAYERS} or fewer")
+    if not widths or not 1 <= min(widths) <= max(widths) <= MOST:
+        raise ValueError(f"hidden is {value!r}; give the width of each hidden layer, such as (64, 64)")
+    return widths
 
 
 def _schedule(name: str, value: Any) -> Schedule:

@@ -11,7 +11,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import OFF_POLICY, lacking, refuse
-from gpu_envs.training.bounds import MAPPINGS, MOST, RANGES, SCHEDULES, WHOLE, WORDS, checked
+from gpu_envs.training.bounds import MAPPINGS, RANGES, SCHEDULES, WHOLE, WORDS, check_params, checked, checked_widths
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged, real_number, whole_number
 
@@ -175,14 +175,21 @@ class Config:
         """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
         if not isinstance(self.env, str):
             raise ValueError(f"env is {self.env!r}; give an environment's id, or the place of its spec")
+        if not isinstance(self.device, str):
+            raise ValueError(f"device is {self.device!r}; give auto, cpu, cuda or cuda:N")
         for name, example in MAPPINGS.items():
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
             self._keep(name, {key: stored(each) for key, each in value.items()})
+        check_params(self.params)
         for role, policy in self.policies.items():
-            if not isinstance(policy, str):
-                raise ValueError(f"policies names {policy!r} for {role!r}; give a policy's name")
+            if not isinstance(policy, str) or not policy.isprintable():
+                raise ValueError(
+                    f"policies names {policy!r} for {role!r}; give a policy's name, printable"
+                )
+        if not isinstance(self.target_role, str | None):
+            raise ValueError(f"target_role is {self.target_role!r}; give a role's name, or None")
         try:
             self._keep("run_dir", None if self.run_dir is None else os.fsdecode(self.run_dir))
         except TypeError:
@@ -198,14 +205,8 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name in optional and value is None):
                 raise ValueError(f"{name} is {value!r}; give True or False{', or None' if name in optional else ''}")
-        try:
-            widths = tuple(whole_number(width) or 0 for width in self.hidden)
-        except TypeError:
-            widths = ()
-        if not widths or not 1 <= min(widths) <= max(widths) <= MOST:
-            raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
-        self._keep("hidden", widths)
-        since = tuple(whole_number(number) for number in self.since)
+        self._keep("hidden", checked_widths(self.hidden))
+        since = tuple(map(whole_number, self.since)) if isinstance(self.since, list | tuple) else ()
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
         self._keep("since", since)

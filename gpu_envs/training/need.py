@@ -13,7 +13,7 @@ from torch import nn
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.training.algorithms import OFF_POLICY, check_actions
-from gpu_envs.training.assembly import check_names, kernels_of
+from gpu_envs.training.assembly import check_modules, check_names, kernels_of
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.operations.heads import log_stds
@@ -103,6 +103,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
     stored += 4 * horizon * len(spec.metrics)
     policies = assign(roles, config.policies)
     check_names("policy_settings", config.policy_settings, policies)
+    check_modules(modules or {}, policies)
     for name, parts in policies.items():
         rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
         shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}

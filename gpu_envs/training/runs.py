@@ -12,7 +12,7 @@ from torch import nn
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.assembly import check_names, make_player, restored
+from gpu_envs.training.assembly import check_modules, make_player, restored
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
@@ -185,8 +185,8 @@ def load_policies(
         roles = role_infos(simulated(replicated(config, 1), 1, place))
         state = load_run(latest)
         parts = assign(roles, config.policies)
+        check_modules(modules or {}, parts)
         own_modules = dict(modules or {})
-        check_names("modules", own_modules, parts)
         networks: dict[str, Networks | None] = {}
         for name, own in parts.items():
             policy_rows = PolicyRows(name, own, 1, place)

@@ -28,8 +28,8 @@ def read(path: str | Path) -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path} with settings")
     try:
-        given = tomllib.loads(Path(path).read_text("utf-8"))
-    except ValueError as error:  # no UTF-8, or no TOML
+        given = tomllib.loads(Path(path).read_text("utf-8-sig"))  # Windows' editors begin a file with a mark
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML, or nested too deeply
         raise ValueError(f"{path} is no TOML file: {error}") from None
     for name in given:
         if name not in SETTINGS:
@@ -41,9 +41,12 @@ def read(path: str | Path) -> dict[str, Any]:
         if not isinstance(given.get(name, {}), Mapping):
             raise ValueError(f"{path}: {name} is {given[name]!r}; give a table, [{name}]")
     found = _read(given)
-    policies = given.get("policy_settings", {})
-    own = {policy: _read(each) for policy, each in policies.items() if isinstance(each, Mapping)}
-    return found | ({"policy_settings": policies | own} if own else {})
+    own = {}
+    for policy, each in given.get("policy_settings", {}).items():
+        if not isinstance(each, Mapping):
+            raise ValueError(f"{path}: policy_settings.{policy} is {each!r}; give a table, [policy_settings.{policy}]")
+        own[policy] = _read(each)
+    return found | ({"policy_settings": own} if own else {})
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:

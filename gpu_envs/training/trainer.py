@@ -14,7 +14,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import ActionError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.assembly import check_names, make_learner, make_player
+from gpu_envs.training.assembly import make_learner, make_player
 from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.learners.learner import SETTINGS_THAT_STAY, Learner
@@ -108,7 +108,6 @@ class Trainer:
         config, device = self.config, self.device
         world = simulated(config, config.replicas, device)
         self._parts = assign(role_infos(world), config.policies)
-        check_names("modules", modules, self._parts)
         whose = (config, device, config.replicas, config.horizon, self.group.rank * config.replicas)
         env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
         self.learners: dict[str, Learner] = {}

@@ -115,6 +115,9 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gamma = 'x'", "gamma is 'x'; give a number"),
         ("[policy_settings.a]\ndevice = 'cpu'", "policy_settings gives 'a' the setting 'device'"),
         ("policy_settings = 3", "my.toml: policy_settings is 3; give a table"),
+        ("policy_settings.a = 3", "my.toml: policy_settings.a is 3; give a table, [policy_settings.a]"),
+        (f"hidden = {'[' * 2000}{']' * 2000}", "my.toml is no TOML file: maximum recursion"),
+        ("\ufeffgamma = 'x'", "gamma is 'x'; give a number"),
     ],
 )
 def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

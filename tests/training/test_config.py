@@ -61,6 +61,12 @@ from gpu_envs.training.schedule import Schedule
         ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
         ("policies", "random", "policies is 'random'; give a mapping by name"),
         ("policies", {"runner": None}, "policies names None for 'runner'"),
+        ("policies", {"runner": "a\nb"}, r"policies names 'a\nb' for 'runner'; give a policy's name, printable"),
+        ("hidden", (8,) * 200_000, "hidden has 200,000 layers; give 100 or fewer"),
+        ("device", None, "device is None; give auto, cpu, cuda or cuda:N"),
+        ("target_role", 3, "target_role is 3; give a role's name, or None"),
+        ("since", 3, "since is 3; give two whole numbers"),
+        ("policy_settings", {"a": {"algorithm": ["sac"]}}, "policy_settings of 'a': algorithm is ['sac']"),
         ("policy_settings", {"a": "b"}, "policy_settings gives 'a' 'b'; give a mapping such as {'gamma': 0.95}"),
         ("policy_settings", {3: {}}, "policy_settings is {3: {}}; give a mapping by name, such as {'runner': {'gamma'"),
         (

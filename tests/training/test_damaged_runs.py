@@ -1,25 +1,29 @@
-"""Runs whose files are damaged: what reads them works, or ends with one clear error.
+"""Runs whose files are damaged or changed: what reads them works, or ends with one clear error.
 
-DAMAGES in the environment says how many cases there are.
+``DAMAGES=10000`` damages so many files, ``MUTATIONS=10000`` changes so many values within files.
 """
 
+import copy
+import json
 import os
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from trainers import small
+from trainers import GRID, off_policy, small
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from gpu_envs.cli import MISTAKE, OK, main
-from gpu_envs.training import train
+from gpu_envs.cli import MISTAKE, OK, main  # noqa: E402
+from gpu_envs.training import train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DAMAGES = int(os.environ.get("DAMAGES", "200"))
+MUTATIONS = int(os.environ.get("MUTATIONS", "240"))
 BATCHES = 10
 
 COMMANDS = {
@@ -94,3 +98,88 @@ def test_a_damaged_file(
             assert name != "eval" or file.suffix == ".json" or out == right[1], case
         else:
             assert (code, out, error.count("gpu-envs: error: ")) == (MISTAKE, "", 1), f"{case}: {out}{error}"
+
+
+ODD = (None, True, -1, 0, 1, 3, 2**62, 2**70, 0.5, -1e300, float("nan"), "", "x", "auto", [], [1], ["a"], {}, {"a": 1})
+"""Values of all sorts that JSON knows."""
+
+CHANGES: tuple[Callable[[Any], Any], ...] = (
+    lambda tensor: tensor.new_zeros(0), lambda tensor: tensor.unsqueeze(0), lambda tensor: tensor.flatten()[:1].clone(),
+    lambda tensor: tensor.double(), lambda tensor: tensor.bool(), lambda tensor: tensor.to(torch.complex64),
+    torch.zeros_like, lambda tensor: torch.full_like(tensor, float("nan") if tensor.is_floating_point() else 1),
+)  # fmt: skip
+"""What becomes of a tensor."""
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container within a value, with every key or index of it."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(part, dict | list):
+            yield from places(part)
+
+
+def mutate(value: Any, numbers: random.Random) -> str:
+    """Changes a part of a nested value to another sort, takes it out or adds one; returns what was changed to what."""
+    container, key = numbers.choice(list(places(value)))
+    before = container[key]
+    if numbers.random() < 0.2:
+        del container[key]
+        return f"{key!r} taken out"
+    if isinstance(before, torch.Tensor) and numbers.random() < 0.6:
+        container[key] = numbers.choice(CHANGES)(before)
+    elif isinstance(before, list | dict) and numbers.random() < 0.4:
+        new = copy.deepcopy(numbers.choice(list(before.values() if isinstance(before, dict) else before) or [0]))
+        container[key] = [*before, new] if isinstance(before, list) else before | {"one more": new}
+    else:
+        container[key] = copy.deepcopy(numbers.choice(ODD))
+    return f"{key!r} from {before!r:.100} to {container[key]!r:.100}"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Runs whose checkpoints hold all that a checkpoint may, but several processes' states."""
+    folder = tmp_path_factory.mktemp("runs")
+    few: dict[str, Any] = {"num_envs": 2, "horizon": 8, "hidden": (4,), "total_steps": 32, "log_interval": 3}
+    few |= {"normalise_observations": True}
+    configs = [
+        small("cpu", normalise_rewards=True, stagger=True, run_dir=str(folder / "one"), **few),
+        small("cpu", algorithm="pqn", run_dir=str(folder / "values"), **few),
+        off_policy("cpu", exploration="ou", batch=8, run_dir=str(folder / "buffer"), **few),
+        small("cpu", GRID, policies={"runner": "all", "tagger_0": "random"}, run_dir=str(folder / "source"), **few),
+    ]
+    frozen = {"runner": f"frozen:{folder / 'source'}:all"}
+    configs.append(small("cpu", GRID, policies=frozen, run_dir=str(folder / "team"), **few))
+    for config in configs:
+        train(config, progress=False)
+    return [Path(config.run_dir or "") for config in configs]
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_a_changed_value(
+    batch: int, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    for number in range(batch, MUTATIONS, BATCHES):
+        numbers = random.Random(number)
+        source, name = numbers.choice(runs), numbers.choice(("eval", "resume", "resume"))
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(source, run)
+        if numbers.random() < 0.3:
+            file = run / "config.json"
+            content = json.loads(file.read_text())
+            what = mutate(content, numbers)
+            file.write_text(json.dumps(content))
+        else:
+            (file,) = (run / "checkpoints").glob("*.pt")
+            content = torch.load(file, weights_only=True)
+            what = mutate(content["payload"], numbers)
+            torch.save(content, file)
+        case = f"case {number}: {name} of {source.name}, {file.name}: {what}"
+        try:
+            code, out, error = outcome(name, run, capsys)
+        except BaseException as raised:
+            raise AssertionError(case) from raised
+        assert code == OK or (code, out, error.count("gpu-envs: error: ")) == (MISTAKE, "", 1), f"{case}: {out}{error}"

@@ -6,6 +6,7 @@ And the policies of a run in a loop of the user's.
 import contextlib
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,26 @@ def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path
         learnt = saved(run)["learners"]
         found.append((learnt, actions.clone(), evaluate(run, episodes=4, device=device)["agent"].mean))
     assert_same_bits(found[0], found[1])
+
+
+@contextlib.contextmanager
+def doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_callers_gradients_and_dtype_change_nothing(device: str) -> None:
+    found = []
+    for context in (contextlib.nullcontext, torch.no_grad, torch.inference_mode, doubles):
+        with context():
+            trainer = Trainer(small(device))
+            trainer.iterate(1)
+            found.append((trainer.state()["learners"], trainer.evaluate(4)["agent"].mean))
+    for other in found[1:]:
+        assert_same_bits(found[0], other)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gpu_envs.training import train  # noqa: E402 - they import torch
 from gpu_envs.training.record import events, progress  # noqa: E402
 from gpu_envs.training.record.log import RunLog  # noqa: E402
 from gpu_envs.training.record.progress import Progress  # noqa: E402
+from gpu_envs.training.record.summary import read_log  # noqa: E402
 
 
 def write(log: RunLog, iterations: range, after: int | None = None) -> None:
@@ -98,6 +100,17 @@ def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
     with pytest.raises(ValueError, match=f"log.csv is damaged, or no log of a run, at {message}"):
         RunLog(log.path).resume(4)
     assert log.path.read_bytes() == text
+
+
+def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+    """Reading from it would never end."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no pipes have names here")
+    os.mkfifo(tmp_path / "log.csv")
+    with pytest.raises(ValueError, match=r"log.csv is no regular file: move it away"):
+        RunLog(tmp_path / "log.csv")
+    with pytest.raises(FileNotFoundError, match=r"there is no log .*log.csv"):
+        read_log(tmp_path / "log.csv")
 
 
 def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:

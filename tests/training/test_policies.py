@@ -209,6 +209,18 @@ def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
     assert_same_bits(*learnt)
 
 
+class ForwardAlone(Policy):
+    """Cannot be asked for actor and critic apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(4, 3)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.both(observations)
+        return outputs[:, :2], outputs[:, 2]
+
+
 def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     return tuple(part.detach() for part in outputs)
 
@@ -221,6 +233,9 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
         (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
         (lambda: Wrapped(Apart(4, 2), detached), "depend on none of the parameters"),
+        (ForwardAlone, "is a training.Policy without distribution"),
+        (lambda: nn.LazyLinear(2), "has the parameter weight, whose shape is not known yet: call the module once"),
+        (lambda: Apart, "<class '.*Apart'>; give a torch.nn.Module"),
         *(
             (lambda of=outputs: Wrapped(nn.Linear(4, 4), of), r"maps observations \[2, 4\] to .*" + message)
             for outputs, message in (
@@ -237,8 +252,14 @@ def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device
     made = module()
     if isinstance(made, Apart):
         del made.never_used
-    with pytest.raises(ValueError, match="the policy 'agent' .*" + message):
+    with pytest.raises((ValueError, TypeError), match="the policy 'agent' .*" + message):
         Trainer(small(device, **FOR_MODULES), modules={"agent": made})
+
+
+def test_modules_without_names_are_refused(device: str) -> None:
+    modules: Any = [Apart(4, 2)]
+    with pytest.raises(TypeError, match=r"modules is a list; give a dict of policies' names and torch.nn.Modules"):
+        Trainer(small(device, **FOR_MODULES), modules=modules)
 
 
 def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:

@@ -420,6 +420,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     for text, message in (
         ("{", "damaged"),
         ("[]", "lacks 'config'"),
+        ("[" * 100_000, "is damaged: maximum recursion"),
         ('{"config": {}}', "give env"),
         ('{"config": {"env": "x"}, "format": 2}', "format 2.*reads format 1"),
         ('{"config": {"env": "x", "sed": 1}}', "'seed'"),

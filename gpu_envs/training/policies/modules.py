@@ -10,7 +10,7 @@ from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, critics_of, learning_parameters, outputs_of
 from gpu_envs.training.policies.parts import Split
-from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
+from gpu_envs.training.policies.policy import ActionValues, Perceptron, Policy, SharedPerceptron
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
 
@@ -59,6 +59,12 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
     if config.algorithm in OFF_POLICY:
         _check_actor_critic(module, features, head, name, device, config)
         return
+    for method in ("distribution", "value"):
+        if isinstance(module, Policy) and getattr(type(module), method) is getattr(Policy, method):
+            raise ValueError(
+                f"the policy {name!r} is a training.Policy without {method}(): define distribution() and value(), or "
+                "inherit from torch.nn.Module and define forward()"
+            )
     _check_learns(module, features, name)
     outputs = _probed(module, features, name, device)
     of_choices = config.algorithm == "pqn"

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 
 from gpu_envs.backend.ahead import available_threads
+from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.process.watch import REQUESTS
 
@@ -23,6 +24,8 @@ _COMPUTING = threading.RLock()
 def alone() -> Iterator[None]:
     """Refuses to compute beside another thread: what is set here, and what is being captured, are the process's.
 
+    Within, tensors are float32 and have gradients, whatever the caller has chosen of that.
+
     Raises:
         RuntimeError: Another thread is within.
     """
@@ -31,9 +34,13 @@ def alone() -> Iterator[None]:
             "another thread of this process makes, trains or evaluates policies at this moment, and torch's random "
             "numbers, threads and graphs are the process's: wait for it, or use a process for each"
         )
+    dtype = torch.get_default_dtype()
     try:
-        yield
+        torch.set_default_dtype(torch.float32)
+        with torch.inference_mode(False):  # which also undoes no_grad
+            yield
     finally:
+        torch.set_default_dtype(dtype)
         _COMPUTING.release()
 
 
@@ -104,7 +111,13 @@ class RandomState:
 
     def load(self, state: dict[str, Any]) -> None:
         """Goes on from what ``state`` gave; of another kind of device, only what there is of this."""
-        self._own = self._own | {name: state[name].cpu() for name in self._own if name in state}
+        own = self._own | {name: state[name].cpu() for name in self._own if name in state}
+        for name, kept in own.items():
+            try:
+                torch.Generator(self._device if name == "cuda" else name).set_state(kept)
+            except (RuntimeError, TypeError) as error:
+                raise CheckpointError(f"the checkpoint's random numbers are damaged: {error}") from None
+        self._own = own
         if self._outside is not None:
             self._set(self._own)
 

@@ -27,6 +27,8 @@ class RunLog:
         self._columns: list[str] = []
         self._purge_step: int | None = None
         self._events: EventWriter | None = None
+        if self.path.exists() and not self.path.is_file():  # to read from a pipe never ends
+            raise ValueError(f"{display(path)} is no regular file: move it away, and a new log begins")
         if self.path.exists() and self.path.stat().st_size > 0:
             self._columns = next(iter(_rows(self.path)), ("", []))[1]
 

@@ -129,7 +129,7 @@ class RunDirectory:
         path = self.path / _CONFIG
         try:
             found = json.loads(path.read_text())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
             raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")

@@ -91,13 +91,13 @@ def _described(value: Any) -> str:
         return "a dict" if str in value else f"a dict of {', '.join(map(str, value)) or 'nothing'}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    return value.__name__ if isinstance(value, type) else "missing" if value is None else reprlib.repr(value)
+    return value.__name__ if isinstance(value, type) else "missing or None" if value is None else reprlib.repr(value)
 
 
 _TENSORS = {str: torch.Tensor}
 _WEIGHTS = {"module": _TENSORS, "observations": Maybe(_TENSORS), "epsilon": Maybe(torch.Tensor)}
 _OWN = Maybe({"replay": None, "exploration": _TENSORS})
-_RANK = {"environment": dict, "random": _TENSORS, "running": _TENSORS, "memories": Maybe({str: _OWN})}
+_RANK = {"environment": dict, "random": {"cpu": torch.Tensor}, "running": _TENSORS, "memories": Maybe({str: _OWN})}
 
 RUN: Final[Mapping[str, Any]] = {
     "describes": {"gpus": Maybe(range(1, 2**16 + 1))},
@@ -111,7 +111,7 @@ RUN: Final[Mapping[str, Any]] = {
     "metrics": Maybe({str: [(float, float)]}),
     "recent": [(int, {str: {str: float}}, float, float)],
     "environment": dict,
-    "random": _TENSORS,
+    "random": {"cpu": torch.Tensor},
     "threads": range(1, 2**16),
     "buffers": Maybe({str: {str: int}}),
     "ranks": Maybe([_RANK]),

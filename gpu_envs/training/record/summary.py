@@ -59,6 +59,8 @@ def table(rows: Sequence[Row], *, heading: bool = False) -> str:
 
 def read_log(path: str | Path) -> dict[str, list[float]]:
     """The columns of a run's log.csv by name; NaN where a row has no value."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no log {path}")
     with Path(path).open(newline="", encoding="utf-8") as file:
         names, *rows = csv.reader(file)
     whole = [row for row in rows if len(row) == len(names)]  # the last may be being written

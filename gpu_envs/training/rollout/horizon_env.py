@@ -228,18 +228,9 @@ def make_env(spec: str | Spec, config: Config, num_envs: int, device: str, autor
     return gpu_envs.make(spec, num_envs, **kinds, **options, **config.params)
 
 
-_CHOSEN = ("shared_observations", "active_heads")
-"""Options of the environment that are the trainer's to choose."""
-
-
 def simulated(config: Config, num_envs: int, device: str, spec: Spec | None = None) -> SimulationConfig:
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
     spec = spec or gpu_envs.spec(config.env)
-    for name in _CHOSEN:
-        if name in config.params:
-            raise ValueError(f"params names {name}, which the trainer chooses by itself; leave it out")
-    if config.params.get("statistics", True) is False:
-        raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
     known = {field.name for field in dataclasses.fields(Options)}
     given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
