@@ -237,6 +237,7 @@ def restored(
             f"the policy {source} does not fit the agents it is to act for ({policy_rows.features} features, actions "
             f"{policy_rows.head}), or is a module of your own, which only Python can make again: {error}"
         ) from None
+    check_structure(own.state_dict(), state["module"], f"the policy {source}: its weights")
     if module is not None:
         check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
     scale = ObservationScale(policy_rows.features, device) if config.normalise_observations else None
@@ -255,7 +256,7 @@ def restored(
 
 def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> str:
     """What other spaces make of a default policy's first and last layers; empty where it is not they that differ."""
-    if saved.keys() != now.keys():
+    if saved.keys() != now.keys() or any(saved[name].ndim != tensor.ndim for name, tensor in now.items()):
         return ""
     layers = [name for name, tensor in now.items() if tensor.ndim == 2 and name.startswith(("actor", "trunk", "heads"))]
     if not layers:

@@ -100,7 +100,9 @@ def test_a_damaged_file(
             assert (code, out, error.count("gpu-envs: error: ")) == (MISTAKE, "", 1), f"{case}: {out}{error}"
 
 
-ODD = (None, True, -1, 0, 1, 3, 2**62, 2**70, 0.5, -1e300, float("nan"), "", "x", "auto", [], [1], ["a"], {}, {"a": 1})
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 3, 2**62, 2**70, 0.5, -1e300, float("nan"), "", "x", "auto", [], [1], ["a"], {}, {"a": 1},
+)  # fmt: skip
 """Values of all sorts that JSON knows."""
 
 CHANGES: tuple[Callable[[Any], Any], ...] = (

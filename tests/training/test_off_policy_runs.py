@@ -1,5 +1,6 @@
 """Runs that learn from a buffer: how they explore, warm up, go on and are refused."""
 
+import gc
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -206,13 +207,14 @@ def rise(act: Callable[[], object]) -> int:
 
 
 def test_a_large_buffer_is_saved_and_read_without_copies(tmp_path: Path, device: str) -> None:
-    config = off_policy(device, num_envs=64, slots=40_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
+    config = off_policy(device, num_envs=64, slots=80_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
     trainer: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
     trainer.iterate(2)
     ring = trainer.learners["agent"].replay.ring
     size = ring.numel() * ring.element_size()
     assert rise(trainer.save) < size / 2
     del trainer, ring
+    gc.collect()
     assert rise(lambda: resume(tmp_path / "run", total_steps=64 * 16 * 3, progress=False)) < 1.5 * size
 
 

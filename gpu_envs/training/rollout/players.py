@@ -148,7 +148,7 @@ class Player:
 
 def kept_policy(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The frozen policy in a player's state."""
-    kept: Mapping[str, Any] | None = state["frozen"]
+    kept: Mapping[str, Any] | None = state.get("frozen")
     if kept is None:
         raise CheckpointError(f"the checkpoint holds no weights for {name!r}; its player was no frozen policy")
     return kept
