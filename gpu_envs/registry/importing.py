@@ -1,111 +1,54 @@
-"""Imports files and modules of others, and tells what is wrong with them by their authors' own lines."""
+"""Imports files and modules of users, and tells what is wrong with them by their authors' own lines."""
 
 import contextlib
 import contextvars
-import hashlib
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import itertools
 import linecache
 import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import final
 
 from gpu_envs.errors import SourceError, did_you_mean, display
+from gpu_envs.registry import loading
 
-_FILES: dict[str, tuple[bytes, types.ModuleType, int]] = {}
-"""By path: the text that was imported, the module, and which import it was."""
-_SIBLINGS: dict[str, Path] = {}
-"""Modules that were found beside a file, and the folder."""
-_TEXTS: dict[Path, dict[Path, bytes]] = {}
-"""By folder: its files that were imported as siblings, and their texts then."""
-_TURNS = itertools.count(1)
-_NOW: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("now", default=("", 0))
-_UNDO: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.ContextVar("undo", default=None)
-"""What to call if the import that goes on now fails."""
 _INSTALLED_ALONE: contextvars.ContextVar[bool] = contextvars.ContextVar("installed_alone", default=False)
 """Whether modules of the working folder are left out."""
+_LIBRARIES = {"site-packages", "dist-packages"}
+"""Folders of distributions, which may lie in the folder of a user's file, as in ``.venv``."""
 
 
-def importing() -> tuple[str, int]:
-    """The file that is being imported now, and which import that is; an empty path and 0 where none is."""
-    return _NOW.get()
+def import_file(path: Path) -> types.ModuleType:
+    """The module of a file, which is imported once in a process.
 
-
-def on_failure(undo: Callable[[], object]) -> None:
-    """Has something called if the import that goes on now fails; where none goes on, nothing."""
-    kept = _UNDO.get()
-    if kept is not None:
-        kept.append(undo)
-
-
-@contextlib.contextmanager
-def _undone_on_failure() -> Iterator[None]:
-    """Calls what ``on_failure`` was given within it, the last first, if it fails."""
-    kept: list[Callable[[], object]] = []
-    token = _UNDO.set(kept)
-    try:
-        yield
-    except BaseException:
-        for undo in reversed(kept):
-            undo()
-        raise
-    finally:
-        _UNDO.reset(token)
-
-
-def import_file(path: Path) -> tuple[types.ModuleType, int]:
-    """The module of a file, and which import that is.
-
-    The file is imported again when its text has changed, or that of a file beside it that was imported along. Of an
-    import that fails nothing stays.
+    A warning names files that were imported and have been edited since. A failed import leaves nothing behind.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
         SourceError: It cannot be imported.
     """
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        beside = [display(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        shown = display(path)
-        raise FileNotFoundError(f"there is no file {shown!r}{did_you_mean(shown, beside)}") from None
-    _forget_changed(path.parent)
-    known = _FILES.get(str(path))
-    if known is not None and known[0] == text:
-        return known[1], known[2]
-    turn, name = next(_TURNS), _module_name(path)
-    made = importlib.util.spec_from_file_location(name, path)
-    assert made is not None
-    module = importlib.util.module_from_spec(made)
-    before = sys.modules.get(name)
-    sys.modules[name] = module
-    token = _NOW.set((str(path), turn))
-    try:
-        with _undone_on_failure(), _beside(path.parent), explained(path.parent, display(path)):
-            exec(compile(text, str(path), "exec"), vars(module))  # by the loader an old .pyc could be taken for it
-    except BaseException:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
-        raise
-    finally:
-        _NOW.reset(token)
-    _FILES[str(path)] = text, module, turn
-    return module, turn
+    folder, shown = path.parent, display(path)
+    if not path.is_file():
+        beside = [display(file) for file in folder.glob("*.py")] if folder.is_dir() else []
+        raise FileNotFoundError(f"there is no file {shown!r}{did_you_mean(shown, beside)}")
+    _warn_of_edits(folder)
+    with loading.undone_on_failure(str(path)), explained(folder, shown):
+        return loading.load(path)
 
 
-def _module_name(path: Path) -> str:
-    """One that no other file or package has."""
-    stem = re.sub(r"\W", "_", path.stem)
-    return f"gpu_envs_file_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+def _warn_of_edits(folder: Path) -> None:
+    """Warns once of each file in a folder that has been edited since it was imported."""
+    for file, text in [*loading.TEXTS.items()]:
+        if file.is_relative_to(folder) and file.is_file() and file.read_bytes() != text:
+            loading.TEXTS.pop(file, None)
+            warnings.warn(
+                f"{display(file)} has changed since it was imported; the edit is not used: restart this process (in a "
+                "notebook, the kernel) to use it",
+                stacklevel=2,
+            )
 
 
 def import_module(name: str) -> types.ModuleType:
@@ -116,7 +59,7 @@ def import_module(name: str) -> types.ModuleType:
     """
     with contextlib.nullcontext() if _INSTALLED_ALONE.get() else _importable(Path.cwd()):
         try:
-            with _undone_on_failure(), explained(None, f"the module {name!r}"):
+            with explained(None, f"the module {name!r}"):
                 return importlib.import_module(name)
         except SourceError as error:
             cause = error.__cause__
@@ -155,97 +98,6 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[None]:
-    """Within it, modules beside a file can be imported; those beside files elsewhere, of the same names, give way."""
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.append(_FINDER)
-    for name in [name for name, other in _SIBLINGS.items() if other != folder and _is_there(folder, name)]:
-        _forget(name)
-    importlib.invalidate_caches()  # a file that was made just now is there too
-    before, writes_none = set(sys.modules), sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # a text of the same length, saved in the same second, would be taken for it
-    try:
-        with _importable(folder):
-            yield
-    except BaseException:
-        for name in _found_beside(folder, before):
-            _forget(name)
-        raise
-    finally:
-        sys.dont_write_bytecode = writes_none
-        for name in _found_beside(folder, before):
-            _note(folder, name, Path(str(sys.modules[name].__file__)))
-
-
-def _found_beside(folder: Path, before: set[str]) -> list[str]:
-    """The modules of a folder that were not there before."""
-    if folder.name in ("site-packages", "dist-packages"):
-        return []  # what is installed is Python's own
-    places = {name: getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - before}
-    return [name for name, at in places.items() if at and Path(at).is_relative_to(folder) and _is_there(folder, name)]
-
-
-def _note(folder: Path, name: str, file: Path) -> None:
-    _SIBLINGS[name] = folder
-    with contextlib.suppress(OSError):
-        _TEXTS.setdefault(folder, {})[file] = file.read_bytes()
-
-
-def _forget(name: str) -> None:
-    _SIBLINGS.pop(name, None)
-    sys.modules.pop(name, None)
-
-
-def _forget_changed(folder: Path) -> None:
-    """Lets all of a folder be imported anew, where a file changed that was imported along with another."""
-    for file, text in _TEXTS.get(folder, {}).items():
-        try:
-            if file.read_bytes() == text:
-                continue
-        except OSError:
-            pass
-        break
-    else:
-        return
-    del _TEXTS[folder]
-    for name in [name for name, other in _SIBLINGS.items() if other == folder]:
-        _forget(name)
-    for path in [path for path in _FILES if Path(path).parent == folder]:
-        del _FILES[path]
-
-
-@final
-class _Later(importlib.abc.MetaPathFinder):
-    """Finds modules beside a file that was imported by its path, when its functions import them while they run."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Asked last; looks beside the innermost of such files that is running."""
-        del target
-        folders = {Path(file).parent for file in _FILES}
-        frame = sys._getframe(1) if path is None and folders else None
-        while frame is not None:
-            folder = Path(frame.f_code.co_filename).parent
-            if folder in folders:
-                found = importlib.machinery.PathFinder.find_spec(fullname, [str(folder)])
-                if found is not None and found.origin is not None:
-                    _note(folder, fullname, Path(found.origin))
-                return found
-            frame = frame.f_back
-        return None
-
-
-_FINDER = _Later()
-
-
-def _is_there(folder: Path, name: str) -> bool:
-    """Whether a folder has the file or the package of a module's first name."""
-    first = folder / name.partition(".")[0]
-    return first.with_suffix(".py").is_file() or first.is_dir()
-
-
-@contextlib.contextmanager
 def explained(folder: Path | None, what: str) -> Iterator[None]:
     """Turns what the import of a user's file raises into a SourceError with the user's own line.
 
@@ -266,7 +118,7 @@ def explained(folder: Path | None, what: str) -> Iterator[None]:
             place, line, text = error.filename, error.lineno or 0, error.msg
         else:
             place, line = _own_line(error, folder)
-            text = str(error)
+            text = re.sub(r"gpu_envs_file_(\w+)_[0-9a-f]{12}", r"\1", str(error))
         if not place:
             raise SourceError(f"{what} cannot be imported: {kind}: {text}{hint}") from error
         linecache.checkcache(place)
@@ -277,11 +129,13 @@ def explained(folder: Path | None, what: str) -> Iterator[None]:
 
 def _own_line(error: BaseException, folder: Path | None) -> tuple[str, int]:
     """The last line of the user's own that led to an error; an empty path where there is none."""
-    ours = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename)
-        if folder is not None and path.is_relative_to(folder) and not path.is_relative_to(ours):
+        if path.is_relative_to(package) or not path.is_file():
+            continue
+        if folder is None and "importlib" not in path.parts:
             return str(path), line
-        if folder is None and path.is_file() and not path.is_relative_to(ours) and "importlib" not in path.parts:
+        if folder is not None and path.is_relative_to(folder) and not {*path.relative_to(folder).parts} & _LIBRARIES:
             return str(path), line
     return "", 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import gymnasium
 
 from gpu_envs.errors import SourceError, UnknownEnvironmentError, UntrustedError, did_you_mean
-from gpu_envs.registry import importing, sources
+from gpu_envs.registry import importing, loading, sources
 from gpu_envs.registry.sources import BY_HAND, Origin
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
@@ -66,8 +66,8 @@ def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
         if same and (there.reference or not origin.reference):
             return
         if there.file == origin.file and not origin.reference:
-            origin = dataclasses.replace(there, turn=max(there.turn, origin.turn))  # which still finds it
-    importing.on_failure(functools.partial(_put_back, spec.id, known, ORIGINS.get(spec.id)))
+            origin = there  # which still finds it
+    loading.on_failure(functools.partial(_put_back, spec.id, known, ORIGINS.get(spec.id)))
     _set(spec, origin)
 
 
@@ -139,8 +139,9 @@ def spec(id: str | Spec) -> Spec:
         return SPECS[name]
     reference = sources.parse(id)
     if reference is not None:
-        found, origin = sources.load(reference)
-        add(found, origin)
+        with loading.undone_on_failure():
+            found, origin = sources.load(reference)
+            add(found, origin)
         return SPECS[found.id]
     _load_distributions()
     if name in CLASHES:
@@ -188,9 +189,10 @@ def specs(names: Iterable[str]) -> list[Spec]:
     for name in names:
         reference = sources.parse(name)
         if reference is not None and not reference.name:
-            for each, origin in sources.load_all(reference):
-                add(each, origin)
-                found[each.id] = SPECS[each.id]
+            with loading.undone_on_failure():
+                for each, origin in sources.load_all(reference):
+                    add(each, origin)
+                    found[each.id] = SPECS[each.id]
         else:
             each = spec(name)
             found[each.id] = each

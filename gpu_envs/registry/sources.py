@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import SourceError, did_you_mean, display
-from gpu_envs.registry.importing import explained, import_file, import_module, importing
+from gpu_envs.registry.importing import explained, import_file, import_module
+from gpu_envs.registry.loading import importing
 from gpu_envs.specs.base import Spec
 
 if TYPE_CHECKING:
@@ -48,18 +49,17 @@ class Origin:
     """For people."""
     reference: str = ""
     """What finds the spec in any process: an id or a reference. Empty where nothing does."""
-    turn: int = 0
-    """Which import of its file it was; 0: one that Python's own import statement made."""
     file: str = ""
     """The file that makes the spec."""
 
     def replaces(self, other: "Origin") -> bool:
-        """Whether a spec from here is another's from there, edited and imported anew."""
+        """Whether a spec from here is another's from there, made again as its file is a script or a module too."""
         if not self.file or self.file != other.file:
             return False
-        by_hand = (not self.reference, not other.reference)
+        if not self.reference and not other.reference:  # both are registered by the file itself: by its two imports?
+            return (self.shown == self.file) != (other.shown == self.file)
         same_name = self.reference.rpartition(":")[2] == other.reference.rpartition(":")[2]
-        return self.turn > other.turn or (by_hand != (True, True) and (any(by_hand) or same_name))
+        return same_name or not self.reference or not other.reference
 
 
 BY_HAND = Origin("registered by hand")
@@ -67,8 +67,7 @@ BY_HAND = Origin("registered by hand")
 
 def origin_now() -> Origin:
     """The origin of a spec that is registered now: the file that is being imported, or by hand."""
-    path, turn = importing()
-    return Origin(path, "", turn) if path else BY_HAND
+    return Origin(importing()) if importing() else BY_HAND
 
 
 def parse(text: str) -> Reference | None:
@@ -92,7 +91,7 @@ def load(reference: Reference) -> tuple[Spec, Origin]:
         FileNotFoundError: There is no such file.
         SourceError: It cannot be imported, or has no such spec.
     """
-    module, turn = _imported(reference)
+    module = _imported(reference)
     specs = specs_of(module)
     where = display(reference.place) if reference.is_file else f"the module {reference.place!r}"
     listed = f"Its specs are: {', '.join(specs)}" if specs else "It has no spec: assign an EnvSpec or a TeamSpec there"
@@ -110,22 +109,19 @@ def load(reference: Reference) -> tuple[Spec, Origin]:
             f"{where}:{name} is {_described(spec)}, not an EnvSpec or a TeamSpec{did_you_mean(name, specs)} {listed}"
         )
     found = str(Reference(reference.place, name))
-    return spec, Origin(found, found, turn)
+    return spec, Origin(found, found)
 
 
 def load_all(reference: Reference) -> list[tuple[Spec, Origin]]:
     """All specs of a file or a module, whatever name the reference has."""
-    module, _ = _imported(reference)
-    names = list(specs_of(module))
+    names = list(specs_of(_imported(reference)))
     if not names:
         return [load(reference)]  # says that there are none
     return [load(Reference(reference.place, name)) for name in names]
 
 
-def _imported(reference: Reference) -> tuple[types.ModuleType, int]:
-    if reference.is_file:
-        return import_file(Path(reference.place))
-    return import_module(reference.place), 0
+def _imported(reference: Reference) -> types.ModuleType:
+    return import_file(Path(reference.place)) if reference.is_file else import_module(reference.place)
 
 
 def specs_of(module: types.ModuleType) -> dict[str, Spec]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ import gpu_envs
 from gpu_envs import Param, Table
 from gpu_envs.cli import MISTAKE, OK, main
 from gpu_envs.errors import SourceError, UnknownEnvironmentError
-from gpu_envs.registry import importing, sources
 from gpu_envs.registry import known as registry
+from gpu_envs.registry import sources
 
 HEADER = """
 FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(-p.start, p.start); }
@@ -58,15 +59,13 @@ SPACES: dict[str, Any] = {"observation": Box(-2, 2, (1,), np.float32), "action":
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
-    monkeypatch.setattr(importing, "_FILES", {})
-    monkeypatch.setattr(importing, "_SIBLINGS", {})
-    monkeypatch.setattr(importing, "_TEXTS", {})
     monkeypatch.setattr(sources, "installed", list)
     modules = set(sys.modules)
     with forgotten():
         yield
     for name in set(sys.modules) - modules:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
+        module = sys.modules[name]
+        if str(tmp_path) in str(getattr(module, "__file__", None) or getattr(module, "__path__", "")):
             del sys.modules[name]
 
 
@@ -101,23 +100,66 @@ def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyP
     assert "Drift-v0" in gpu_envs.ids()
 
 
-def test_siblings_are_importable_meanwhile_and_each_file_has_its_own(folder: Path, tmp_path: Path) -> None:
-    path = list(sys.path)
-    for number, place in enumerate((folder, tmp_path / "another")):
-        place.mkdir(exist_ok=True)
-        (place / "sizes_of_mine.py").write_text(f"LIMIT = {100 + number}\n")
-        text = SPEC.replace("Drift", f"Drift{number}").replace("max_episode_steps=20", "max_episode_steps=LIMIT")
-        (place / "drift.py").write_text(f"from sizes_of_mine import LIMIT\n{text}")
-        assert gpu_envs.spec(f"{place}/drift.py").max_episode_steps == 100 + number
-    assert sys.path == path
+@pytest.mark.parametrize("late", [False, True], ids=["at its top", "in a function"])
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("sizes.py", "from sizes import LIMIT"),
+        ("sizes/__init__.py", "from sizes import LIMIT"),
+        ("sizes/of_mine.py", "from sizes.of_mine import LIMIT"),
+        ("sizes.py", "from through import LIMIT"),
+        ("sizes/of_mine.py", "from package.through import LIMIT"),
+    ],
+)
+def test_a_file_imports_what_lies_beside_it(
+    module: str, line: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has the same name: modules beside files elsewhere, and what the program has imported."""
+    folders = [tmp_path / name for name in ("program", "one", "another")]
+    for limit, place in enumerate(folders, 100):
+        for file, text in (
+            (module, f"LIMIT = {limit}\n"),
+            ("through.py", "from sizes import LIMIT\n"),
+            ("package/__init__.py", ""),
+            ("package/through.py", "from package import within\nfrom .within import LIMIT\n"),
+            ("package/within.py", "from sizes.of_mine import LIMIT\n"),
+        ):
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_text(text)
+        limited = SPEC.replace("Drift", f"Drift{limit}").replace("steps=20", "steps=length" if late else "steps=LIMIT")
+        (place / "drift.py").write_text(
+            f"def length(params):\n    {line}\n    return LIMIT\n{'' if late else line}\n{limited}"
+        )
+    monkeypatch.syspath_prepend(folders[0])
+    exec(line, {})
+    path, known = list(sys.path), sys.modules["sizes"]
+    specs = [gpu_envs.spec(f"{place}/drift.py") for place in folders]
+    assert [spec.limit(spec.check_params({}, 1)) for spec in specs] == [100, 101, 102]
+    assert (sys.path, sys.modules["sizes"]) == (path, known)
 
 
-def test_an_edited_file_takes_the_place_of_what_it_was(folder: Path) -> None:
+@pytest.mark.parametrize(("edited", "text"), [("drift.py", "=LIMIT"), ("sizes.py", "= 20")])
+def test_an_edit_is_used_by_the_next_process(folder: Path, edited: str, text: str) -> None:
+    """A warning says so, once."""
+    (folder / "sizes.py").write_text("LIMIT = 20\n")
+    (folder / "drift.py").write_text(f"from sizes import LIMIT\n{SPEC.replace('=20', '=LIMIT')}")
+    place = f"{folder}/drift.py:DRIFT"
+    spec = gpu_envs.spec(place)
+    (folder / edited).write_text((folder / edited).read_text().replace(text, "= 30"))
+    with pytest.warns(UserWarning, match=rf"{edited} has changed since it was imported; .* restart this process"):
+        assert gpu_envs.spec(place) is spec
+    assert gpu_envs.spec(place) is spec
+    assert gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 20
+    assert not (folder / "__pycache__").exists()  # which could be taken for an edited text
+    assert run_python(f"import gpu_envs; print(gpu_envs.spec({place!r}).max_episode_steps)") == "30\n"
+
+
+def test_threads_import_a_file_once(folder: Path) -> None:
     file = folder / "drift.py"
-    assert gpu_envs.spec(f"{file}:DRIFT").max_episode_steps == 20
-    file.write_text(SPEC.replace("=20", "=30"))
-    assert gpu_envs.spec(f"{file}:DRIFT").max_episode_steps == 30
-    assert gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 30
+    file.write_text(f"import os, time\nos.mkdir({f'{folder}/once'!r})\ntime.sleep(0.1)\n{SPEC}")
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(gpu_envs.spec, [str(file)] * 2)
+    assert one is other
 
 
 def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +174,6 @@ def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.Monkey
     assert registry.lasting("Drift-v0") == "Drift-v0"
     gpu_envs.spec(f"{file}:DRIFT")
     assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
-    file.write_text(f"{file.read_text()}\n# edited\n")
-    gpu_envs.spec(f"{file}:DRIFT")
     module = importlib.reload(sys.modules["drift_registered"])
     assert gpu_envs.spec("Drift-v0") is module.DRIFT
     assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
@@ -154,6 +194,9 @@ def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
     )
     gpu_envs.spec(f"{twice}:DRIFT")
     assert "is taken" in refusal(f"{twice}:LIKE_IT")
+    by_hand = "import gpu_envs\n" + SPEC.replace("Drift", "Hand") + "gpu_envs.register(DRIFT)\n"
+    (folder / "by_hand.py").write_text(by_hand + by_hand.replace("=20", "=30"))
+    assert "is taken" in refusal(folder / "by_hand.py")
     own = dataclasses.replace(gpu_envs.spec("Drift-v0"), max_episode_steps=7)
     with pytest.raises(ValueError, match="registered by hand"):
         gpu_envs.register(own)
@@ -223,6 +266,7 @@ def test_an_error_shows_the_author_s_own_line(
     assert text.startswith(f"wrong.py:{number}: ")
     assert said in text
     assert text.endswith(f"\n    {line}")
+    assert refusal("wrong:DRIFT") == text
     assert main(["list", "wrong.py"]) == MISTAKE
     assert capsys.readouterr().err == f"gpu-envs: error: {text}\n"
 
@@ -242,9 +286,28 @@ def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
         assert set(sys.modules) == before
     sizes.write_text("LIMIT = 12\nOTHER = 3\n")
     assert gpu_envs.spec(f"{file}").max_episode_steps == 12
-    sizes.write_text("LIMIT = 13\n")
-    assert "OTHER" in refusal(file)
-    assert gpu_envs.spec("Drift-v0").max_episode_steps == gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 12
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [("DRIFT =", "DRFIT =", "Did you mean 'DRFIT'?"), ("Drift-v0", "CartPole-v1", "'CartPole-v1' is taken")],
+)
+def test_a_name_or_id_that_is_mended(folder: Path, right: str, wrong: str, said: str) -> None:
+    file = folder / "drift.py"
+    file.write_text(SPEC.replace(right, wrong))
+    assert said in refusal(f"{file}:DRIFT")
+    file.write_text(SPEC)
+    assert gpu_envs.spec(f"{file}:DRIFT").id == "Drift-v0"
+
+
+def test_an_error_in_what_is_installed_beside_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is the author's own that led there, as of any other library."""
+    place = folder / ".venv" / "site-packages"
+    place.mkdir(parents=True)
+    (place / "library_of_somebody.py").write_text("def fail():\n    raise ValueError('no')\n")
+    monkeypatch.syspath_prepend(place)
+    (folder / "wrong.py").write_text("import library_of_somebody\nlibrary_of_somebody.fail()\n")
+    assert refusal(folder / "wrong.py") == f"{folder}/wrong.py:2: ValueError: no\n    library_of_somebody.fail()"
 
 
 def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
@@ -259,27 +322,6 @@ def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
     gpu_envs.spec(str(file))
     assert "gpu_envs/MyTag-v0" in pettingzoo.parallel_registry
     pettingzoo.withdraw("MyTag-v0")
-
-
-def test_a_file_beside_it_that_is_edited(folder: Path) -> None:
-    (folder / "drift.py").write_text("import sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT"))
-    for limit in (10, 11, 11, 12):
-        (folder / "sizes_of_mine.py").write_text(f"LIMIT = {limit}\n")
-        first = gpu_envs.spec(f"{folder}/drift.py")
-        assert first.max_episode_steps == limit
-        assert gpu_envs.spec(f"{folder}/drift.py") is first
-    assert not (folder / "__pycache__").exists()
-
-
-def test_a_file_beside_it_that_is_imported_later(folder: Path) -> None:
-    """By a function of the spec, when it runs."""
-    (folder / "sizes_of_mine.py").write_text("LENGTH = 7\n")
-    length = "def length(params):\n    import sizes_of_mine\n    return sizes_of_mine.LENGTH\n"
-    text = SPEC.replace("Param\n", "Param, Field\n").replace('("x",)', '{"x": Field(), "y": Field("int", length)}')
-    (folder / "drift.py").write_text(text.replace("DRIFT = ", f"{length}\nDRIFT = "))
-    assert gpu_envs.make(f"{folder}/drift.py", 2, device="cpu").state["y"].shape == (2, 7)
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("sizes_of_yours")
 
 
 def test_a_header_that_is_not_there(folder: Path) -> None:
@@ -379,7 +421,8 @@ def test_a_run_is_gone_on_with_from_anywhere(
         getattr(registry, name).pop("Drift-v0")
     assert main(["eval", str(run), "--trust", "--episodes=4", "--device=cpu"]) == OK
     (folder / "drift.py").write_text(SPEC + "# edited since\n")
-    assert main(["train", "--resume", str(run), "--total-steps=512", "--no-progress"]) == OK
+    with pytest.warns(UserWarning, match="drift.py has changed since it was imported"):
+        assert main(["train", "--resume", str(run), "--total-steps=512", "--no-progress"]) == OK
     assert "mean return" in capsys.readouterr().out
 
 

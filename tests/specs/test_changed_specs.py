@@ -3,6 +3,7 @@
 import copy
 import pickle
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from harness import assert_same_bits
 
 import gpu_envs
 from gpu_envs.registry import known as registry
+from gpu_envs.registry import loading
 
 pytest.importorskip("torch")
 
@@ -81,6 +83,9 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
     monkeypatch.setattr(registry, "PICKLED", {})
+    monkeypatch.setattr(loading, "TEXTS", {})
+    for name in [name for name in sys.modules if name.startswith("gpu_envs_file_mine_")]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +95,11 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
         ("FEATURES, ACTIONS = 3, 4", "its actions were 2 and are 4 now"),
     ],
 )
-def test_a_changed_space(run: Path, file: Path, now: str, said: str) -> None:
+def test_a_changed_space(run: Path, file: Path, now: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(RULES.replace("FEATURES, ACTIONS = 3, 2", now))
+    forget(monkeypatch)
     with pytest.raises(CheckpointError, match=said) as caught:
-        evaluate(run, episodes=4, device="cpu")
+        evaluate(run, episodes=4, device="cpu", trust=True)
     assert "Missing key" not in str(caught.value)
     assert "size mismatch" not in str(caught.value)
 
@@ -138,7 +144,7 @@ def edit(rules: Path) -> None:
 def test_an_environment_keeps_the_rules_that_it_was_made_of(
     kind: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies and forks too, and one that compiles again; environments that are made later have the rules of later."""
+    """Copies and forks too, and one that compiles again; environments that another process makes have the edited."""
     rules = with_header(file) if kind == "header" else file
     file.write_text(file.read_text().replace("params={}", 'params={"k": Param(1.0)}'))
     env = gpu_envs.make(f"{file}:MINE", 2, device="cpu")
@@ -151,10 +157,10 @@ def test_an_environment_keeps_the_rules_that_it_was_made_of(
     env.set_attr("k", [1.0, 2.0])
     assert env.simulation.layout.per_replica
     assert_same_bits(env.fork(1).step(actions)[1], wanted)
+    forget(monkeypatch)
     later = gpu_envs.make(f"{file}:MINE", 2, device="cpu")
     later.reset(seed=0)
     assert (later.step(actions)[1] != wanted).all()
-    forget(monkeypatch)
     assert_same_bits(pickle.loads(kept).step(actions)[1], wanted)
 
 
