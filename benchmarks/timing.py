@@ -135,20 +135,20 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
     Beside it the seconds until the first update is done, and a GPU's memory that the run takes.
 
     Args:
-        settings: Of the run.
+        settings: Of the run, by their flat names.
         warm_up: Updates before.
         updates: Updates of a round.
         repeats: Rounds.
     """
     import torch
 
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
 
     total = settings["num_envs"] * settings["horizon"] * (warm_up + updates * repeats)
-    config = Config(**settings | {"run_dir": "", "total_steps": total})
+    run = Run.from_flat(settings | {"run_dir": "", "total_steps": total})
     free = free_memory(settings["device"])
     begin = time.perf_counter()
-    trainer = Trainer(config)
+    trainer = Trainer(run)
     wait = waiting(trainer.device)
     trainer.prepare()
     prepare = time.perf_counter() - begin
@@ -163,7 +163,7 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
         trainer.iterate(updates)
         wait()
         times.append(time.perf_counter() - begin)
-    rate = config.replicas * config.horizon * updates / statistics.median(times)
+    rate = run.replicas * run.horizon * updates / statistics.median(times)
     trainer_device = trainer.device
     del trainer
     if trainer_device != "cpu":

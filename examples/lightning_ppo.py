@@ -20,9 +20,9 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 import gpu_envs
+from gpu_envs import training
 from gpu_envs.engine.by_role import roles_of
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training import Config
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.policies.modules import default_policy
@@ -69,10 +69,10 @@ class Replicas:
         device, seed = str(ppo.device), derived_seed(ppo.args.seed, purpose, ppo.current_epoch)
         self.role, self.rank, self.turn = ppo.role.name, ppo.global_rank, 0
         # what gpu_envs.make(..., first_replica=rank * num_envs) gives, and arrays for a horizon of it
-        self.world = HorizonEnv(ppo.config, device, num_envs, horizon, self.rank * num_envs)
+        self.world = HorizonEnv(ppo.run, device, num_envs, horizon, self.rank * num_envs)
         self.world.reset(seed)
         self.own = self.world.storage[self.role]
-        self.ops = {role.name: Ops(role.head, device, ppo.config.cpu_threads) for role in self.world.roles}
+        self.ops = {role.name: Ops(role.head, device, ppo.run.cpu_threads) for role in self.world.roles}
         self.stream = {name: torch.tensor([derived_seed(seed, name), 0], device=device) for name in self.ops}
         self.actions, self.log_probs, self.at_random = {}, {}, {}
         for role in self.world.roles:
@@ -124,13 +124,15 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         super().__init__()
         self.save_hyperparameters()
         self.args = args = Args(**settings)
-        sizes: dict[str, Any] = {"num_envs": args.num_envs, "horizon": args.horizon, "minibatches": args.minibatches}
-        self.config = Config(env=args.env, params=json.loads(args.params), **sizes)
+        self.run = training.Run(
+            env=args.env, params=json.loads(args.params), algorithm=training.PPO(minibatches=args.minibatches),
+            num_envs=args.num_envs, horizon=args.horizon,
+        )  # fmt: skip
         spec = gpu_envs.spec(args.env)
-        roles = {role.name: role for role in roles_of(spec, spec.check_params(self.config.params, 1))}
+        roles = {role.name: role for role in roles_of(spec, spec.check_params(self.run.params, 1))}
         self.role = RoleInfo.of(roles[args.role or next(iter(roles))], masked=False)
         weights = torch.Generator().manual_seed(args.seed)
-        self.policy = default_policy(self.role.features, self.role.head, self.config, weights)
+        self.policy = default_policy(self.role.features, self.role.head, self.run, weights)
 
     def configure_optimizers(self) -> Any:
         adam = torch.optim.Adam(self.parameters(), lr=self.args.learning_rate, eps=1e-5)
@@ -145,7 +147,7 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
     def on_train_start(self) -> None:
         """Makes the replicas, on the device that Lightning has chosen."""
         self.replicas = Replicas(self, self.args.num_envs, self.args.horizon, "training")
-        self.advantage = Advantages(str(self.device), self.config.cpu_threads)
+        self.advantage = Advantages(str(self.device), self.run.cpu_threads)
 
     @torch.no_grad()
     def collect(self) -> int:

@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from gpu_envs.training import Config, train
+from gpu_envs.training import PPO, Run, train
 
 
 def main() -> None:
@@ -21,12 +21,12 @@ def main() -> None:
         dist.init_process_group("nccl", device_id=torch.device(device))
     else:
         dist.init_process_group("gloo")
-    config = Config(
-        env="CartPole-v1", device=device, num_envs=512, horizon=32, minibatches=4, learning_rate=3e-3,
+    run = Run(
+        env="CartPole-v1", algorithm=PPO(minibatches=4, learning_rate=3e-3), device=device, num_envs=512, horizon=32,
         total_steps=20_000_000, target_return=float(os.environ.get("TARGET_RETURN", "475")),
         run_dir=os.environ.get("RUN_DIR", ""),
     )  # fmt: skip
-    result = train(config, group=dist.group.WORLD)
+    result = train(run, group=dist.group.WORLD)
     if dist.get_rank() == 0:
         print(f"return {result.returns['agent']:.1f} after {result.steps:,} steps, {result.seconds:.1f} s")
     dist.destroy_process_group()

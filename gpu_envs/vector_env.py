@@ -200,8 +200,6 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """Makes an equal environment, on this machine, that goes on where the other was."""
         super().__setstate__(state)
         self.spec, self._np_random, self._np_random_seed = state["gymnasium"]
-        if self.spec is not None:  # of another version it may name another entry point
-            self.spec.vector_entry_point = gymnasium.spec(self.spec.id).vector_entry_point
 
     # --- helpers ---
 

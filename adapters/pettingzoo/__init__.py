@@ -23,9 +23,7 @@ except ImportError as error:
         "gpu_envs.adapters.pettingzoo needs PettingZoo 1.27 or newer: pip install 'gpu_envs[pettingzoo]'"
     ) from error
 
-from gpu_envs.adapters.pettingzoo.agents import Spaces as _Spaces  # noqa: F401  # so pickles of 0.1.0 name it
 from gpu_envs.adapters.pettingzoo.agents import short_name
-from gpu_envs.adapters.pettingzoo.one_replica import RoleActions as _RoleActions  # noqa: F401  # and this
 from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv as TeamEnv
 from gpu_envs.adapters.pettingzoo.replicas import TeamVectorEnv as TeamVectorEnv
 from gpu_envs.adapters.pettingzoo.turns import TurnEnv as TurnEnv

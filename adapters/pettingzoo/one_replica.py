@@ -326,7 +326,7 @@ class TeamEnv(ParallelEnv):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         live = state.pop("live")
-        self.__dict__.update({"np_random": np.random.default_rng()} | state)  # 0.1.0 had none
+        self.__dict__.update(state)
         self._gather()
         for name, role in self._roles.items():
             role.keep(live[name])

@@ -71,8 +71,7 @@ class Slots(ABC):
         self.of_replica = len(own.agents)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # 0.1.0 kept a role of teams only, no choices of the others, and spaces with their starts
-        self.__dict__.update({"_role": ALONE, "_chosen": None, "_first_action": None} | state)
+        self.__dict__.update(state)
         self._by_role = ByRole(self._env)
 
     @abstractmethod
@@ -128,9 +127,8 @@ class Slots(ABC):
         return read
 
     def _metrics(self, got: dict[str, np.ndarray], ended: np.ndarray) -> dict[str, np.ndarray]:
-        """The metrics of the episodes of some slots; none where what was pickled by an earlier version has none."""
-        found = {name: got.get(f"episode_metrics.{name}") for name in self._env.env_spec.metrics}
-        return {name: values[ended // self.of_replica] for name, values in found.items() if values is not None}
+        """The metrics of the episodes of some slots."""
+        return {name: got[f"episode_metrics.{name}"][ended // self.of_replica] for name in self._env.env_spec.metrics}
 
 
 @final

@@ -112,13 +112,13 @@ def _trained(group: Any, given: Mapping[str, Any], rounds: int, seconds: float) 
     """Training together and each alone, in turn; every round takes so many seconds."""
     import torch
 
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
     from gpu_envs.training.process.group import Group
 
     own = Group(group)
     device = f"cuda:{torch.cuda.current_device()}"
-    config = Config(**given, device=device, run_dir="", total_steps=10**12)
-    trainers = {"together": Trainer(config, group=group), "alone": Trainer(config)}
+    run = Run.from_flat({**given, "device": device, "run_dir": "", "total_steps": 10**12})
+    trainers = {"together": Trainer(run, group=group), "alone": Trainer(run)}
     counts: dict[str, int] = {}
     for name, trainer in trainers.items():
         trainer.iterate(10)
@@ -134,7 +134,7 @@ def _trained(group: Any, given: Mapping[str, Any], rounds: int, seconds: float) 
             trainer.iterate(counts[name])
             torch.cuda.synchronize()
             times[name].append(time.perf_counter() - begin)
-    steps = config.steps_of_update
+    steps = run.steps_of_update
     rates = {name: [steps * counts[name] / each for each in times[name]] for name in trainers}
     of_all = own.told(rates)
     each_alone = [statistics.median(rank["alone"]) for rank in of_all]
@@ -199,7 +199,7 @@ def _solved(group: Any, seeds: int) -> dict[str, Any]:
     """Seconds of training until CartPole is solved, with equally many replicas in all."""
     import torch
 
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
     from gpu_envs.training.process.group import Group
 
     own = Group(group)
@@ -208,7 +208,7 @@ def _solved(group: Any, seeds: int) -> dict[str, Any]:
     for seed in range(seeds):
         for name, of, size in (("together", group, own.size), ("alone", None, 1)):
             given = {**SOLVED, "num_envs": SOLVED["num_envs"] // size, "seed": seed, "device": device, "run_dir": ""}
-            trainer = Trainer(Config(**given), group=of)
+            trainer = Trainer(Run.from_flat(given), group=of)
             trainer.prepare()
             own.told(None)
             result = trainer.run(progress=False)

@@ -154,13 +154,13 @@ def play_at_random(
 ) -> dict[str, dict[str, float]]:
     """The figures where everybody acts at random, in the environment as presets have it."""
     from gpu_envs.backend import resolve_device
-    from gpu_envs.training import Config
+    from gpu_envs.training import Run
     from gpu_envs.training.rollout.evaluation import play
     from gpu_envs.training.rollout.horizon_env import HorizonEnv
     from gpu_envs.training.rollout.policy_rows import assign
 
-    config = Config(env=env_id, params=params, policies=dict.fromkeys(roles, "random"), device=plan.device, run_dir="")
+    run = Run(env=env_id, params=params, policies=dict.fromkeys(roles, "random"), device=plan.device, run_dir="")
     device = resolve_device(plan.device)
-    parts = assign(HorizonEnv(config, device, 1, 1).roles, config.policies)
+    parts = assign(HorizonEnv(run, device, 1, 1).roles, run.policies)
     nobody = dict.fromkeys(parts)
-    return figures(play(config, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))
+    return figures(play(run, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

@@ -41,19 +41,19 @@ def updates(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool | None) -> dict[str, Any]:
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import SAC, Network, Run, Trainer
 
-    config = Config(
-        env=ENV, algorithm="sac", device=plan.device, num_envs=64, horizon=8, updates=64, batch=batch, slots=4096,
-        warm_up=0, hidden=hidden, activation="relu", max_grad_norm=None, run_dir="", fused=fused, precision="tf32",
-    )  # fmt: skip
-    trainer = Trainer(config)
+    algorithm = SAC(gradient_steps=64, batch_size=batch, buffer_size=4096, learning_starts=0, max_grad_norm=None)
+    network = Network(hidden=hidden, activation="relu", precision="tf32", fused=fused)
+    trainer = Trainer(
+        Run(env=ENV, algorithm=algorithm, network=network, device=plan.device, num_envs=64, horizon=8, run_dir="")
+    )
     trainer.iterate(3)
     seconds: list[float] = []
     while sum(seconds) < plan.seconds:
         seconds += [report.update_seconds for report in trainer.iterate(5)]
     return {
-        "updates_per_s": config.updates / statistics.median(seconds),
+        "updates_per_s": algorithm.gradient_steps / statistics.median(seconds),
         "torch_because": trainer.learners["agent"].why_torch or None,
     }
 
@@ -84,14 +84,18 @@ def efficiency(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _returns(plan: TrainingPlan, seed: int) -> list[float]:
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import SAC, Network, Run, Trainer
 
-    config = Config(
-        env=ENV, algorithm="sac", device=plan.device, seed=seed, num_envs=1, horizon=1, updates=1, batch=256,
-        slots=STEPS[-1] + 1, warm_up=100, learning_rate=3e-4, gamma=0.99, tau=0.005, hidden=(256, 256),
-        activation="relu", max_grad_norm=None, total_steps=STEPS[-1], run_dir="",
+    run = Run(
+        env=ENV,
+        algorithm=SAC(
+            gradient_steps=1, batch_size=256, buffer_size=STEPS[-1] + 1, learning_starts=100, learning_rate=3e-4,
+            gamma=0.99, tau=0.005, max_grad_norm=None,
+        ),
+        network=Network(hidden=(256, 256), activation="relu"),
+        device=plan.device, seed=seed, num_envs=1, horizon=1, total_steps=STEPS[-1], run_dir="",
     )  # fmt: skip
-    trainer, found = Trainer(config), []
+    trainer, found = Trainer(run), []
     for before, after in zip((0, *STEPS), STEPS, strict=False):
         trainer.iterate(after - before)
         found.append(trainer.evaluate(100)["agent"].mean)

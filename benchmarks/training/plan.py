@@ -46,7 +46,7 @@ class TrainingPlan:
 
 
 def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
-    """The fields of a preset, or which there are."""
+    """The settings of a preset by their flat names, or which presets there are."""
     known = PRESETS.get(env_id, {})
     if name not in known:
         raise ValueError(f"{env_id} has no preset {name!r}; it has {', '.join(known) or 'none'}")
@@ -60,11 +60,11 @@ def trained(
 
     With a folder, its log is left there.
     """
-    from gpu_envs.training import Config, RunDirectory, Trainer
+    from gpu_envs.training import Run, RunDirectory, Trainer
 
     here = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | here | dict(own))
-    trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
+    settings = Run.from_flat({"env": env_id} | dict(preset(env_id, name)) | here | dict(own))
+    trainer = Trainer(settings, RunDirectory.create(folder, settings) if folder is not None else None)
     begin = time.perf_counter()
     trainer.prepare()
     ready = time.perf_counter()

@@ -14,7 +14,7 @@ ITERATIONS = 5
 _CARTPOLE = {"env": "CartPole-v1", "num_envs": 65_536, "horizon": 32, "minibatches": 4, "hidden": (64, 64)}
 _TAG = {
     "env": "TagContinuous-v0", "num_envs": 2000, "horizon": 32, "hidden": (256, 256), "shared_trunk": True,
-    "stagger": True, "epochs": 4, "minibatches": 4,
+    "stagger": True,
 }  # fmt: skip
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
@@ -54,12 +54,12 @@ def profile(plan: TrainingPlan) -> dict[str, Any]:
 def _profiled(settings: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
 
     free = free_memory("cuda")
     begin = time.perf_counter()
     steps = {"run_dir": "", "target_return": None, "total_steps": 10**9, "device": "cuda"}
-    trainer = Trainer(Config(**dict(settings) | steps))
+    trainer = Trainer(Run.from_flat(dict(settings) | steps))
     trainer.iterate(1)
     first = time.perf_counter() - begin
     trainer.iterate(20)

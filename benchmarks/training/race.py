@@ -90,18 +90,18 @@ def race(plan: TrainingPlan, rule: Rule = Rule(), peers: Iterable[str] = tuple(P
 
 
 def _ours(plan: TrainingPlan, seed: int, rule: Rule) -> dict[str, Any]:
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
 
     own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    config, wait = Config(**{"env": ENV} | dict(preset(ENV, "sac")) | own), waiting(plan.device)
+    run, wait = Run.from_flat({"env": ENV} | dict(preset(ENV, "sac")) | own), waiting(plan.device)
     begin = time.perf_counter()
-    trainer = Trainer(config)
+    trainer = Trainer(run)
     trainer.prepare()
     wait()
     prepared = time.perf_counter() - begin
 
     def train(steps: int) -> int:
-        trainer.iterate(max(1, round(steps / config.steps_at(1))))
+        trainer.iterate(max(1, round(steps / run.steps_at(1))))
         wait()
         return trainer.steps
 

@@ -57,10 +57,10 @@ def solve(plan: TrainingPlan) -> dict[str, Any]:
 
 def solve_once(plan: TrainingPlan, seed: int) -> dict[str, Any]:
     """One seed: the seconds of ``run`` alone, from when all that was queued is done to when it returns."""
-    from gpu_envs.training import Config, Trainer
+    from gpu_envs.training import Run, Trainer
 
     own = {"target_return": TARGET, "seed": seed, "device": plan.device, "run_dir": ""}
-    trainer = Trainer(Config(**{"env": ENV} | dict(preset(ENV)) | own))
+    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | own))
     begin = time.perf_counter()
     trainer.prepare()
     waiting(plan.device)()
@@ -122,8 +122,8 @@ _FIRST = """
 import json, sys, time, torch
 torch.zeros(1, device=sys.argv[1])
 imported = time.perf_counter()
-from gpu_envs.training import Config, Trainer
-trainer = Trainer(Config(**json.loads(sys.argv[2])))
+from gpu_envs.training import Run, Trainer
+trainer = Trainer(Run.from_flat(json.loads(sys.argv[2])))
 made = time.perf_counter()
 trainer.iterate(1)
 print(made - imported, time.perf_counter() - made)

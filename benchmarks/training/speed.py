@@ -53,9 +53,9 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     env = "TagContinuous-v0"
     shape = {"num_envs": TAG_REPLICAS, "horizon": 32, "hidden": (256, 256), "shared_trunk": True, "stagger": True}
     found: dict[str, Any] = {}
-    for algorithm in ("a2c", "ppo"):
+    for algorithm, passes in (("a2c", {}), ("ppo", {"epochs": 4, "minibatches": 4})):
         for precision in ("float32", "tf32", "bf16"):
-            setting = shape | {"algorithm": algorithm, "precision": precision, "epochs": 4, "minibatches": 4}
+            setting = shape | {"algorithm": algorithm, "precision": precision} | passes
             ours = training_rate(setting | {"env": env, "device": plan.device, "learning_rate": 3e-4}, 20, 5)
             found[f"{algorithm}_{precision}"] = {"settings": setting, "agents": 110, "ours": ours}
             rate = ours["steps_per_s"]
@@ -139,18 +139,19 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
     import torch
 
     from gpu_envs.backend import open_backend
-    from gpu_envs.training import Config
+    from gpu_envs.training import Network, Run
     from gpu_envs.training.operations.heads import Head
     from gpu_envs.training.operations.optimiser import Adam
     from gpu_envs.training.policies.modules import default_policy
     from gpu_envs.training.policies.wide_networks import WideNetworks, wide_network
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
-    config = Config(env="TagContinuous-v0", hidden=HIDDEN, shared_trunk=True, precision=precision, run_dir="")
-    module: Any = default_policy(FEATURES, head, config, torch.Generator().manual_seed(0)).to("cuda")
+    shape = Network(hidden=HIDDEN, shared_trunk=True, precision=precision)
+    run = Run(env="TagContinuous-v0", network=shape, run_dir="")
+    module: Any = default_policy(FEATURES, head, run, torch.Generator().manual_seed(0)).to("cuda")
     adam = Adam(list(module.parameters()), device="cuda")
     processors = open_backend("cuda:0").traits.processors
-    network = wide_network(module, head, FEATURES, config.activation, precision, processors)
+    network = wide_network(module, head, FEATURES, shape.activation, precision, processors)
     networks = WideNetworks(network, "cuda", adam)
     observations = torch.randn((rows, FEATURES), device="cuda")
     actions = torch.empty((rows, head.width), dtype=torch.int32, device="cuda")

@@ -54,5 +54,4 @@ class Compilations:
 
 
 UNDER_WAY = Compilations()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=UNDER_WAY.forget)
+os.register_at_fork(after_in_child=UNDER_WAY.forget)

@@ -58,11 +58,15 @@ def offered(words: Sequence[str]) -> list[str]:
 
 def _possible(before: Sequence[str], last: str) -> list[str]:
     from gpu_envs.cli.commands import COMMANDS
+    from gpu_envs.cli.settings import words_of
+    from gpu_envs.training.run import OF_A_POLICY
 
     if not before:
         return list(COMMANDS)
+    trains = before[0] in ("train", "tune")
     if last.startswith("-"):
-        return _options(before[0])
+        policy, dot, _ = last.rpartition(".")
+        return [f"{policy}.{name.replace('_', '-')}" for name in OF_A_POLICY if trains] if dot else _options(before[0])
     match before[-1]:
         case "completion":
             return list(SHELLS)
@@ -77,7 +81,7 @@ def _possible(before: Sequence[str], last: str) -> list[str]:
         case "play":
             return _runs() + registry.ids()
         case option if option.startswith("-"):
-            return []
+            return words_of(option) if trains else []
         case _:
             return registry.ids()
 

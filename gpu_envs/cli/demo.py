@@ -23,9 +23,9 @@ from gpu_envs.cli.parser import OK, Parser, refuse_extras
 from gpu_envs.cli.report import say, size_of, table
 from gpu_envs.extras import extra
 from gpu_envs.registry import known as registry
-from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record import summary
+from gpu_envs.training.run import Run
 
 if TYPE_CHECKING:
     from gpu_envs.replays import Replay
@@ -65,7 +65,7 @@ _SECONDS = 0.5
 class Lesson:
     """A run of training, and what its policies do."""
 
-    config: Config
+    config: Run
     result: "Result"
     log: Mapping[str, Sequence[float]]
     before: "Replay"
@@ -147,7 +147,7 @@ def _lesson(env: str, preset: str, folder: Path, device: str, found: Any) -> Les
 
     own = {} if found.total_steps is None else {"total_steps": found.total_steps}
     kept = {"run_dir": str(folder), "log_interval": 1, "checkpoint_interval": 0, "seed": found.seed, "device": device}
-    config = Config(**{"env": env} | dict(PRESETS[env][preset]) | own | kept)
+    config = Run.from_flat({"env": env} | dict(PRESETS[env][preset]) | own | kept)
     result = train(config, progress=found.progress)
     shown: dict[str, Any] = {**_SHOWN[env], "device": device, "seed": found.seed}
     before = record(env, params=config.params, **shown)

@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn, final
 
 from gpu_envs.cli.report import filled, say
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.values import merged
 
 OK: Final = 0
 FAILED: Final = 1
@@ -178,29 +177,9 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
-def wholes(text: str) -> tuple[int, ...]:
-    """Reads whole numbers between commas."""
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are not whole numbers; give such as 64,64") from None
-
-
 def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Reads the word none as None, and all else by ``read``."""
     return lambda text: None if text.lower() == "none" else read(text)
-
-
-def or_word(read: Callable[[str], Any], words: Sequence[str]) -> Callable[[str], Any]:
-    """Reads some words as they are, and all else by ``read``."""
-
-    def read_other(text: str) -> Any:
-        try:
-            return text if text in words else read(text)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentTypeError(f"{error}, nor {' or '.join(words)}") from None
-
-    return read_other
 
 
 def explained(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -228,14 +207,6 @@ def value(text: str) -> bool | int | float | str | list[Any]:
     return text
 
 
-def on_off(text: str) -> bool:
-    """Reads a switch."""
-    words = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in words:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
-    return words[text.lower()]
-
-
 def entry(read: Callable[[str], Any]) -> Callable[[str, str], dict[str, Any]]:
     """Reads NAME=VALUE whose values are all of one kind."""
     return lambda name, text: {name: read(text)}
@@ -259,7 +230,7 @@ class Pairs(argparse.Action):
             read = self.const(name, text)
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, f"{values!r}: {error}") from None
-        setattr(namespace, self.dest, merged(getattr(namespace, self.dest, {}), read))
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), **read})
 
 
 @final

@@ -1,5 +1,6 @@
 """What ``gpu-envs info`` finds out of a machine, without anything that is wrong there ending this process."""
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -161,7 +162,7 @@ class Driver(NamedTuple):
 @functools.cache
 def driver() -> Driver:
     """Asks the driver itself, so that nothing heavy is imported."""
-    library = _loaded("libcuda.so.1", "nvcuda.dll")
+    library = _loaded("libcuda.so.1")
     if library is None:
         return Driver(there=False)
     number = ctypes.c_int(0)
@@ -195,7 +196,7 @@ def _reason(library: ctypes.CDLL, code: int) -> str:
 
 
 def _driver_version() -> str:
-    library = _loaded("libnvidia-ml.so.1", "nvml.dll")
+    library = _loaded("libnvidia-ml.so.1")
     text = ctypes.create_string_buffer(100)
     if library is None or library.nvmlInit_v2() != 0:
         return ""
@@ -204,10 +205,7 @@ def _driver_version() -> str:
     return text.value.decode(errors="replace") if found else ""
 
 
-def _loaded(*names: str) -> ctypes.CDLL | None:
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
+def _loaded(name: str) -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL(name)
     return None

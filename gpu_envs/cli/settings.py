@@ -1,186 +1,144 @@
-"""Options made from the dataclass of a training run: one for each field, with its docstring as help."""
+"""Options made from the settings of a training run: one for each, with its docstring as help."""
 
 import argparse
-import dataclasses
 import functools
 import re
-import types
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gpu_envs.cli.parser import (
-    Pairs,
-    Parser,
-    Switch,
-    entry,
-    explained,
-    number,
-    on_off,
-    or_none,
-    or_word,
-    value,
-    whole,
-    wholes,
-)
+from gpu_envs.cli.parser import Pairs, Parser, Switch, entry, explained, value
 from gpu_envs.documented import field_docs
-from gpu_envs.training.algorithms import OWN_SETTINGS, listed
-from gpu_envs.training.config import OF_A_POLICY, Config
+from gpu_envs.training.algorithms import ALGORITHMS, PPO
+from gpu_envs.training.policy import listed, owners_of
+from gpu_envs.training.run import SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.values import merged
+from gpu_envs.training.settings import Setting
 
-_READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
-    int: (whole, "N"),
-    float: (number, "X"),
-    str: (str, "WORD"),
-    Schedule: (explained(Schedule.of), "SCHEDULE"),
-    tuple[int, ...]: (wholes, "N,N"),
-    bool: (on_off, "on|off"),
-}
-"""How to read a type, and the word that stands for it in the help."""
+_FORMS: Mapping[Any, str] = {
+    int: "N", float: "X", str: "WORD", Schedule: "SCHEDULE", tuple[int, ...]: "N,N", bool: "on|off",
+}  # fmt: skip
+"""What stands for a value in the help, by its type."""
 
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A field of the dataclass, as an option."""
-
-    name: str
-    """The field's name."""
-    type: Any
-    """The type without None."""
-    optional: bool
-    """Whether None is allowed."""
-    words: tuple[str, ...]
-    """Words that are allowed beside values of the type."""
-    default: Any
-    """The value where nothing is given."""
-
-    @property
-    def doc(self) -> str:
-        """The docstring under the field."""
-        return field_docs(Config)[self.name]
-
-    @property
-    def flag(self) -> str:
-        """The option."""
-        return _REPEATED[self.name][0] if self.name in _REPEATED else "--" + self.name.replace("_", "-")
-
-    def add_to(self, options: argparse._ArgumentGroup, preset: str | None, values: Mapping[str, Any] | None) -> None:
-        """Adds the option, absent from what is parsed unless given; its help, if any, shows what the preset says."""
-        text = "" if values is None else self._help(preset, values)
-        common: dict[str, Any] = {"dest": self.name, "default": argparse.SUPPRESS, "help": text}
-        if self.name in _REPEATED:
-            _, form, read = _REPEATED[self.name]
-            common["help"] += " May be given several times."
-            options.add_argument(self.flag, action=Pairs, const=read, metavar=form, **common)
-        elif self.type is bool:
-            flags = [self.flag, f"--no-{self.flag[2:]}"] + [f"{self.flag}=none"] * self.optional
-            options.add_argument(*flags, action=Switch, nargs=0, **common)
-        else:
-            form = "|".join((_READERS[self.type][1], *self.words))
-            options.add_argument(self.flag, type=self.read, metavar=form, **common)
-
-    def _help(self, preset: str | None, values: Mapping[str, Any]) -> str:
-        shown = self.shown(values.get(self.name, self.default))
-        source = f"preset {preset}" if self.name in values else "default"
-        doc = re.sub(r"\bNone\b", "none", self.doc)
-        return f"{doc} ({source}: {shown})".replace("%", "%%")
-
-    def read(self, text: str) -> Any:
-        """Reads a value behind the option."""
-        read, _ = _READERS[self.type]
-        return (or_word(read, self.words) if self.words else or_none(read) if self.optional else read)(text)
-
-    def shown(self, value: Any) -> str:
-        """A value as one would write it behind the option."""
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        if value is None:
-            return "none"
-        if isinstance(value, Mapping):
-            pairs = []
-            for name, item in value.items():
-                own = item if isinstance(item, Mapping) else {}
-                pairs += [f"{name}.{key}={self.shown(each)}" for key, each in own.items()] or [f"{name}={item}"]
-            return " ".join(pairs) or "none"
-        if self.type is Schedule:
-            return str(Schedule.of(value))
-        if isinstance(value, list | tuple):
-            return ",".join(map(str, value))
-        return str(value)
-
-
-def _of_a_policy(name: str, text: str) -> dict[str, dict[str, Any]]:
-    """Reads a policy's own setting; one that it cannot have is left to ``Config``, which says so."""
-    policy, _, setting = name.rpartition(".")
-    setting = setting.replace("-", "_")
-    if not (policy and setting):
-        raise argparse.ArgumentTypeError("give a policy's name and a setting with a dot between them")
-    read = next((each.read for each in settings() if each.name == setting and setting in OF_A_POLICY), str)
-    return {policy: {setting: read(text)}}
-
-
-_REPEATED: Mapping[str, tuple[str, str, Callable[[str, str], Mapping[str, Any]]]] = {
-    "params": ("--param", "NAME=VALUE", entry(value)),
-    "policies": ("--policy", "ROLE=NAME", entry(str)),
-    "policy_settings": ("--policy-setting", "POLICY.SETTING=VALUE", _of_a_policy),
-}
-"""Mappings: the option that gives one entry, its form, and how to read that."""
-
-_NO_OPTIONS = ("env", "gpus", "since")
-"""The first is the command's argument, the other follows from the processes that train together."""
+_NO_OPTIONS = ("gpus",)
+"""It is an option of the command itself."""
 
 
 @functools.cache
-def settings() -> tuple[Setting, ...]:
-    """Every setting that is an option, in the order of the dataclass."""
-    hints = typing.get_type_hints(Config)
-    made = []
-    for field in dataclasses.fields(Config):
-        if field.name in _NO_OPTIONS:
-            continue
-        union = typing.get_origin(hints[field.name]) in (types.UnionType, typing.Union)
-        kinds = typing.get_args(hints[field.name]) if union else ()
-        words = [word for each in kinds if typing.get_origin(each) is Literal for word in typing.get_args(each)]
-        # (of the ways in which Python may give a schedule, the option reads the text)
-        plain = [each for each in kinds if each is not types.NoneType and typing.get_origin(each) is not Literal]
-        named = [Schedule] if Schedule in kinds else plain
-        (kind,) = named or [hints[field.name]]
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        made.append(Setting(field.name, kind, types.NoneType in kinds, tuple(words), default))
-    return tuple(made)
+def options() -> Mapping[str, Setting]:
+    """The settings that are options, by their flat names."""
+    return {name: field for name, field in SETTINGS.items() if name not in _NO_OPTIONS}
+
+
+def flag_of(name: str) -> str:
+    """The option of a setting."""
+    return {"params": "--param", "policies": "--policy"}.get(name, "--" + name.replace("_", "-"))
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
-    """Adds an option for every setting but ``without``, whose help shows what a preset says; None: it has no help."""
+    """Adds an option for every setting except ``without``; its help shows the preset's ``values``; None: no help."""
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
-    for owners in ((), *OWN_SETTINGS.values()):
+    for owners in ((), *map(owners_of, options())):
         if owners not in groups:
             title = f"settings of {listed(owners)} alone" if owners else "settings of the run"
             groups[owners] = parser.add_argument_group(title)
-    for setting in settings():
-        if setting.name != without:
-            setting.add_to(groups[OWN_SETTINGS.get(setting.name, ())], preset, values)
+    common: dict[str, Any] = {"default": argparse.SUPPRESS}
+    preset_values = values or {}
+    docs = {} if values is None else field_docs(Run)
+    for name, form, read in (("params", "NAME=VALUE", entry(value)), ("policies", "ROLE=NAME", entry(str))):
+        doc = f"{docs.get(name, '').partition(' In Python ')[0]} May be given several times."
+        text = _help(doc, name, _pairs(preset_values.get(name, {})), preset, preset_values)
+        groups[()].add_argument(flag_of(name), dest=name, action=Pairs, const=read, metavar=form, help=text, **common)
+    own = {name: _shown(name, item) for name, item in preset_values.items() if "." in name}
+    text = _help("A setting of one policy, by the policy's name.", next(iter(own), ""), _pairs(own), preset, own)
+    groups[()].add_argument("--POLICY.SETTING", metavar="VALUE", help=text, **common)  # split_own reads it
+    shown = preset_values.get("algorithm", PPO.name)
+    text = _help(f"Algorithm: {', '.join(ALGORITHMS)}.", "algorithm", shown, preset, preset_values)
+    groups[()].add_argument("--algorithm", metavar="WORD", help=text, **common)
+    for name, field in options().items():
+        if name == without:
+            continue
+        flag, group, text = flag_of(name), groups[owners_of(name)], ""
+        if values is not None:
+            doc, shown = re.sub(r"\bNone\b", "none", field.doc), field.shown(values.get(name, field.default))
+            text = _help(doc, name, shown, preset, values)
+        if field.kind is bool:
+            flags = [flag, f"--no-{flag[2:]}"] + [f"{flag}=none"] * field.optional
+            group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
+        else:
+            form = "|".join((_FORMS[field.kind], *field.others))
+            group.add_argument(flag, dest=name, type=explained(field.parsed), metavar=form, help=text, **common)
+
+
+def _help(doc: str, name: str, shown: str, preset: str | None, values: Mapping[str, Any]) -> str:
+    return f"{doc} ({f'preset {preset}' if name in values else 'default'}: {shown})".replace("%", "%%")
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={item}" for name, item in values.items()) or "none"
+
+
+def _shown(name: str, item: Any) -> str:
+    field = SETTINGS.get(name.rpartition(".")[2])
+    return str(item) if field is None else field.shown(item)
+
+
+def words_of(flag: str) -> list[str]:
+    """The words that may follow an option, of which a shell offers one."""
+    name = flag.rpartition(".")[2].removeprefix("--").replace("-", "_")
+    if name == "algorithm":
+        return list(ALGORITHMS)
+    field = SETTINGS.get(name)
+    if field is None:
+        return []
+    return ["on", "off"] if field.kind is bool and "." in flag else [*field.limits.words, *field.others]
+
+
+def split_own(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Takes the settings of single policies, ``--runner.tau 0.1``, out of a command line.
+
+    Returns:
+        The other words, and those settings by their flat names.
+    """
+    rest, own = list(words), {}
+    at = 0
+    while at < len(rest):
+        match = re.fullmatch(r"--([^=]+)\.([\w-]+)(?:=(.*))?", rest[at], re.DOTALL)
+        if match is None:
+            at += 1
+            continue
+        name, text, taken = match[2].replace("-", "_"), match[3], 1
+        field = SETTINGS.get(name)
+        if text is None:
+            if at + 1 == len(rest) or rest[at + 1].startswith("--"):
+                form = "" if field is None else f", {_FORMS[field.kind]}"
+                raise ValueError(f"{rest[at]} needs a value{form}")
+            text, taken = rest[at + 1], 2
+        try:
+            own[f"{match[1]}.{name}"] = text if field is None else field.parsed(text)
+        except ValueError as error:
+            raise ValueError(f"--{match[1]}.{match[2]}: {error}") from None
+        del rest[at : at + taken]
+    return rest, own
 
 
 def given(found: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line gives, and no others."""
-    names = {setting.name for setting in settings()}
-    return {name: item for name, item in vars(found).items() if name in names}
+    """The settings that the command line gives, by their flat names, and no others."""
+    names = {*options(), "algorithm", "params", "policies"}
+    return {name: item for name, item in vars(found).items() if name in names} | getattr(found, "own", {})
 
 
 def combined(preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options say, and below that what the preset says; mappings are combined entry by entry.
+    """Settings by their flat names: those of the options over those of the preset; mappings are combined by name.
 
-    What the preset says of single policies gives way to an option for all of them, and goes with a policy that the
-    options leave without agents.
+    A preset's setting of a single policy gives way to an option for all policies, and goes if the options leave the
+    policy without agents.
     """
-    policies = merged(preset.get("policies", {}), explicit.get("policies", {}))
-    unused = {*policies, *preset.get("policies", {}).values()} - {*policies.values()}
-    settings_of_policies = {
-        policy: {name: item for name, item in own.items() if name not in explicit}
-        for policy, own in preset.get("policy_settings", {}).items()
-        if policy not in unused
-    }
-    return merged({**preset, "policy_settings": settings_of_policies}, explicit)
+    mappings = {name: {**preset.get(name, {}), **explicit.get(name, {})} for name in ("params", "policies")}
+    policies = mappings["policies"]
+    known, used = [*policies, *preset.get("policies", {}).values()], [*policies.values()]
+    kept = {}
+    for name, item in preset.items():
+        policy, dot, key = name.rpartition(".")
+        if not (dot and (key in explicit or (policy in known and policy not in used))):
+            kept[name] = item
+    return {**kept, **explicit, **{name: values for name, values in mappings.items() if values}}

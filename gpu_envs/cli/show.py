@@ -62,11 +62,12 @@ def show(words: Sequence[str]) -> int:
 
 def _tell_of_training(env: str, found: Any) -> int:
     from gpu_envs.cli.train import preset  # torch comes with what follows, and nobody else here needs it
-    from gpu_envs.training import Config
+    from gpu_envs.training import Run
     from gpu_envs.training.computing import who_computes
 
     name, values = preset(env, found.preset)
-    config = Config(**{**values, "env": registry.lasting(env), "params": {**values.get("params", {}), **found.params}})
+    params = {**values.get("params", {}), **found.params}
+    config = Run.from_flat({**values, "env": registry.lasting(env), "params": params})
     absent = found.device.partition(":")[0] == "cuda" and device_count() == 0
     say(f"{env}, {f'preset {name}' if name else 'default settings'}")
     for line in who_computes(config, found.device if absent else resolve_device(found.device)):

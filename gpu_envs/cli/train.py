@@ -22,13 +22,13 @@ from gpu_envs.cli.report import (
     tuning_report,
     tuning_row,
 )
-from gpu_envs.cli.settings import add_settings, combined, given, settings
+from gpu_envs.cli.settings import add_settings, combined, flag_of, given, split_own
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
-from gpu_envs.training.algorithms import ALGORITHMS
-from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
+from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.run import AUTO, CHANGEABLE, OF_A_POLICY, Run, changeable
 from gpu_envs.training.settings_file import SETTINGS_FILE, read
 
 _NO_PRESET = "none"
@@ -43,9 +43,10 @@ A setting's value is the first there is of
   2. that of the file that --config names,
   3. the preset's: of --preset or else, without --config, of the environment's "default", or the one for --algorithm,
   4. the default.
---param, --policy and --policy-setting are combined so name by name. A value that may be absent is given as none.
+--param and --policy are combined so name by name. A value that may be absent is given as none.
 
---policy-setting gives one policy of a team, by its name, a setting of its own. Possible are
+--POLICY.SETTING gives one policy of a team, by its name, a setting of its own, such as --runner.gamma 0.95. Possible
+are
 {of_a_policy}
 
 --resume RUN goes on with a run where its last checkpoint left it; its settings stay, save those that are given of
@@ -77,13 +78,21 @@ is an error."""
 def train(words: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs train ID`` and ``gpu-envs train --resume RUN``."""
     parser = _train_parser()
-    found, env = take_one(parser, words, "environment ID")
+    found, env = _taken(parser, words)
     parser.check_least(found, "max_restarts", 0)
     if launched() and found.max_restarts:
         parser.error("--max-restarts goes with --gpus; the launcher of this process has an option of its own")
     if found.resume is not None:
         return _train_parser(None, {}).show_help() if found.help else _train_on(parser, words, found, env, trainer)
     return _help(found, env, _train_parser) if found.help else _train_anew(parser, words, found, env, trainer)
+
+
+def _taken(parser: Parser, words: Sequence[str]) -> tuple[Any, str | None]:
+    """Parses options, settings of single policies among them, and the environment's id."""
+    rest, own = split_own(words)
+    found, env = take_one(parser, rest, "environment ID")
+    found.own = own
+    return found, env
 
 
 def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
@@ -131,7 +140,7 @@ def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None,
 def tune(words: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs tune ID``."""
     parser = _tune_parser()
-    found, env = take_one(parser, words, "environment ID")
+    found, env = _taken(parser, words)
     if found.help:
         return _help(found, env, _tune_parser)
     config = _asked(parser, found, env, num_envs=AUTO)
@@ -189,7 +198,7 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
         algorithm: The one that is to learn; None: the preset says which.
     """
     known = PRESETS.get(env, {})
-    of = {each: values.get("algorithm", ALGORITHMS[0]) for each, values in known.items()}
+    of = {each: values.get("algorithm", PPO.name) for each, values in known.items()}
     if name is None:
         names = (
             ["default"] if algorithm is None else [each for each in ("default", algorithm) if of.get(each) == algorithm]
@@ -272,7 +281,7 @@ def _help(found: Any, env: str | None, parser: Callable[[str | None, Mapping[str
     return parser(*about).show_help()
 
 
-def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
+def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Run:
     """The new run that the options describe."""
     file = {} if found.config is None else read(found.config)
     named, env = env is None, env or file.get("env")
@@ -282,7 +291,7 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
     no_preset = found.preset is None and found.config is not None  # a file stands in for the preset called default
     algorithm = given(found).get("algorithm", file.get("algorithm"))
     _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset, algorithm)
-    return Config(**(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed))
+    return Run.from_flat(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed)
 
 
 def _processes(found: Any, device: str, then: int = 1) -> int:
@@ -358,14 +367,13 @@ def _of(group: Any) -> dict[str, Any]:
 def _refuse_beside_resume(
     parser: Parser, env: str | None, name: str | None, file: str | None, explicit: Mapping[str, Any]
 ) -> None:
-    others = [option for option in explicit if option not in CHANGEABLE]
+    others = [name for name in explicit if not changeable(name)]
     if env is not None or file is not None or name is not None or others:
-        flags = {setting.name: setting.flag for setting in settings()}
         wrong = [
             *([env] if env else []),
             *(["--preset"] if name else []),
             *(["--config"] if file else []),
-            *(flags[option] for option in others),
+            *map(flag_of, others),
         ]
         parser.error(
             f"--resume takes environment and settings from the run, save {', '.join(_changeable())}; leave out "
@@ -375,7 +383,7 @@ def _refuse_beside_resume(
 
 def _changeable() -> list[str]:
     """The options that may be given beside --resume."""
-    return [setting.flag for setting in settings() if setting.name in CHANGEABLE]
+    return [flag_of(name) for name in CHANGEABLE]
 
 
 @contextlib.contextmanager

@@ -199,7 +199,7 @@ class TeamLayout(Layout):
 
     @property
     def episode(self) -> Mapping[str, str]:
-        """What a snapshot holds beside the state, by the names that version 0.1.0 gave."""
+        """What a snapshot holds beside the state, by the names that snapshots have."""
         same = ("just_left", "offset", "finished", "seeds", "episodes")
         found = {name: name for name in same} | {"over": "ended", "layout_seed": "shared_seed"}
         if self.config.statistics:

@@ -120,14 +120,14 @@ class Saving(abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        spec: Any = again(state["id"], state.get("place", state["id"]), state.get("key", ""))
-        kept = spec.with_rules_text(state.get("rules_text"))
+        spec: Any = again(state["id"], state["place"], state["key"])
+        kept = spec.with_rules_text(state["rules_text"])
         type(self).__init__(self, kept, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         self._env_spec = spec.observing(self._options.observe_params)
         if state["snapshot"] is not None:
             restore(self._sim, state["snapshot"])
         self.closed = state["closed"]
-        self.allow_frozen_steps(state.get("frozen_steps", False))
+        self.allow_frozen_steps(state["frozen_steps"])
 
     @in_turn
     def allow_frozen_steps(self, allow: bool = True) -> None:

@@ -12,9 +12,6 @@ from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
 
-_LATER = ("offset", "episode_metrics", "totals")
-"""What a snapshot of before may lack."""
-
 _WITH = {True: "with statistics", False: "with statistics=False"}
 
 
@@ -62,19 +59,11 @@ def rows_of(kept: Mapping[str, Any]) -> int:
 
 
 def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A snapshot that has what this simulation needs by name, completed where it is of before, or raises an error."""
+    """Returns a snapshot that has what this simulation needs by name, or raises an error."""
     buffers = {"state": {f: f"state.{f}" for f in sim.state}, "episode": sim.layout.episode}
     if not isinstance(kept, Mapping):
         raise TypeError(f"the state is {type(kept).__name__}; give what get_state() returned")
-    if isinstance(kept.get("episode"), Mapping) and "seeds" in kept["episode"]:
-        # 0.1.0 knew no offsets, and an environment may get metrics later
-        later = {n: sim.buffers[b] for n, b in sim.layout.episode.items() if n in _LATER}
-        zeros = {
-            n: np.zeros(shape_for(sim, ("episode", n), array, rows_of(kept)), dtype_of(array))
-            for n, array in later.items()
-        }
-        kept = {**kept, "episode": {**zeros, **kept["episode"]}}
-    for part, names in {**buffers, "params": sim.params}.items():
+    for part, names in {**buffers, "params": sim.params, "randomness": sim.randomness}.items():
         given = kept.get(part)
         kept_returns = isinstance(given, Mapping) and "running_return" in given
         if part == "episode" and isinstance(given, Mapping) and kept_returns != ("running_return" in names):
@@ -89,8 +78,8 @@ def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distributions_in(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Distribution]:
-    """The distributions of a snapshot; one that lacks this part is of an environment that drew nothing."""
-    given = kept.get("drawn", {})
+    """The distributions of a snapshot."""
+    given = kept.get("drawn")
     if not isinstance(given, Mapping) or not set(given) <= set(sim.params):
         raise ValueError(
             f"the state's part 'drawn' must map names of {sorted(sim.params)} to distributions; got {given}"
@@ -110,7 +99,7 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
             if array.shape != shape:
                 raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs {shape}")
             values[buffer] = as_field(sim.buffers[buffer], array, f"the state's {name!r}")
-    randomness = {**sim.randomness, **kept.get("randomness", {})}
+    randomness = dict(kept["randomness"])
     for name, number in randomness.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(f"the state's {name!r} is {number!r}; a whole number from 0 up")

@@ -81,8 +81,6 @@ def as_field(array: Array, values: Any, what: str) -> np.ndarray:
         raise ValueError(f"{what} got values of shape {given.shape}; expected {shape}{each}, or one value for all")
     if given.dtype.kind not in "biuf":
         raise TypeError(f"{what} got values of dtype {given.dtype}; expected numbers")
-    if given.dtype == bool and kind == "uint8":
-        given = given.view(np.uint8)  # flags of two bits, in snapshots of version 0.1.0
     with np.errstate(invalid="ignore"):
         made = given.astype(kind)
     if made.dtype.kind in "iu" and (made != given).any():

@@ -189,11 +189,13 @@ def _played(loaded: "TrainedPolicies", wanted: Wanted, title: str, facts: Mappin
         env = loaded.make(count)
         policies = loaded.acting_in(env, greedy=wanted.greedy, seed=seed)
         observations, _ = env.reset(seed=derived_seed(seed, "evaluation"))
-    others = {"Policies": ", ".join(f"{role}: {name}" for role, name in config.policies.items())}
+    others = {
+        "Policies": ", ".join(f"{role}: {name}" for role, name in config.policies.items() if isinstance(name, str))
+    }
     facts = {
         **facts,
         "Actions": "the likeliest" if wanted.greedy else "drawn, as in training",
-        **(others if config.policies else {}),
+        **(others if others["Policies"] else {}),
         **_shown_params(config.params),
         "Seed": str(seed),
     }

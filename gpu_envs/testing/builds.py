@@ -193,17 +193,14 @@ def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[
     Returns:
         What it ended with, None where it was killed after ``limit_s`` seconds; and what it wrote.
     """
-    pipe, own_group = subprocess.PIPE, sys.platform != "win32"
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        words, env=env, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace", start_new_session=own_group
+        words, env=env, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace", start_new_session=True
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=limit_s)
         except BaseException as error:
-            if sys.platform != "win32":
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             stdout, stderr = process.communicate()

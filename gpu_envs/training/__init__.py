@@ -1,7 +1,7 @@
 """The bundled runner: PPO, A2C, PQN, SAC, TD3 and DDPG for registered environments, all of it on their device.
 
-    from gpu_envs.training import Config, train
-    train(Config(env="CartPole-v1", target_return=475))
+    from gpu_envs.training import PPO, Run, train
+    train(Run(env="CartPole-v1", algorithm=PPO(epochs=2), target_return=475))
 
 Importing it does not import torch; what it names does.
 """
@@ -12,22 +12,30 @@ from typing import TYPE_CHECKING, Any
 from gpu_envs.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from gpu_envs.training.config import Config as Config
+    from gpu_envs.training.algorithms import A2C as A2C
+    from gpu_envs.training.algorithms import DDPG as DDPG
+    from gpu_envs.training.algorithms import PPO as PPO
+    from gpu_envs.training.algorithms import PQN as PQN
+    from gpu_envs.training.algorithms import SAC as SAC
+    from gpu_envs.training.algorithms import TD3 as TD3
     from gpu_envs.training.operations.heads import Head as Head
     from gpu_envs.training.policies.actor_critic import ActorCritic as ActorCritic
-    from gpu_envs.training.policies.policy import Policy as Policy
+    from gpu_envs.training.policies.policy import PolicyModule as PolicyModule
+    from gpu_envs.training.policy import Network as Network
+    from gpu_envs.training.policy import Policy as Policy
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.rollout.acting import Acting as Acting
     from gpu_envs.training.rollout.acting import TrainedPolicies as TrainedPolicies
     from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
     from gpu_envs.training.rollout.evaluation import Evaluations as Evaluations
+    from gpu_envs.training.run import Run as Run
     from gpu_envs.training.runs import evaluate as evaluate
     from gpu_envs.training.runs import load_policies as load_policies
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
     from gpu_envs.training.schedule import Schedule as Schedule
-    from gpu_envs.training.settings_file import load_config as load_config
+    from gpu_envs.training.settings_file import load_settings as load_settings
     from gpu_envs.training.trainer import Trainer as Trainer
     from gpu_envs.training.tuning import Size as Size
     from gpu_envs.training.tuning import Tuning as Tuning
@@ -35,14 +43,17 @@ if TYPE_CHECKING:
     from gpu_envs.training.tuning import tune as tune
 
 _LATER = {
+    **dict.fromkeys(("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"), "algorithms"),
     "Acting": "rollout.acting",
     "ActorCritic": "policies.actor_critic",
-    "Config": "config",
     "Evaluation": "rollout.evaluation",
     "Evaluations": "rollout.evaluation",
     "Head": "operations.heads",
-    "Policy": "policies.policy",
+    "Network": "policy",
+    "Policy": "policy",
+    "PolicyModule": "policies.policy",
     "Result": "record.reports",
+    "Run": "run",
     "RunDirectory": "record.run_directory",
     "Schedule": "schedule",
     "Size": "tuning",
@@ -51,7 +62,7 @@ _LATER = {
     "Tuning": "tuning",
     "choose_num_envs": "tuning",
     "evaluate": "runs",
-    "load_config": "settings_file",
+    "load_settings": "settings_file",
     "load_policies": "runs",
     "resume": "runs",
     "train": "runs",

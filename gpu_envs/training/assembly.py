@@ -3,7 +3,7 @@
 import dataclasses
 import gc
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.errors import CheckpointError, did_you_mean
+from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms import OFF_POLICY, owned
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
@@ -39,42 +38,16 @@ from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite
 from gpu_envs.training.record.structure import check_structure
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
-from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
+from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
 
-_LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
+_LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
 
 
-def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
-    """Refuses what is given under names that no policy of a run has which learns."""
-    known = [policy for policy in policies if learns(policy)]
-    for name in names:
-        if name not in known:
-            raise ValueError(
-                f"{what} names {name!r}, which is no policy that learns{did_you_mean(name, known)} Those that learn "
-                f"are: {', '.join(known)}"
-            )
-
-
-def check_modules(modules: Any, known: Iterable[str]) -> None:
-    """Refuses what are no modules by the names of policies that learn."""
-    if not isinstance(modules, Mapping):
-        raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policies' names and torch.nn.Modules")
-    check_names("modules", modules, known)
-    for name, module in modules.items():
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"modules gives the policy {name!r} {module!r}; give a torch.nn.Module, made")
-        lazy = [key for key, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)]
-        if lazy:
-            raise ValueError(
-                f"the policy {name!r} has the parameter {lazy[0]}, whose shape is not known yet: call the module once "
-                "with observations first, or use a layer that is not lazy"
-            )
-
-
 def make_learner(
-    policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None, group: Group
+    policy_rows: PolicyRows, module: nn.Module | None, config: Run, device: str, limit: int | None, group: Group
 ) -> Learner:
     """A policy that learns: a module of the user's, or the one that the configuration describes."""
     run, config = config, config.of_policy(policy_rows.name)
@@ -89,8 +62,8 @@ def make_learner(
         check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
-    scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
-    made = _off_policy if config.algorithm in OFF_POLICY else _on_policy
+    scale = ObservationScale(policy_rows.features, device, group) if config.network.normalise_observations else None
+    made = _off_policy if isinstance(config.algorithm, OffPolicy) else _on_policy
     learner, optimisers = made(policy_rows, module, scale, config, device, limit, group)
     for optimiser in optimisers:
         _LEARNING[optimiser] = policy_rows.name, run
@@ -98,7 +71,7 @@ def make_learner(
 
 
 def _on_policy(
-    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Config, device: str,
+    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Run, device: str,
     limit: int | None, group: Group,
 ) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
     """A learner by PPO, A2C or PQN, and its optimiser."""
@@ -109,15 +82,17 @@ def _on_policy(
         if device != "cpu":
             wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
-    if networks.epsilon is not None:
-        networks.epsilon.fill_(Schedule.of(config.epsilon).at(0.0))  # for an evaluation before the first horizon
+    if networks.epsilon is not None and isinstance(config.algorithm, PQN):
+        networks.epsilon.fill_(
+            Schedule.of(config.algorithm.epsilon).at(0.0)
+        )  # for an evaluation before the first horizon
     learner = OnPolicyLearner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     learner.why_torch = reason
     return learner, [optimiser]
 
 
 def _off_policy(
-    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Config, device: str,
+    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Run, device: str,
     limit: int | None, group: Group,
 ) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
     """A learner by SAC, TD3 or DDPG, and its optimisers."""
@@ -125,12 +100,12 @@ def _off_policy(
         wake_autograd(device)
     actor = _actor(module, policy_rows, scale, config, device)
     learner = OffPolicyLearner(policy_rows, module, actor, scale, config, device, limit, group)
-    if learner.why_torch and config.fused:
+    if learner.why_torch and config.network.fused:
         raise ValueError(f"fused=True, and {learner.why_torch}; leave it out")
     return learner, learner.optimisers
 
 
-def _check_free(module: nn.Module, name: str, config: Config) -> None:
+def _check_free(module: nn.Module, name: str, config: Run) -> None:
     """Refuses parameters that another optimiser keeps: it would go on with a buffer that is no longer read."""
     if not _owners(module):
         return
@@ -144,14 +119,14 @@ def _check_free(module: nn.Module, name: str, config: Config) -> None:
         )
 
 
-def _owners(module: nn.Module) -> list[tuple[str, Config]]:
+def _owners(module: nn.Module) -> list[tuple[str, Run]]:
     """The policies whose optimisers keep some of a module's parameters."""
     made = [parameter for parameter in module.parameters() if not nn.parameter.is_lazy(parameter)]
     return [owner for adam, owner in _LEARNING.items() if any(adam.keeps(parameter) for parameter in made)]
 
 
 def make_player(
-    policy_rows: PolicyRows, config: Config, device: str, kept: Mapping[str, Any] | None = None
+    policy_rows: PolicyRows, config: Run, device: str, kept: Mapping[str, Any] | None = None
 ) -> tuple[Player, Networks | None]:
     """A policy that only acts: ``random``, or ``frozen:RUN`` or ``frozen:RUN:POLICY``.
 
@@ -204,14 +179,14 @@ def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
 def _thawed(policy_rows: PolicyRows, device: str, kept: Mapping[str, Any]) -> Frozen:
     """A frozen policy as a checkpoint of the run in which it acts has it."""
     own = kept_policy(kept, policy_rows.name)
-    config = Config.from_json(owned(own["config"]))
+    config = Run.from_flat(upgraded(own["config"]))
     return Frozen(restored(own["state"], policy_rows, config, device, own["source"]), config, own["source"])
 
 
 def restored(
     state: Mapping[str, Any],
     policy_rows: PolicyRows,
-    config: Config,
+    config: Run,
     device: str,
     source: str,
     module: nn.Module | None = None,
@@ -240,12 +215,12 @@ def restored(
     check_structure(own.state_dict(), state["module"], f"the policy {source}: its weights")
     if module is not None:
         check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
-    scale = ObservationScale(policy_rows.features, device) if config.normalise_observations else None
+    scale = ObservationScale(policy_rows.features, device) if config.network.normalise_observations else None
     example = None if scale is None else scale.state()
     check_structure(example, state.get("observations"), f"the policy {source}: its scale of observations")
     if scale is not None:
         scale.load(state["observations"])
-    if config.algorithm in OFF_POLICY:
+    if isinstance(config.algorithm, OffPolicy):
         return _actor(own, policy_rows, scale, config, device)
     networks = _run_by_torch(own, policy_rows, None, scale, config, device)
     if networks.epsilon is not None:
@@ -256,7 +231,7 @@ def restored(
 
 def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> str:
     """What other spaces make of a default policy's first and last layers; empty where it is not they that differ."""
-    if saved.keys() != now.keys() or any(saved[name].ndim != tensor.ndim for name, tensor in now.items()):
+    if {name: tensor.ndim for name, tensor in saved.items()} != {name: tensor.ndim for name, tensor in now.items()}:
         return ""
     layers = [name for name, tensor in now.items() if tensor.ndim == 2 and name.startswith(("actor", "trunk", "heads"))]
     if not layers:
@@ -269,7 +244,7 @@ def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor])
     return ", ".join(found)
 
 
-def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
+def _drawn(policy_rows: PolicyRows, config: Run) -> nn.Module:
     """The default policy with its first weights: drawn on the CPU, so that they do not depend on the device."""
     generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", policy_rows.name))
     with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
@@ -277,7 +252,7 @@ def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
 
 
 def kernels_of(
-    network: Network, config: Config, device: str, *, masked: bool, default: bool, parted: bool
+    network: Network, config: Run, device: str, *, masked: bool, default: bool, parted: bool
 ) -> tuple[str, str]:
     """Which kernels of our own run a policy, ``narrow``, ``wide`` or those of ``functions``, or why torch does.
 
@@ -289,21 +264,21 @@ def kernels_of(
         default: Whether it is the default policy.
         parted: Whether observations come in parts.
     """
-    if config.fused is False:
+    if config.network.fused is False:
         return "", "they are turned off"
     if not default:
         return "", "only the default policy has kernels of its own"
     if not device.startswith("cuda"):
         return "", f"the device is {device}, and only CUDA has kernels for networks"
-    if config.algorithm == "pqn":
-        form = form_of((network.features, *config.hidden, network.head.parameters), config)
-        reason = "agents share observations" if parted else why_no_functions(form, config.precision, device)
+    if config.algorithm.name == "pqn":
+        form = form_of((network.features, *config.network.hidden, network.head.parameters), config)
+        reason = "agents share observations" if parted else why_no_functions(form, config.network.precision, device)
         return "" if reason else "functions", reason
-    if config.shared_trunk:
+    if config.network.shared_trunk:
         narrow = "actor and critic have their layers in common"
     elif masked:
         narrow = "the environment has action masks"
-    elif config.layer_norm:
+    elif config.network.layer_norm:
         narrow = "hidden layers are normalised"
     else:
         narrow = why_unfused(network, device)
@@ -320,7 +295,7 @@ def _fused(
     policy_rows: PolicyRows,
     optimiser: Adam,
     scale: ObservationScale | None,
-    config: Config,
+    config: Run,
     device: str,
 ) -> tuple[PolicyNetworks | None, str]:
     """A policy run by kernels of our own; none where torch has to run it, and why it has to.
@@ -328,26 +303,34 @@ def _fused(
     Raises:
         ValueError: The configuration asks for the kernels, and they cannot run it.
     """
-    network = Network(policy_rows.head, policy_rows.features, config.hidden, config.activation, config.precision)
+    network = Network(
+        policy_rows.head,
+        policy_rows.features,
+        config.network.hidden,
+        config.network.activation,
+        config.network.precision,
+    )
     kind, reason = kernels_of(
         network, config, device, masked=policy_rows.masked, parted=policy_rows.split is not None,
         default=isinstance(module, Perceptron | SharedPerceptron | ActionValues),
     )  # fmt: skip
-    if reason and config.fused:
+    if reason and config.network.fused:
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
         return None, reason
     scaled = None if scale is None else (scale.offset, scale.inverse)
     if kind == "functions":
         assert isinstance(module, ActionValues)
-        form = actor_form(module.actor, config.activation)
+        form = actor_form(module.actor, config.network.activation)
         functions = functions_of(form, optimiser.flat, optimiser.gradient, 0, config, device)
         ops = Ops(policy_rows.head, device)
-        return ValuesInKernels(functions, module, policy_rows.head, ops, optimiser, scale, config.precision, device), ""
+        return ValuesInKernels(
+            functions, module, policy_rows.head, ops, optimiser, scale, config.network.precision, device
+        ), ""
     if kind == "wide":
         assert isinstance(module, Perceptron | SharedPerceptron)
         wide = wide_network(
-            module, policy_rows.head, policy_rows.features, config.activation, config.precision,
+            module, policy_rows.head, policy_rows.features, config.network.activation, config.network.precision,
             open_backend(device).traits.processors,
         )  # fmt: skip
         return WideNetworks(wide, device, optimiser, scaled), ""
@@ -362,7 +345,7 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    rows = config.horizon * policy_rows.rows // config.passes[1]
+    rows = config.horizon * policy_rows.rows // config.algorithm.passes[1]
     return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser, rows), ""
 
 
@@ -371,22 +354,21 @@ def _run_by_torch(
     policy_rows: PolicyRows,
     optimiser: Adam | None,
     scale: ObservationScale | None,
-    config: Config,
+    config: Run,
     device: str,
 ) -> TorchPolicyNetworks:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
-    if config.algorithm == "pqn":
-        return TorchValues(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+    if config.algorithm.name == "pqn":
+        return TorchValues(module, policy_rows.head, ops, optimiser, scale, config.network.precision, device)
     if optimiser is not None:
         ops.begin()
-    return TorchPolicy(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+    return TorchPolicy(module, policy_rows.head, ops, optimiser, scale, config.network.precision, device)
 
 
 def _actor(
-    module: nn.Module, policy_rows: PolicyRows, scale: ObservationScale | None, config: Config, device: str
+    module: nn.Module, policy_rows: PolicyRows, scale: ObservationScale | None, config: Run, device: str
 ) -> TorchActor:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
-    stochastic = config.algorithm == "sac"
-    return TorchActor(
-        module, policy_rows.head, ops, scale, config.precision, device, stochastic=stochastic, noise=config.noise
-    )
+    assert isinstance(config.algorithm, OffPolicy)
+    precision = config.network.precision
+    return TorchActor(module, policy_rows.head, ops, scale, precision, device, algorithm=config.algorithm)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import layout_of
-from gpu_envs.training.algorithms import OFF_POLICY
+from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.assembly import kernels_of
-from gpu_envs.training.config import Config
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.policies.actor_critic_update import TorchUpdate
@@ -14,6 +13,7 @@ from gpu_envs.training.policies.functions import why_torch
 from gpu_envs.training.policies.kernel_update import SmallBatchUpdate, update_of
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
+from gpu_envs.training.run import Run
 
 _ACTING = "torch, and kernel_sample of sample.cuh"
 _CHOOSING = "kernel_prefer of choices.cuh, and kernel_sample of sample.cuh"
@@ -82,7 +82,7 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
 ``kernels/training/``."""
 
 
-def who_computes(config: Config, device: str) -> list[str]:
+def who_computes(config: Run, device: str) -> list[str]:
     """Lines for people about each policy of a run that learns.
 
     Args:
@@ -96,22 +96,23 @@ def who_computes(config: Config, device: str) -> list[str]:
         if not learns(name):
             continue
         own, role = config.of_policy(name), parts[0].role
-        if own.algorithm in OFF_POLICY:
+        net = own.network
+        if isinstance(own.algorithm, OffPolicy):
             reason = why_torch(own, role.features, role.head, device, default=True)
             update = update_of(own, reason, role.features, role.head, device)
             functions = "functions on a CPU" if device == "cpu" else "functions on a GPU"
             kind = {TorchUpdate: "actors", SmallBatchUpdate: "small batch"}.get(update, functions)
         else:
-            network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
+            network = Network(role.head, role.features, net.hidden, net.activation, net.precision)
             kind, reason = kernels_of(
                 network, own, device, masked=role.masked, default=True, parted=role.split is not None
             )
-            kind = kind or ("values" if own.algorithm == "pqn" else "")
-        layers = " x ".join(map(str, own.hidden))
-        norm = ", normalised" if own.layer_norm else ""
-        trunk = ", one trunk for actor and critic" if own.shared_trunk else ""
+            kind = kind or ("values" if own.algorithm.name == "pqn" else "")
+        layers = " x ".join(map(str, net.hidden))
+        norm = ", normalised" if net.layer_norm else ""
+        trunk = ", one trunk for actor and critic" if net.shared_trunk else ""
         lines.append(
-            f"{name}: {role.features} features, {layers} {own.activation}{norm}{trunk}, {own.precision}, {device}"
+            f"{name}: {role.features} features, {layers} {net.activation}{norm}{trunk}, {net.precision}, {device}"
         )
         at_once = kind == "narrow" and steps_where_it_acts(layout_of(world, Device(on_gpu=True)), config.params)
         computing = dict(_KERNELS[kind]) | ({"acting": _HORIZON} if at_once else {})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gpu_envs.errors import DivergedError
+from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.record.reports import IterationReport
 from gpu_envs.training.record.run_directory import RunDirectory
@@ -15,7 +16,8 @@ from gpu_envs.training.record.run_directory import RunDirectory
 def check_figures(report: IterationReport, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
     """Raises a DivergedError if the figures of an iteration are not finite; warns of a policy that took no step."""
     for name, figures in report.figures.items():
-        target_kl = learners[name].config.target_kl
+        algorithm = learners[name].config.algorithm
+        target_kl = algorithm.target_kl if isinstance(algorithm, PPO) else None
         if target_kl is not None and figures["samples"] == 0:
             warnings.warn(
                 f"updates of the policy {name!r} stop before their first step and learn nothing: it acts in evaluation "

@@ -1,4 +1,4 @@
-"""Settings that suit an environment, by its id and the preset's name."""
+"""Presets: settings that suit an environment."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,10 +20,10 @@ _SWING_UP: Mapping[str, Any] = {
     "algorithm": "sac",
     "num_envs": 64,
     "horizon": 4,
-    "updates": 32,
-    "batch": 512,
-    "slots": 1000,
-    "warm_up": 1024,
+    "gradient_steps": 32,
+    "batch_size": 512,
+    "buffer_size": 1000,
+    "learning_starts": 1024,
     "learning_rate": "0:0.003,1:0",
     "gamma": 0.97,
     "tau": 0.05,
@@ -38,9 +38,9 @@ _CLIMB: Mapping[str, Any] = {
     **_SWING_UP,
     "num_envs": 256,
     "horizon": 8,
-    "batch": 256,
-    "slots": 500,
-    "warm_up": 50_000,
+    "batch_size": 256,
+    "buffer_size": 500,
+    "learning_starts": 50_000,
     "n_step": 10,
     "gamma": 0.999,
     "tau": 0.02,
@@ -133,7 +133,8 @@ _COVID: Mapping[str, Any] = {
     "normalise_rewards": True,
     "precision": "bf16",
     "stagger": True,
-    "policy_settings": {"planner": {"learning_rate": "0:0.0005,0.4:0,1:0", "gamma": 0.997}},
+    "planner.learning_rate": "0:0.0005,0.4:0,1:0",
+    "planner.gamma": 0.997,
     "total_steps": 12_000_000,
 }
 """The planner learns for less than half of the time: governors then adapt to what it will do."""
@@ -152,10 +153,10 @@ _TAG_FROM_A_BUFFER: Mapping[str, Any] = {
     "params": {"actions": "continuous"},
     "num_envs": 32,
     "horizon": 8,
-    "updates": 8,
-    "batch": 4096,
-    "slots": 512,
-    "warm_up": 20_000,
+    "gradient_steps": 8,
+    "batch_size": 4096,
+    "buffer_size": 512,
+    "learning_starts": 20_000,
     "n_step": 3,
     "learning_rate": 0.0005,
     "gamma": 0.98,
@@ -254,7 +255,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "ddpg": {
             **_CLIMB_SURELY,
             "algorithm": "ddpg",
-            "slots": 2000,
+            "buffer_size": 2000,
             "n_step": 5,
             "learning_rate": "0:0.002,1:0",
             "gamma": 0.99,
@@ -318,8 +319,8 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "sac-taggers": {
             **_TAG_FROM_A_BUFFER,
             "num_envs": 64,
-            "batch": 2048,
-            "slots": 1024,
+            "batch_size": 2048,
+            "buffer_size": 1024,
             "n_step": 1,
             "gamma": 0.95,
             "temperature": 1.0,
@@ -379,4 +380,4 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "SimpleWorldComm-v3": {"default": _PARTICLES},
 }
-"""Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""
+"""Settings by their flat names, by environment and preset. The preset "default" is used if none is asked for."""

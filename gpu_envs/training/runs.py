@@ -12,8 +12,8 @@ from torch import nn
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.assembly import check_modules, make_player, restored
-from gpu_envs.training.config import AUTO, Config
+from gpu_envs.training.assembly import make_player, restored
+from gpu_envs.training.policies.modules import check_modules
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -26,12 +26,13 @@ from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
+from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
 
 
 def train(
-    config: Config, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None, group: Any = None
+    config: Run, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None, group: Any = None
 ) -> Result:
     """Trains, and keeps the run in its folder.
 
@@ -68,7 +69,7 @@ def resume(
         modules: Policies of your own, as the run had them.
         trust: Import the environment's file, where the folder names one that this process was not given.
         group: A process group of ``torch.distributed``, whose processes all call this.
-        **changes: Settings that are others from now on, of ``config.CHANGEABLE``: where it runs, for how many steps in
+        **changes: Settings that are others from now on, by their flat names: where it runs, for how many steps in
             all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
 
     Raises:
@@ -89,7 +90,7 @@ def resume(
             )
         with explain_shortage(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
-            then, steps = (config.gpus, 0) if state is None else _before(state, config)
+            then, steps = (config.gpus, 0) if state is None else (processes_of(state), state["steps"])
             if first and done > 0 and then != processes.size:
                 warnings.warn(
                     f"the run was trained by {_counted(then)}, and goes on with {processes.size}: what it has learnt "
@@ -217,7 +218,7 @@ def load_guests(
 ) -> TrainedPolicies:
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
-    config = Config(env=env, device=device, params=dict(params or {}))
+    config = Run(env=env, device=device, params=dict(params or {}))
     open_backend(place)  # says what is missing
     roles = role_infos(simulated(replicated(config, 1), 1, place))
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
@@ -235,12 +236,6 @@ def _mean_return(kept: Sequence[Sequence[float]]) -> float:
     window = EpisodeWindow()
     window.load(kept)
     return window.mean_return
-
-
-def _before(state: Mapping[str, Any], config: Config) -> tuple[int, int]:
-    """By how many processes a checkpoint was written, and after how many steps."""
-    steps = state.get("steps")
-    return processes_of(state), config.steps_at(state["iteration"]) if steps is None else steps
 
 
 def _counted(processes: int) -> str:

@@ -3,82 +3,76 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.bounds import MAPPINGS, WHOLE
-from gpu_envs.training.config import SETTINGS, Config
+from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run
 
 SETTINGS_FILE = "run.toml"
-"""In the folder of every run; ``gpu-envs train --config`` reads it."""
+"""In every run directory; ``gpu-envs train --config`` reads it."""
 
 _OF_ONE_RUN = ("gpus", "since", "run_dir")
-"""What a run's file leaves out: another run has its own."""
+"""Left out of a run's file: another run has its own."""
 
 _HEAD = "# gpu-envs train --config FILE trains another run with these settings; its options overrule them."
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The settings that a file gives, or says what is wrong with it. Their values are for ``Config`` to check.
+    """Reads the settings of a file, by their flat names; ``Run.from_flat`` checks their values.
 
-    A setting that may be absent is so by the word none; ``1e6`` is a whole number too.
+    A table ``[runner]`` has the settings of the policy of that name. The word none stands for None, and ``1e6`` is a
+    whole number too.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path} with settings")
     try:
-        given = tomllib.loads(Path(path).read_text("utf-8-sig"))  # Windows' editors begin a file with a mark
-    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML, or nested too deeply
+        content = tomllib.loads(Path(path).read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise ValueError(f"{path} is no TOML file: {error}") from None
-    for name in given:
-        if name not in SETTINGS:
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        if name in MAPPINGS and not isinstance(value, Mapping):
+            raise ValueError(f"{path}: {name} is {value!r}; give a table, [{name}]")
+        if name in NAMES:
+            found[name] = _value(name, value)
+        elif isinstance(value, Mapping):
+            found |= {f"{name}.{key}": _value(key, each) for key, each in value.items()}
+        else:
             raise ValueError(
-                f"{path}: a training run has no setting {name!r}{did_you_mean(name, SETTINGS)} There are: "
-                f"{', '.join(SETTINGS)}"
+                f"{path}: a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: "
+                f"{', '.join(NAMES)}"
             )
-    for name in MAPPINGS:
-        if not isinstance(given.get(name, {}), Mapping):
-            raise ValueError(f"{path}: {name} is {given[name]!r}; give a table, [{name}]")
-    found = _read(given)
-    own = {}
-    for policy, each in given.get("policy_settings", {}).items():
-        if not isinstance(each, Mapping):
-            raise ValueError(f"{path}: policy_settings.{policy} is {each!r}; give a table, [policy_settings.{policy}]")
-        own[policy] = _read(each)
-    return found | ({"policy_settings": own} if own else {})
-
-
-def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in given.items():
-        if name in WHOLE and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        found[name] = None if isinstance(value, str) and value == "none" else value
     return found
 
 
-def load_config(path: str | Path) -> Config:
-    """Reads the run that a TOML file describes, such as the run.toml in the folder of every run."""
-    return Config.from_json(read(path))
+def _value(name: str, value: Any) -> Any:
+    field = SETTINGS.get(name)
+    if isinstance(value, float) and value.is_integer() and field is not None and field.kind is int:
+        return int(value)
+    return None if isinstance(value, str) and value == "none" else value
 
 
-def written(config: Config) -> str:
-    """The text of a file that says all settings of a run, so that another may be like it."""
-    values = {name: value for name, value in config.to_json().items() if name not in _OF_ONE_RUN}
-    return "\n".join([_HEAD, *_lines(values)]) + "\n"
+def load_settings(path: str | Path) -> Run:
+    """Reads the run that a TOML file describes, such as the run.toml of every run directory."""
+    return Run.from_flat(read(path))
 
 
-def _lines(values: Mapping[str, Any], table: str = "") -> Iterator[str]:
-    """The settings of a table, then those of the tables within."""
-    if table and (not values or not all(isinstance(value, Mapping) for value in values.values())):
-        yield f"\n[{table}]"
-    for name, value in values.items():
-        if not isinstance(value, Mapping):
-            yield f"{_key(name)} = {_toml(value)}"
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _lines(value, f"{table}.{_key(name)}" if table else _key(name))
+def written(run: Run) -> str:
+    """The text of a file with all settings of a run, for another one like it."""
+    values: dict[str, Any] = {}
+    for name, value in run.flat().items():
+        policy, dot, key = name.rpartition(".")
+        if dot:
+            values.setdefault(policy, {})[key] = value
+        elif name not in _OF_ONE_RUN:
+            values[name] = value
+    tables = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
+    lines = [_HEAD, *(f"{name} = {_toml(value)}" for name, value in values.items() if not isinstance(value, Mapping))]
+    for name, table in tables.items():
+        lines += [f"\n[{_key(name)}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _key(name: str) -> str:
@@ -86,7 +80,7 @@ def _key(name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; strings and switches it has in common with JSON."""
+    """A value as TOML writes it; strings and switches are those of JSON."""
     if hasattr(value, "tolist"):  # an array: a parameter's value for each replica
         value = value.tolist()
     if isinstance(value, list):

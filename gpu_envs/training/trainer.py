@@ -15,18 +15,19 @@ from gpu_envs.errors import ActionError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_learner, make_player
-from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
-from gpu_envs.training.learners.learner import SETTINGS_THAT_STAY, Learner
-from gpu_envs.training.need import check_room
+from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.memory_estimate import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
 from gpu_envs.training.operations.episodes import EpisodeSums
+from gpu_envs.training.policies.modules import check_modules
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, own_precision, torch_threads
 from gpu_envs.training.process.watch import Watch
+from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.history import History
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
@@ -37,6 +38,7 @@ from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
+from gpu_envs.training.run import Run
 
 UNDER_WAY = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""
@@ -58,7 +60,7 @@ class Trainer:
 
     @alone()
     def __init__(
-        self, config: Config, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None,
+        self, config: Run, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None,
         *, kept: Mapping[str, Any] | None = None, group: Any = None,
     ) -> None:  # fmt: skip
         """Makes environment, policies and storage.
@@ -82,16 +84,16 @@ class Trainer:
                 f"Start them by gpu-envs train --gpus {config.gpus}, or give a group of so many"
             )
         config = dataclasses.replace(config, gpus=self.group.size)
-        self.group.check_same(comparable(config.to_json() | {"device": "", "run_dir": ""}))
+        self.group.check_same(comparable(config.flat() | {"device": "", "run_dir": ""}))
         self.config, self._run, self.device = config, run, resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
         open_backend(self.device, config.threads)  # says what is missing, before torch does
-        check_room(config, self.device, modules or {})
+        check_room(config, self.device)
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
             self._random = RandomState.of(config.seed, self.group.rank, self.device)
-            self._build(dict(modules or {}), kept or {})
+            self._build(modules or {}, kept or {})
         self.group.check_same(comparable(self.describe() | {"code": self.horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
         self.history = History(config, list(self.horizon_env.storage), first_learning, self.horizon_env.metrics)
@@ -104,10 +106,11 @@ class Trainer:
         stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
         self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
-    def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
+    def _build(self, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
         world = simulated(config, config.replicas, device)
         self._parts = assign(role_infos(world), config.policies)
+        check_modules(modules, self._parts)
         whose = (config, device, config.replicas, config.horizon, self.group.rank * config.replicas)
         env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
         self.learners: dict[str, Learner] = {}
@@ -312,11 +315,12 @@ class Trainer:
         """What a checkpoint must agree in with the run that takes it over."""
         config = self.config
         found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus}
-        found |= {name: getattr(config, name) for name in SETTINGS_THAT_STAY}
+        found["format"] = FORMAT
+        found |= {name: getattr(config, name) for name in ("num_envs", "horizon", "stagger")}
         if any(role.masked for role in self.horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
-            found |= {f"{name}: {key}": value for key, value in learner.describe(found).items()}
+            found |= {f"{name}: {key}": value for key, value in learner.describe().items()}
         return found
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms import OFF_POLICY
-from gpu_envs.training.config import AUTO, Config
-from gpu_envs.training.need import Need, need_of
+from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.record.reports import IterationReport
+from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 
 NEAR = 0.95
@@ -101,7 +101,7 @@ def knee(sizes: Sequence[Size]) -> int:
     return min(size.num_envs for size in sizes if size.training >= NEAR * best)
 
 
-def largest(sizes: Sequence[Size], need: Need, room: float) -> int:
+def largest(sizes: Sequence[Size], need: MemoryEstimate, room: float) -> int:
     """The most replicas that have room, by what is worked out and how much faster the memory in truth grew."""
     first, last, growth = sizes[0], sizes[-1], 1.0
     if len(sizes) > 1:
@@ -118,7 +118,7 @@ def grows(sizes: Sequence[Size]) -> bool:
 
 
 def tune(
-    config: Config, *, modules: Mapping[str, nn.Module] | None = None, told: Callable[[Size], None] | None = None,
+    config: Run, *, modules: Mapping[str, nn.Module] | None = None, told: Callable[[Size], None] | None = None,
     enough: bool = False,
 ) -> Tuning:  # fmt: skip
     """Trains a few iterations with 64, 128, ... replicas (on the CPU 16 or fewer), as long as that gets faster.
@@ -138,7 +138,7 @@ def tune(
     give_back(device)
     held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
     room = available(device) * ROOM
-    need = need_of(dataclasses.replace(config, num_envs=AUTO), device, modules)
+    need = memory_of_run(dataclasses.replace(config, num_envs=AUTO), device)
     most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
     sizes: list[Size] = []
     count = _FIRST[device != "cpu"]
@@ -178,14 +178,15 @@ def tune(
     return Tuning(tuple(sizes), fitting, most, ended)
 
 
-def _fewest(config: Config) -> int:
+def _fewest(config: Run) -> int:
     """So many replicas has a policy at least: a sample for each minibatch, or a buffer as large as a batch."""
-    if config.algorithm in OFF_POLICY:
-        return -(-config.batch // (config.slots - config.n_step))
-    return -(-config.passes[1] // config.horizon)
+    if isinstance(config.algorithm, OffPolicy):
+        algorithm = config.algorithm
+        return -(-algorithm.batch_size // (algorithm.buffer_size - algorithm.n_step))
+    return -(-config.algorithm.passes[1] // config.horizon)
 
 
-def _trial(config: Config, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
+def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
     """A trainer of so many replicas, ready to train."""
     own = copy.deepcopy(dict(modules or {}))
     steps = config.total_steps + num_envs * config.horizon  # more than a warm-up rounded up to whole iterations
@@ -216,7 +217,7 @@ def _timed(trainer: Trainer, count: int) -> tuple[float, list[IterationReport]]:
 
 
 def choose_num_envs(
-    config: Config, *, modules: Mapping[str, nn.Module] | None = None, group: object = None
+    config: Run, *, modules: Mapping[str, nn.Module] | None = None, group: object = None
 ) -> tuple[int, str]:
     """The number that ``num_envs="auto"`` stands for on this device, and why; of several processes, their smallest."""
     processes = Group(group)

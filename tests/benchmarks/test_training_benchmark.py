@@ -202,9 +202,9 @@ def test_a_race_ends_at_its_limit() -> None:
 
 def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from gpu_envs.training import Config, train
+    from gpu_envs.training import Run, train
 
-    config = Config(env="CartPole-v1", device="cpu", num_envs=64, total_steps=20_000, run_dir=str(tmp_path / "run"))
+    config = Run(env="CartPole-v1", device="cpu", num_envs=64, total_steps=20_000, run_dir=str(tmp_path / "run"))
     train(config, progress=False)
     here = plan.TrainingPlan("cpu", 1, 1, 1.0, jax_python="", sb3_python="", log=lambda _: None)
     params = plan.preset("CartPole-v1", "drawn")["params"]

@@ -1,6 +1,6 @@
 """The command line: every setting can be given, presets and options combine, mistakes are explained."""
 
-import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 from cli_tools import run, without
 from harness import with_package
+from trainers import run_of
 
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
 from gpu_envs.cli import report as reports
-from gpu_envs.cli.settings import Setting, settings
-from gpu_envs.documented import field_docs
+from gpu_envs.cli.settings import flag_of, options
 from gpu_envs.errors import DivergedError
-from gpu_envs.training.algorithms import OWN_SETTINGS
-from gpu_envs.training.bounds import WORDS
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import ALGORITHMS
+from gpu_envs.training.policy import owners_of
 from gpu_envs.training.record.reports import Result
+from gpu_envs.training.run import NAMES, OF_A_POLICY, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
-
-FIELDS = [field.name for field in dataclasses.fields(Config)]
+from gpu_envs.training.settings import Setting
 
 
 class Trainer:
@@ -42,7 +41,7 @@ class Trainer:
             raise self.error
         return Result(run_dir, self.reason, iterations=12, steps=3_000_000, seconds=1.5, returns=self.returns)
 
-    def train(self, config: Config, *, progress: bool | None = None) -> Result:
+    def train(self, config: Run, *, progress: bool | None = None) -> Result:
         self.asked.append((config, progress))
         return self.result("runs/my run")
 
@@ -65,17 +64,17 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
             "big": {"num_envs": 65536, "hidden": (128,), "graphs": False},
             "pqn": {"algorithm": "pqn", "num_envs": 32},
         },
-        "Pendulum-v1": {"slow": {"gamma": 0.5}},
+        "Pendulum-v1": {"slow": {"gamma": 0.5, "x.gamma": 0.25, "x.hidden": (7, 8)}},
     }
     monkeypatch.setattr("gpu_envs.cli.train.PRESETS", own)
     return own
 
 
-def trained(*words: str) -> Config:
+def trained(*words: str) -> Run:
     trainer = Trainer()
     assert main(["train", *words], trainer=trainer) == OK
     ((config, _),) = trainer.asked
-    assert isinstance(config, Config)
+    assert isinstance(config, Run)
     return config
 
 
@@ -92,67 +91,82 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, trainer: Trainer) -
 # --- settings ---
 
 OTHER_VALUES: Mapping[str, Any] = {
-    **{name: words[1] for name, words in WORDS.items()},
     "device": "cuda:3",
-    "updates": 36,
+    "gradient_steps": 36,
     "policy_delay": 4,
     "target_role": "runner",
     "run_dir": "some where/else",
-    "params": {"gravity": -3.5, "switch": True, "whole": 7, "word": "semi-implicit"},
-    "policies": {"tagger": "frozen:runs/a=b:tagger", "runner_0": "random"},
-    "policy_settings": {
-        "tagger": {"learning_rate": Schedule.of("0:0.01,1:0"), "hidden": (7, 8), "target_kl": None, "gamma": 0.5},
-        "runner": {"fused": None, "shared_trunk": True, "normalise_advantages": False, "algorithm": "ppo"},
-        "a.b": {"algorithm": "pqn", "epochs": 3, "epsilon": Schedule.of(0.25)},
-        "c": {"algorithm": "sac", "target_entropy": -0.5},
-        "d": {"algorithm": "td3", "atoms": 51},
-    },
 }
-"""Words and mappings; other values follow from the type and the default."""
+"""Some words, and multiples of one another; other values follow from the type and the default."""
 
 
 def other_value(setting: Setting) -> Any:
     """A value that is allowed, and is not the default."""
     if setting.name in OTHER_VALUES:
         return OTHER_VALUES[setting.name]
-    if setting.type is bool:
+    if setting.kind is str:
+        return setting.limits.words[1]
+    if setting.kind is bool:
         return not setting.default
-    if setting.type is Schedule:
+    if setting.kind is Schedule:
         return Schedule(((0.0, 1 / 3), (0.25, 1e-7), (1.0, 0.0)))
-    if setting.type is int:
+    if setting.kind is int:
         return 3 if setting.default is None else setting.default + 5
-    if setting.type is float:
+    if setting.kind is float:
         return 0.3 if setting.default is None else setting.default / 3
-    assert setting.type == tuple[int, ...]
+    assert setting.kind == tuple[int, ...]
     return (7, 8, 9)
 
 
 def words_for(setting: Setting, value: Any) -> list[str]:
-    if setting.type is bool and value is not None:
-        return [setting.flag if value else f"--no-{setting.flag.removeprefix('--')}"]
-    if isinstance(value, Mapping):
-        return [word for pair in setting.shown(value).split() for word in (setting.flag, pair)]
-    if value is None:
-        return [f"{setting.flag}=none"]
-    if isinstance(value, tuple):
-        return [setting.flag, ",".join(map(str, value))]
-    return [setting.flag, str(value)]
+    flag = flag_of(setting.name)
+    if setting.kind is bool and value is not None:
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [f"{flag}=none"] if value is None else [flag, setting.shown(value)]
 
 
-@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.name)
-def test_every_setting_can_be_given(setting: Setting) -> None:
-    value = other_value(setting)
-    algorithm = OWN_SETTINGS.get(setting.name, ("ppo",))[0]
-    words = ["CartPole-v1", "--preset", "none", *(["--algorithm", algorithm] if setting.name != "algorithm" else [])]
+def value_of(run: Run, name: str) -> Any:
+    """A setting by its flat name."""
+    return next(getattr(part, name) for part in (run, run.algorithm, run.network) if hasattr(part, name))
+
+
+def plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("name", options())
+def test_every_setting_can_be_given(name: str) -> None:
+    setting = SETTINGS[name]
+    value, algorithm = other_value(setting), (*owners_of(name), "ppo")[0]
+    words = ["CartPole-v1", "--preset", "none", "--algorithm", algorithm]
     config = trained(*words_for(setting, value), *words)
-    assert getattr(config, setting.name) == value
-    assert type(getattr(config, setting.name)) is type(value)
-    others = Config(env="CartPole-v1", algorithm=algorithm)
-    assert config == dataclasses.replace(others, **{setting.name: value})  # and nothing else
-    assert Config.from_json(config.to_json()) == config
+    assert value_of(config, name) == value
+    assert type(value_of(config, name)) is type(value)
+    others = run_of(env="CartPole-v1", algorithm=algorithm)
+    assert config.flat() == others.flat() | {name: plain(value)}  # and nothing else
+    assert Run.from_flat(json.loads(json.dumps(config.flat()))) == config
     if setting.optional:
         config = trained(*words, *words_for(setting, value), *words_for(setting, None))
-        assert getattr(config, setting.name) is None
+        assert value_of(config, name) is None
+
+
+@pytest.mark.parametrize("name", OF_A_POLICY)
+def test_every_setting_of_a_policy_can_be_given(name: str) -> None:
+    """Of a policy alone, whose algorithm may be another one."""
+    algorithm = "pqn" if name == "algorithm" else (*owners_of(name), "ppo")[0]
+    value = "pqn" if name == "algorithm" else other_value(SETTINGS[name])
+    shown = value if name == "algorithm" else SETTINGS[name].shown(value)
+    words = [f"--a.b.{name.replace('_', '-')}={shown}"]
+    config = trained("CartPole-v1", "--preset", "none", "--a.b.algorithm", algorithm, *words)
+    others = run_of(env="CartPole-v1", **{"a.b.algorithm": algorithm})
+    assert config.flat() == others.flat() | {f"a.b.{name}": plain(value)}  # and nothing else
+    again = Run.from_flat(json.loads(json.dumps(config.flat())))
+    assert again.of_policy("a.b") == config.of_policy("a.b")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_can_be_given(name: str) -> None:
+    assert trained("CartPole-v1", "--preset", "none", "--algorithm", name) == run_of(env="CartPole-v1", algorithm=name)
 
 
 @pytest.mark.parametrize(
@@ -171,16 +185,27 @@ def test_every_setting_can_be_given(setting: Setting) -> None:
         (["--param", "a=1", "--param", "a=2"], "params", {"a": 2}),
         (["--param", "a="], "params", {"a": ""}),
         (["--param=a=none", "--param=b=1e-3", "--param=c=False"], "params", {"a": "none", "b": 1e-3, "c": False}),
+        (
+            ["--param", "a=-3.5", "--param", "b=7", "--param", "c=semi-implicit"],
+            "params",
+            {"a": -3.5, "b": 7, "c": "semi-implicit"},
+        ),
         (["--policy", "tagger=3"], "policies", {"tagger": "3"}),
         (
-            ["--policy-setting", "a.gae-lambda=0.5", "--policy-setting=a.fused=true", "--policy-setting=a.fused=off"],
-            "policy_settings",
-            {"a": {"gae_lambda": 0.5, "fused": False}},
+            ["--policy=a=frozen:runs/a=b:a", "--policy", "b_0=random"],
+            "policies",
+            {"a": "frozen:runs/a=b:a", "b_0": "random"},
         ),
+        (["--a.gae-lambda", "0.5"], "a.gae_lambda", 0.5),
+        (["--a.fused", "true", "--a.fused=off"], "a.fused", False),
+        (["--a.fused=none", "--fused"], "a.fused", None),
+        (["--a.entropy-weight", "-1e-3"], "a.entropy_weight", "-0.001"),
+        (["--a.hidden=7,8"], "a.hidden", [7, 8]),
     ],
 )
 def test_values_are_read(words: list[str], name: str, value: Any) -> None:
-    assert getattr(trained("CartPole-v1", "--preset", "none", *words), name) == value
+    run = trained("CartPole-v1", "--preset", "none", *words)
+    assert (run.flat()[name] if "." in name else value_of(run, name)) == value
 
 
 # --- presets ---
@@ -189,27 +214,28 @@ def test_values_are_read(words: list[str], name: str, value: Any) -> None:
 def test_options_stand_above_presets_above_defaults() -> None:
     config = trained("CartPole-v1", "--num-envs", "8", "--param", "length=0.7", "--param", "tau=0.01")
     assert config.num_envs == 8  # the option's
-    assert config.learning_rate == Schedule(((0.0, 0.003), (1.0, 0.0)))  # the preset's
-    assert config.horizon == Config(env="CartPole-v1").horizon  # the default
+    assert config.algorithm.learning_rate == Schedule(((0.0, 0.003), (1.0, 0.0)))  # the preset's
+    assert config.horizon == run_of(env="CartPole-v1").horizon  # the default
     assert config.params == {"gravity": 9.0, "length": 0.7, "tau": 0.01}  # by name
     assert trained("CartPole-v1", "--preset", "default") == trained("CartPole-v1") == trained("gpu_envs/CartPole-v1")
     big = trained("CartPole-v1", "--preset", "big", "--graphs=none")
-    assert (big.num_envs, big.hidden, big.graphs) == (65536, (128,), None)
-    assert trained("CartPole-v1", "--preset", "none") == Config(env="CartPole-v1")
+    assert (big.num_envs, big.network.hidden, big.graphs) == (65536, (128,), None)
+    assert trained("CartPole-v1", "--preset", "none") == run_of(env="CartPole-v1")
 
 
 def test_presets_may_know_single_policies(presets: dict[str, Any]) -> None:
-    own = {"fox": {"gamma": 0.5, "hidden": (8,)}, "tagger": {"gamma": 0.9}}
-    presets["TagGridWorld-v0"] = {"default": {"policies": {"runner": "fox"}, "policy_settings": own}}
+    own = {"fox.gamma": 0.5, "fox.hidden": [8], "tagger.gamma": 0.9}
+    presets["TagGridWorld-v0"] = {"default": {"policies": {"runner": "fox"}, **own}}
     for words, expected in (
         ([], own),
-        (["--policy-setting=fox.gamma=0.6"], own | {"fox": {"gamma": 0.6, "hidden": (8,)}}),
-        (["--gamma=0.7"], {"fox": {"hidden": (8,)}, "tagger": {}}),  # options stand above presets
-        (["--policy=runner=random"], {"tagger": {"gamma": 0.9}}),
-        (["--policy=tagger=fox"], {"fox": own["fox"]}),
+        (["--fox.gamma=0.6"], own | {"fox.gamma": 0.6}),
+        (["--gamma=0.7"], {"fox.hidden": [8]}),  # options stand above presets
+        (["--policy=runner=random"], {"tagger.gamma": 0.9}),
+        (["--policy=tagger=fox"], {"fox.gamma": 0.5, "fox.hidden": [8]}),
         (["--preset=none"], {}),
     ):
-        assert trained("TagGridWorld-v0", *words).policy_settings == expected
+        found = trained("TagGridWorld-v0", *words).flat()
+        assert {name: value for name, value in found.items() if "." in name} == expected
 
 
 # --- help ---
@@ -220,20 +246,23 @@ def unwrapped(text: str) -> str:
 
 
 def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below the algorithms that have it; settings are all fields but three."""
-    assert [setting.name for setting in settings()] == [name for name in FIELDS if name not in ("env", "gpus", "since")]
+    """Below the algorithms that have it; options are all settings but five."""
+    assert {*options()} == {*NAMES} - {"env", "algorithm", "params", "policies", "gpus", "since"}
     assert main(["train", "--help"]) == OK
     text = capsys.readouterr().out
-    for setting in settings():
-        doc = re.sub(r"\bNone\b", "none", field_docs(Config)[setting.name])
-        assert re.search(rf"{setting.flag}\b.* {re.escape(doc)} \(default: ", unwrapped(text)), setting.name
+    assert not re.search(r"``|\bNone\b|\bTrue\b|\bFalse\b|\bPython a\b", text)
+    for flag in ("--algorithm", "--param", "--policy", "--POLICY.SETTING"):
+        assert re.search(rf"{re.escape(flag)} [A-Z=]+ .* \(default: (ppo|none)\)", unwrapped(text)), flag
     groups = text.split("\nsettings of ")
     assert groups[1].startswith("the run:")
-    for name, owners in OWN_SETTINGS.items():
-        flag = next(setting.flag for setting in settings() if setting.name == name)
-        (group,) = (each for each in groups if f"  {flag} " in each or f"  {flag}," in each)
+    for name, setting in options().items():
+        flag, doc = flag_of(name), re.sub(r"\bNone\b", "none", setting.doc)
+        assert re.search(rf"{flag}\b.* {re.escape(doc)} \(default: ", unwrapped(text)), name
+        (group,) = (each for each in groups[1:] if re.search(rf"^  {flag}[ ,\n]", each, re.MULTILINE))
         title, _, _ = group.partition(" alone:")
-        assert set(title.replace(" and ", ", ").split(", ")) == set(owners)
+        assert {*title.replace(" and ", ", ").split(", ")} == {*owners_of(name)} or (
+            groups[1] is group and not owners_of(name)
+        )
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,6 +272,7 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
 
     assert "(preset default: 256)" in shown("-h", "CartPole-v1")
     assert "(preset default: gravity=9.0 length=0.6)" in shown("CartPole-v1", "--help", "--num-envs", "7")
+    assert "name. (preset slow: x.gamma=0.25 x.hidden=7,8)" in shown("Pendulum-v1", "--preset", "slow", "--help")
     big = shown("CartPole-v1", "--preset", "big", "--help")
     assert all(f"(preset big: {value})" in big for value in ("65536", "128", "off"))
     assert "(preset" not in shown("CartPole-v1", "--preset", "none", "--help")
@@ -280,14 +310,39 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["train", "CartPole-v1", "--num-envs", "inf"], "--num-envs: 'inf' is not a whole number"),
         (["train", "CartPole-v1", "--num-envs"], "--num-envs: expected one argument"),
         (["train", "CartPole-v1", "--gamma", "high"], "--gamma: 'high' is not a number"),
-        (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' are not whole numbers"),
+        (["train", "CartPole-v1", "--value-clip", "x"], "--value-clip: 'x' is not a number, nor none"),
+        (["train", "CartPole-v1", "--algorithm", "dpg"], "algorithm is 'dpg'. Did you mean 'ddpg'? Allowed: ppo, a2c"),
+        (
+            ["train", "CartPole-v1", "--activation", "rellu"],
+            "activation is 'rellu'. Did you mean 'relu'? Allowed: tanh",
+        ),
+        (["train", "CartPole-v1", "--noise.gamma", "1"], "a policy 'noise', as a setting is called; give another name"),
+        (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' is not a list of whole numbers such as 64,64"),
         (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate: 'fast' is not a schedule"),
         (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
         (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
-        (["train", "CartPole-v1", "--policy-setting", "gamma=1"], "'gamma=1': give a policy's name and a setting with"),
-        (["train", "CartPole-v1", "--policy-setting", "a.gamma"], "'a.gamma' is not POLICY.SETTING=VALUE"),
-        (["train", "CartPole-v1", "--policy-setting", "a.gamma=x"], "--policy-setting: 'a.gamma=x': 'x' is not a numb"),
-        (["train", "CartPole-v1", "--policy-setting", "a.fused=1"], "'1' is neither on nor off"),
+        (["train", "CartPole-v1", "--a.gama", "1"], "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'?"),
+        (
+            ["train", "CartPole-v1", "--a.device", "cpu"],
+            "a.device: the setting 'device' is the whole run's. A policy may",
+        ),
+        (["train", "CartPole-v1", "--a.gamma"], "--a.gamma needs a value, X"),
+        (["train", "CartPole-v1", "--a.fused", "--seed", "3"], "--a.fused needs a value, on|off"),
+        (["train", "CartPole-v1", "--a.gamma", "x"], "--a.gamma: 'x' is not a number"),
+        (["train", "CartPole-v1", "--a.gamma", "2"], "policy 'a': gamma is 2.0; it must lie from 0 to 1"),
+        (["train", "CartPole-v1", "--a.fused=1"], "--a.fused: '1' is neither on nor off"),
+        (["train", "CartPole-v1", "--a.algorithm", "sacc"], "policy 'a': algorithm is 'sacc'. Did you mean 'sac'?"),
+        (
+            ["train", "CartPole-v1", "--a.tau", "0.1"],
+            "policy 'a': ppo has no tau, which is a setting of sac, td3 and ddpg",
+        ),
+        (
+            ["train", "CartPole-v1", "--tau", "0.1", "--a.algorithm=sac"],
+            "ppo has no tau, which is a setting of sac, td3",
+        ),
+        (["train", "CartPole-v1", "--.gamma", "1"], "no option '--.gamma'"),
+        (["train", "--resume", "runs/x", "--a.gamma", "1"], "leave out --a.gamma"),
+        (["train", "--resume", "runs/x", "--a.device", "cpu"], "leave out --a.device"),
         (["train", "CartPole-v1", "--stagger=none"], "--stagger"),
         (["train", "CartPole-v1", "--resume", "runs/x"], "leave out CartPole-v1"),
         (["train", "--resume", "runs/x", "--param", "a=1", "--seed", "3"], "leave out --param, --seed"),

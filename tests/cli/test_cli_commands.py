@@ -83,7 +83,7 @@ def test_importing_the_program_imports_nothing_heavy() -> None:
 import sys
 from gpu_envs.cli import main
 main(["list"])
-runs = {"gpu_envs.engine", "gpu_envs.codegen", "gpu_envs.training.config"} & set(sys.modules)
+runs = {"gpu_envs.engine", "gpu_envs.codegen", "gpu_envs.training.run"} & set(sys.modules)
 assert not runs, runs  # listing is quick, and so is import gpu_envs
 main(["show", "CartPole-v1", "--device", "cpu"])
 main(["bench", "CartPole-v1", "--device", "cpu", "--seconds", "0.001", "--num-envs", "1"])

@@ -14,27 +14,35 @@ import numpy as np
 import pytest
 from cli_tools import refused, said
 from harness import with_package
+from trainers import run_of
 
 import gpu_envs
 from gpu_envs.cli import main
 from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.completion import offered
-from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
-from gpu_envs.training.settings_file import load_config, written
+from gpu_envs.training.run import Run
+from gpu_envs.training.settings_file import load_settings, written
 
 pytestmark = pytest.mark.usefixtures("ours_alone")
 
 CONFIGS = [
-    Config(env="CartPole-v1"),
-    *(Config(**({"env": env} | dict(values))) for env, named in PRESETS.items() for values in named.values()),
-    Config(env="Pendulum-v1", num_envs="auto", learning_rate="0:0.1,1:1e-9", max_grad_norm=None, hidden=(3,)),
-    Config(
+    run_of(env="CartPole-v1"),
+    *(run_of(**({"env": env} | dict(values))) for env, named in PRESETS.items() for values in named.values()),
+    run_of(env="Pendulum-v1", num_envs="auto", learning_rate="0:0.1,1:1e-9", max_grad_norm=None, hidden=(3,)),
+    run_of(
         env="Odd-v0",
         params={"each": np.linspace(-1, 1, 3), "word": 'a "b"\n\\\x7fé', "far": math.inf, "on": True, "a.b c": -0.0},
         policies={"the role": "frozen:runs/a=b:x"},
-        policy_settings={"x.y": {"hidden": (1, 2), "target_kl": None, "entropy_weight": "0:1,1:0"}, "z": {}},
         seed=2**70,
+        target_kl=0.5,
+        **{
+            "x.y.hidden": (1, 2),
+            "x.y.target_kl": None,
+            "x.y.entropy_weight": "0:1,1:0",
+            "z.algorithm": "td3",
+            "z.noise": 1,
+        },
     ),
 ]
 
@@ -48,10 +56,10 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
-def asked(*words: str) -> Config:
-    found: list[Config] = []
+def asked(*words: str) -> Run:
+    found: list[Run] = []
 
-    def train(config: Config, **_: Any) -> None:
+    def train(config: Run, **_: Any) -> None:
         found.append(config)
         raise KeyboardInterrupt
 
@@ -60,11 +68,11 @@ def asked(*words: str) -> Config:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
-def test_a_file_says_all_of_a_run(config: Config, tmp_path: Path) -> None:
+def test_a_file_says_all_of_a_run(config: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(written(config), "utf-8")
-    found = load_config(path)
-    values, expected = found.to_json(), config.to_json()
+    found = load_settings(path)
+    values, expected = found.flat(), config.flat()
     for name in ("run_dir", "gpus"):
         del values[name], expected[name]
     np.testing.assert_equal(values, expected)
@@ -72,7 +80,7 @@ def test_a_file_says_all_of_a_run(config: Config, tmp_path: Path) -> None:
 
 def test_a_run_writes_what_repeats_it(run: Path) -> None:
     again = asked("--config", str(run / "run.toml"))
-    assert again == dataclasses.replace(load_config(run / "run.toml"), run_dir=None)
+    assert again == dataclasses.replace(load_settings(run / "run.toml"), run_dir=None)
     assert (again.params, again.num_envs, again.total_steps) == ({"length": 0.7}, 8, 128)
 
 
@@ -82,12 +90,13 @@ def test_options_overrule_a_file_and_a_file_presets(tmp_path: Path) -> None:
         'env = "CartPole-v1"\ntotal_steps = 1e6\nvalue_clip = "none"\n[params]\ngravity = 1\nlength = 2.0\n'
     )
     alone = asked("--config", str(file))
-    plain = Config(env="CartPole-v1")
+    plain = run_of(env="CartPole-v1")
     assert (alone.total_steps, alone.params) == (10**6, {"gravity": 1, "length": 2.0})
-    assert alone.learning_rate == plain.learning_rate != asked("CartPole-v1").learning_rate  # the preset's
+    preset = asked("CartPole-v1")
+    assert alone.algorithm.learning_rate == plain.algorithm.learning_rate != preset.algorithm.learning_rate
     over = asked("Pendulum-v1", "--config", str(file), "--param", "gravity=3", "--seed", "5", "--preset", "default")
     assert (over.env, over.seed, over.params) == ("Pendulum-v1", 5, {"gravity": 3, "length": 2.0})
-    assert over.gamma == PRESETS["Pendulum-v1"]["default"]["gamma"]
+    assert over.algorithm.gamma == PRESETS["Pendulum-v1"]["default"]["gamma"]
 
 
 def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +110,8 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     ):  # fmt: skip
         config = asked("CartPole-v1", *words.split())
         assert config.seed == seed
-        assert config.algorithm == next((name for name in ("a2c", "pqn") if name in words), "ppo")
-    assert asked("Pendulum-v1", "--algorithm", "ppo") == Config(env="Pendulum-v1")
+        assert config.algorithm.name == next((name for name in ("a2c", "pqn") if name in words), "ppo")
+    assert asked("Pendulum-v1", "--algorithm", "ppo") == run_of(env="Pendulum-v1")
     with pytest.raises(ValueError, match=r"'big' of CartPole-v1 is for ppo, and the algorithm is pqn; .*: pqn, pqn-"):
         asked("CartPole-v1", "--preset", "big", "--algorithm", "pqn")
 
@@ -113,9 +122,18 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gama = 1", "my.toml: a training run has no setting 'gama'. Did you mean 'gamma'?"),
         ("gamma = ", "my.toml is no TOML file"),
         ("gamma = 'x'", "gamma is 'x'; give a number"),
-        ("[policy_settings.a]\ndevice = 'cpu'", "policy_settings gives 'a' the setting 'device'"),
-        ("policy_settings = 3", "my.toml: policy_settings is 3; give a table"),
-        ("policy_settings.a = 3", "my.toml: policy_settings.a is 3; give a table, [policy_settings.a]"),
+        (
+            "[a]\ndevice = 'cpu'",
+            "a.device: the setting 'device' is the whole run's. A policy may have of its own: algo",
+        ),
+        ("[a]\ngama = 1", "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'?"),
+        ("[a]\ngamma = 2", "policy 'a': gamma is 2; it must lie from 0 to 1"),
+        ("[a]\ntau = 0.1", "policy 'a': ppo has no tau, which is a setting of sac, td3 and ddpg"),
+        ("a = 3", "my.toml: a training run has no setting 'a'"),
+        ("[policies]\na = {gamma = 1}", "policies gives 'a' {'gamma': 1}; give a Policy, or a policy's name"),
+        ("params = 3", "my.toml: params is 3; give a table, [params]"),
+        ("[gamma]\nhidden = [3]", "gamma is {'hidden': [3]}; give a number"),
+        ("tau = 0.1", "ppo has no tau, which is a setting of sac, td3 and ddpg; leave it out"),
         (f"hidden = {'[' * 2000}{']' * 2000}", "my.toml is no TOML file: maximum recursion"),
         ("\ufeffgamma = 'x'", "gamma is 'x'; give a number"),
     ],
@@ -183,6 +201,15 @@ def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) ->
         (["train", "--conf"], ["--config"]),
         (["train", "CartPole-v0", "--preset", ""], ["default", "none"]),
         (["train", "--config", ""], []),
+        (["train", "--run-dir", ""], []),
+        (["train", "--algorithm", "p"], ["ppo", "pqn"]),
+        (["train", "--runner.algorithm", "p"], ["ppo", "pqn"]),
+        (["train", "--precision", "b"], ["bf16"]),
+        (["tune", "--num-envs", ""], ["auto"]),
+        (["eval", "--num-envs", ""], []),
+        (["train", "--runner.fused", ""], ["on", "off"]),
+        (["train", "--a.b.gae"], ["--a.b.gae-lambda"]),
+        (["eval", "--runner.g"], []),
         (["bench", "--device", "cu"], ["cuda"]),
         (["completion", "b"], ["bash"]),
         (["no-such", "--"], []),

@@ -1,5 +1,6 @@
 """A run's folder may come from somebody else: no code that it names is run before the user trusts it."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ pytest.importorskip("torch")
 from gpu_envs.cli import main
 from gpu_envs.errors import UntrustedError
 from gpu_envs.replays import record
-from gpu_envs.training import Config, evaluate, resume, train
+from gpu_envs.training import Network, Run, evaluate, resume, train
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forgets")
 
@@ -36,8 +37,8 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose environment is a file within its own folder, and beside the working folder's modules."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "stranger"
-    few = {"num_envs": 4, "horizon": 16, "hidden": (8,), "total_steps": 64, "threads": 1, "device": "cpu"}
-    train(Config(env="CartPole-v1", run_dir=str(folder), **few), progress=False)  # type: ignore[arg-type]  # of many kinds
+    few = Run(env="CartPole-v1", num_envs=4, horizon=16, network=Network(hidden=(8,)), total_steps=64, threads=1)
+    train(dataclasses.replace(few, device="cpu", run_dir=str(folder)), progress=False)
     (folder / "mine.py").write_text(SPEC)
     shutil.copy(folder / "mine.py", tmp_path / "somewhere.py")
     return folder

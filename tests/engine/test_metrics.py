@@ -307,17 +307,6 @@ def test_there_may_be_none(tmp_path: Path, device: str) -> None:
         env.step(np.zeros(2, int), out=Step(episode_metrics=np.zeros((2, 1), np.float32)))
 
 
-@own
-def test_older_snapshots_have_none(variant: Variant, make: Make, device: str) -> None:
-    env = started(make, variant, 6, Place(device, "numpy"))
-    assert episodes(env, draw(env, 1)[0], 13)
-    older = env.get_state()
-    for name in ("episode_metrics", "totals"):
-        del older["episode"][name]
-    env.set_state(older)
-    assert not any(values.any() for values in env.episode_metrics.values())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_they_are_checked(name: str) -> None:

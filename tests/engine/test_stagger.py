@@ -118,15 +118,3 @@ def test_a_reset_begins_whole_episodes(spec: Any, device: str) -> None:
     assert numpy_of(env.simulation.buffers["staggered"]).tolist() == [np.count_nonzero(before[~chosen])]
     env.reset(seed=2)
     assert not offsets_of(env).any()
-
-
-def test_a_snapshot_of_a_version_that_knew_no_cuts_has_none(spec: Any, device: str) -> None:
-    env = made(spec, device, autoreset_mode="SameStep")
-    env.reset(seed=1)
-    env.stagger(seed=3)
-    saved = env.get_state()
-    del saved["episode"]["offset"]
-    env.set_state(saved)
-    assert not offsets_of(env).any()
-    for actions in draw(env, LIMIT - 1):
-        assert not flat(env.step(placed(env, actions))[3])[0].any()

@@ -11,7 +11,7 @@ from gpu_envs.adapters import sb3
 from gpu_envs.adapters.pettingzoo import TeamEnv, TeamVectorEnv, parallel_env, vector_env
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 from gpu_envs.testing import Report, check_environment
-from gpu_envs.training import Config, Evaluation, Result, Schedule, Trainer, evaluate, train
+from gpu_envs.training import PPO, SAC, Evaluation, Network, Policy, Result, Run, Schedule, Trainer, evaluate, train
 from gpu_envs.wrappers import NormalizeObservation, RecordEpisodeStatistics
 
 
@@ -77,14 +77,15 @@ def in_teams() -> dict[str, tuple[int, ...]]:
 
 def trained() -> float:
     """The bundled trainer and Stable-Baselines3's."""
-    config = Config(
-        env="CartPole-v1", num_envs=8, horizon=16, total_steps=256, device="cpu", learning_rate=Schedule.of(1e-3)
-    )
-    result: Result = train(config)
+    algorithm = PPO(learning_rate=Schedule.of(1e-3), target_kl=0.1)
+    run = Run(env="CartPole-v1", num_envs=8, horizon=16, total_steps=256, device="cpu", algorithm=algorithm)
+    result: Result = train(run)
     assert result.run_dir is not None
     found: dict[str, Evaluation] = evaluate(result.run_dir, episodes=4)
     replays.record(result.run_dir, replicas=1, steps=5).save_html("replay.html")
-    Trainer(config).run()
+    Trainer(run).run()
+    tagger = Policy(SAC(learning_rate="0:0.001,1:0"), Network(hidden=(8, 8)))
+    Run(env="TagContinuous-v0", policies={"tagger": tagger, "runner": "random"}).of_policy("tagger")
     model = sb3.PPO("MlpPolicy", sb3.VecEnv("CartPole-v1", 8), n_steps=8, batch_size=64, device="cpu")
     model.learn(64)  # pyright: ignore[reportUnknownMemberType]  # Stable-Baselines3's own
     return found["agent"].mean

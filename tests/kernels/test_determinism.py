@@ -328,7 +328,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_stepping_goes_on_after_fork() -> None:
     """A child forked after its parent stepped with several threads steps with several, too."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=60)

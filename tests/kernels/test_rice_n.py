@@ -12,7 +12,7 @@ from registered import RICE, set_elapsed
 import gpu_envs
 from gpu_envs.envs.rice_n import OF_REGIONS, regions, rice_n
 
-RECORDED = sorted((Path(__file__).parents[1] / "saved" / "rice_n").glob("*.npz"))
+RECORDED = sorted((Path(__file__).parents[1] / "recordings" / "rice_n").glob("*.npz"))
 
 CANCELLING = ("utility", "social_welfare", "consumption", "current_balance", "last_reward")
 """What is a difference of larger numbers."""

@@ -7,6 +7,7 @@ import pytest
 from custom import ALL, COURIER, CRANE, FORAGERS, GREENHOUSE, REGATTA, TEAMS, WARP_TAG, drawn
 from harness import DEVICES, HAS_CUDA, Make, assert_all_same, assert_same_bits
 from nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
+from trainers import run_of
 
 import gpu_envs
 import gpu_envs.testing
@@ -75,11 +76,11 @@ TRAINED: dict[str, tuple[dict[str, Any], str, float]] = {
 @pytest.mark.parametrize("id", TRAINED)
 def test_the_trainer_learns_it(id: str) -> None:
     pytest.importorskip("torch")
-    from gpu_envs.training import Config, train
+    from gpu_envs.training import train
 
     settings, role, reached = TRAINED[id]
     common: dict[str, Any] = {"num_envs": 256, "horizon": 32, "run_dir": "", "device": "cpu", "threads": 1}
-    result = train(Config(env=id, **(common | settings), target_return=reached, target_role=role))
+    result = train(run_of(env=id, **(common | settings), target_return=reached, target_role=role))
     assert result.reason == "target_return", result
     assert result.returns[role] >= reached
 

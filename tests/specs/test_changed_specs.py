@@ -17,7 +17,7 @@ from gpu_envs.registry import loading
 pytest.importorskip("torch")
 
 from gpu_envs.errors import CheckpointError
-from gpu_envs.training import Config, RunDirectory, Trainer, evaluate, train
+from gpu_envs.training import Run, RunDirectory, Trainer, evaluate, train
 
 pytestmark = pytest.mark.usefixtures("forgets")
 
@@ -72,7 +72,7 @@ def _file(tmp_path: Path) -> Path:
 def _run(tmp_path: Path, file: Path) -> Path:
     folder = tmp_path / "run"
     train(
-        Config(env=f"{file}:MINE", num_envs=4, horizon=4, total_steps=16, device="cpu", run_dir=str(folder)),
+        Run(env=f"{file}:MINE", num_envs=4, horizon=4, total_steps=16, device="cpu", run_dir=str(folder)),
         progress=False,
     )
     return folder
@@ -183,7 +183,7 @@ def test_functions_are_translated_as_they_were_imported(file: Path) -> None:
 @pytest.mark.parametrize("kind", ["functions", "header"])
 def test_a_trainer_evaluates_under_the_rules_that_it_trains_under(kind: str, file: Path) -> None:
     rules = with_header(file) if kind == "header" else file
-    trainer = Trainer(Config(env=f"{file}:MINE", num_envs=4, horizon=4, total_steps=16, device="cpu"))
+    trainer = Trainer(Run(env=f"{file}:MINE", num_envs=4, horizon=4, total_steps=16, device="cpu"))
     before = trainer.evaluate(episodes=4)
     edit(rules)
     assert trainer.evaluate(episodes=4) == before

@@ -19,8 +19,8 @@ import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
 from gpu_envs.cli import listing, parser
 from gpu_envs.specs.distributions import parse
-from gpu_envs.training.config import Config
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.run import Run
 
 MASS = Uniform(0.05, 0.4)
 TWO: dict[str, Any] = {"pole_mass": MASS, "gravity": "normal:9.8:0.2:9:10.6"}
@@ -294,10 +294,10 @@ def test_what_others_follow_from_is_refused(spec: Any) -> None:
 
 
 def test_runs_and_lists_have_the_text(tmp_path: Path, spec: Any) -> None:
-    config = Config(env="CartPole-v1", params={"pole_mass": MASS, "gravity": 9.0})
+    config = Run(env="CartPole-v1", params={"pole_mass": MASS, "gravity": 9.0})
     assert parser.value(str(MASS)) == str(MASS)  # of --param
     assert config.params == {"pole_mass": "uniform:0.05:0.4", "gravity": 9.0}
-    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert Run.from_flat(json.loads(json.dumps(config.flat()))) == config
     run = RunDirectory.create(tmp_path / "run", config)
     assert run.config().params == config.params
     assert listing.facts(spec)["params"]["pushes"]["default"] == "normal:0:1"

@@ -8,8 +8,10 @@ import gymnasium
 import numpy as np
 from harness import assert_same_bits, numpy_of
 
-from gpu_envs.training.algorithms import foreign
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import A2C, PPO
+from gpu_envs.training.algorithms.base import PolicyGradient
+from gpu_envs.training.policy import Network, owners_of
+from gpu_envs.training.run import Run
 
 WIDE_BOX = gymnasium.spaces.Box(np.array([-2, 0, 5, -1, -1], np.float32), np.array([2, 1, 7, 1, 3], np.float32))
 SPACES = {
@@ -35,11 +37,11 @@ TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
 """Columns of a log that no two runs share."""
 
 
-FOR_MODULES: dict[str, Any] = {"hidden": Config.hidden}
+FOR_MODULES: dict[str, Any] = {"hidden": Network().hidden}
 """What small runs of the user's modules do not set."""
 
 
-def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
+def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     """A run of few replicas that is kept nowhere."""
     few: dict[str, Any] = {
         "num_envs": 8, "horizon": 16, "hidden": (16, 16), "epochs": 2, "minibatches": 2, "threads": 1, "seed": 3,
@@ -47,15 +49,27 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
     }  # fmt: skip
     if env == FIELD:
         few["params"] = FIELD_PARAMS
-    others = foreign([settings.get("algorithm", "ppo")], few)
-    return Config(env=env, device=device, **({name: few[name] for name in few if name not in others} | settings))
+    algorithm = settings.get("algorithm", "ppo")
+    own = {name: value for name, value in few.items() if not owners_of(name) or algorithm in owners_of(name)}
+    return run_of(env=env, device=device, **(own | settings))
 
 
-def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Config:
+def algorithm_of(settings: Any, clip: float) -> PolicyGradient:
+    """The algorithm whose loss has these ``LossSettings``."""
+    own = {"value_clip": settings.value_clip, "value_weight": settings.value_weight}
+    return PPO(clip=clip, **own) if settings.clipped else A2C(**own)
+
+
+def run_of(**settings: Any) -> Run:
+    """A run of settings by their flat names."""
+    return Run.from_flat(settings)
+
+
+def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
     """A small run that learns from a buffer, of episodes that are truncated soon."""
     few: dict[str, Any] = {
-        "algorithm": "sac", "warm_up": 0, "batch": 96, "updates": 1, "slots": 200, "max_grad_norm": None,
-        "gamma": 0.9, "tau": 0.2, "learning_rate": 0.01,
+        "algorithm": "sac", "learning_starts": 0, "batch_size": 96, "gradient_steps": 1, "buffer_size": 200,
+        "max_grad_norm": None, "gamma": 0.9, "tau": 0.2, "learning_rate": 0.01,
     }  # fmt: skip
     if env == "Pendulum-v1":
         few["params"] = {"max_episode_steps": 9}
@@ -64,9 +78,9 @@ def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Config
     return small(device, env, **(few | settings))
 
 
-def usual(env: str, device: str, **settings: Any) -> Config:
+def usual(env: str, device: str, **settings: Any) -> Run:
     """A run with the settings that are the default, kept nowhere."""
-    return Config(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
+    return run_of(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
 
 
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +89,7 @@ def timeless(state: dict[str, Any]) -> dict[str, Any]:
     return rest | {"recent": [entry[:2] for entry in state["recent"]]}
 
 
-def assert_goes_on_alike(config: Config) -> None:
+def assert_goes_on_alike(config: Run) -> None:
     """A trainer that loads another's state learns on bit for bit as that one does."""
     from gpu_envs.training import Trainer
 

@@ -38,13 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two checkpoints, with a log."""
     path = tmp_path_factory.mktemp("whole") / "run"
     few: dict[str, Any] = {
-        "num_envs": 2,
-        "horizon": 8,
-        "hidden": (4,),
-        "epochs": 1,
-        "minibatches": 1,
-        "total_steps": 32,
-    }
+        "num_envs": 2, "horizon": 8, "hidden": (4,), "epochs": 1, "minibatches": 1, "total_steps": 32,
+    }  # fmt: skip
     config = small("cpu", log_interval=1, checkpoint_interval=1, run_dir=str(path), **few)
     train(config, progress=False)
     return path
@@ -144,11 +139,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     few: dict[str, Any] = {"num_envs": 2, "horizon": 8, "hidden": (4,), "total_steps": 32, "log_interval": 3}
     few |= {"normalise_observations": True}
+    own: dict[str, Any] = {"all.gamma": 0.9, "tagger.algorithm": "a2c", "tagger.hidden": (5,)}
     configs = [
         small("cpu", normalise_rewards=True, stagger=True, run_dir=str(folder / "one"), **few),
         small("cpu", algorithm="pqn", run_dir=str(folder / "values"), **few),
-        off_policy("cpu", exploration="ou", batch=8, run_dir=str(folder / "buffer"), **few),
-        small("cpu", GRID, policies={"runner": "all", "tagger_0": "random"}, run_dir=str(folder / "source"), **few),
+        off_policy("cpu", exploration="ou", batch_size=8, run_dir=str(folder / "buffer"), **few),
+        small(
+            "cpu", GRID, policies={"runner": "all", "tagger_0": "random"}, **own, run_dir=str(folder / "source"), **few
+        ),
     ]
     frozen = {"runner": f"frozen:{folder / 'source'}:all"}
     configs.append(small("cpu", GRID, policies=frozen, run_dir=str(folder / "team"), **few))

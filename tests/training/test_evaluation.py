@@ -257,7 +257,7 @@ def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating
     assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
 
 
-@pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "updates": 2, "atoms": 21, "exploration": "state"}])
+@pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "gradient_steps": 2, "exploration": "ou"}])
 def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path: Path, device: str) -> None:
     """Neither of a training nor of an evaluation, nor of policies in a loop of the user's."""
     make, found = off_policy if settings else small, []

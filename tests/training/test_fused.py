@@ -15,9 +15,11 @@ torch = pytest.importorskip("torch")
 
 from fused_cases import CASES, Case  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
+from trainers import algorithm_of  # noqa: E402
 
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds  # noqa: E402
+from gpu_envs.training.operations.heads import log_stds  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 from gpu_envs.training.policies.fused_networks import FusedNetworks  # noqa: E402
@@ -129,16 +131,11 @@ def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> 
     log_prob, entropy = log_prob_and_entropy(case, flat, actor.outputs, of["actions"])
     advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
     ratio = change.exp()
-    if settings.clipped:
-        policy = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip))
-    else:
-        policy = -advantage * log_prob
-    value = critic.outputs[:, 0]
-    loss = 0.5 * (value - of["returns"]).square()
-    if settings.value_clip is not None:
-        held = of["values"] + (value - of["values"]).clamp(-settings.value_clip, settings.value_clip)
-        loss = torch.maximum(loss, 0.5 * (held - of["returns"]).square())
-    (policy + settings.value_weight * loss - weight * entropy).sum().backward()
+    algorithm = algorithm_of(settings, float(clip))
+    policy = algorithm.policy_loss(log_prob, of["log_probs"], advantage)
+    loss = algorithm.value_loss(critic.outputs[:, 0], of["values"], of["returns"])
+    total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
+    total.backward()
     magnitudes: list[Any] = []
     for found in (actor, critic):
         for inputs, sums in zip(found.inputs, found.sums, strict=True):

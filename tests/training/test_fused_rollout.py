@@ -93,7 +93,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def run_of(name: str, device: str, **settings: Any) -> Any:
+def walking(name: str, device: str, **settings: Any) -> Any:
     few = {"precision": "tf32", "hidden": (64, 64)}
     return small(device, **(few | RUNS[name] | settings))
 
@@ -104,12 +104,13 @@ def run_of(name: str, device: str, **settings: Any) -> Any:
 def test_compiles(name: str) -> None:
     """For few replicas without spilling."""
     for num_envs in (1000, 100_000):
-        config = run_of(name, "cpu", num_envs=num_envs)
+        config = walking(name, "cpu", num_envs=num_envs)
         layout = layout_of(simulated(config, num_envs, "cpu"), Device(on_gpu=True, processors=132))
         assert isinstance(layout, SingleLayout)
         assert steps_where_it_acts(layout, config.params)
         head = Head.of(layout.action_space)
-        network = Network(head, layout.parts[0].size, config.hidden, config.activation, config.precision)
+        own = config.network
+        network = Network(head, layout.parts[0].size, own.hidden, own.activation, own.precision)
         program = act_and_step_program(layout, network, 132)
         found = resources(compile_with_nvrtc(program.source).cubin)
         (spilled,) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
@@ -122,7 +123,7 @@ def test_compiles(name: str) -> None:
 def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> None:
     states = []
     for fused in (True, False):
-        config = run_of(name, "cuda", num_envs=num_envs, horizon=24, total_steps=10**9, graphs=fused)
+        config = walking(name, "cuda", num_envs=num_envs, horizon=24, total_steps=10**9, graphs=fused)
         trainer = Trainer(config)
         assert trainer.fused_rollout is not None
         if not fused:
@@ -150,7 +151,7 @@ def test_others_act_step_by_step() -> None:
 def test_an_environment_that_is_compiled_anew_is_so_here() -> None:
     states = []
     for fused in (True, False):
-        trainer = Trainer(run_of("walk", "cuda", num_envs=100, params={}, graphs=False, total_steps=10**9))
+        trainer = Trainer(walking("walk", "cuda", num_envs=100, params={}, graphs=False, total_steps=10**9))
         if not fused:
             trainer.fused_rollout = None
         trainer.iterate(2)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from harness import DEVICES
-from trainers import FIELD, FIELD_PARAMS, GRID
+from trainers import FIELD, FIELD_PARAMS, GRID, run_of
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.training import Config, Trainer  # noqa: E402
-from gpu_envs.training.algorithms import foreign  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.policy import owners_of  # noqa: E402
 
 COUNT = int(os.environ.get("GENERATED_TRAININGS", "48" if "cuda" in DEVICES else "8"))
 
@@ -52,12 +52,13 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
         "value_weight": random.uniform(0.2, 2.0), "entropy_weight": random.choice((0.0, 0.02)),
         "epochs": random.randint(1, 3), "minibatches": random.randint(1, 5), "clip": random.uniform(0.05, 0.4),
         "epsilon": random.choice((0.3, "0:1,0.5:0.1")),
-        "slots": 40, "warm_up": 0, "batch": random.choice((32, 100, 256, 1000)), "updates": 2 * random.randint(1, 4),
+        "buffer_size": 40, "learning_starts": 0, "batch_size": random.choice((32, 100, 256, 1000)),
+        "gradient_steps": 2 * random.randint(1, 4),
         "n_step": random.choice((1, 1, 3)), "tau": random.uniform(0.005, 0.5), "noise": random.uniform(0.05, 0.5),
         "exploration": random.choice(("white", "ou")), "temperature": random.uniform(0.05, 1.0),
         "target_noise": random.uniform(0.05, 0.5), "policy_delay": random.choice((1, 2)),
     }  # fmt: skip
-    return {name: value for name, value in settings.items() if name not in foreign([algorithm], settings)}
+    return {name: value for name, value in settings.items() if algorithm in (owners_of(name) or (algorithm,))}
 
 
 @pytest.mark.fast_cases(2)
@@ -66,7 +67,7 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
 def test_updates_move_weights_as_torch_does(seed: int, device: str) -> None:
     """The first two iterations, the horizon in which nothing is learnt yet included."""
     settings = settings_of(Random(seed), device)
-    ours, plain = (Trainer(Config(**settings, fused=fused)) for fused in (None, False))
+    ours, plain = (Trainer(run_of(**settings, fused=fused)) for fused in (None, False))
     for iteration in range(2):
         plain.load(ours.state())
         before = weights_of(ours)

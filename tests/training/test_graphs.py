@@ -21,7 +21,7 @@ def test_graphs_change_no_bit(device: str) -> None:
         {},
         {"env": GRID, "policies": {"runner": "random"}},
         {"target_kl": 0.01, "normalise_rewards": True},
-        {"env": GRID, "policy_settings": {"tagger": {"hidden": (64, 64), "precision": "tf32", "learning_rate": 0.01}}},
+        {"env": GRID, "tagger.hidden": (64, 64), "tagger.precision": "tf32", "tagger.learning_rate": 0.01},
     )
     for some in settings:
         states = []

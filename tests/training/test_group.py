@@ -25,7 +25,7 @@ import gpu_envs  # noqa: E402
 from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.backend.program import header_text  # noqa: E402
 from gpu_envs.registry import known  # noqa: E402
-from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
+from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.process import peers  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 from gpu_envs.training.process.peers import TURN_OFF  # noqa: E402
@@ -50,12 +50,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "against random": {"env": GRID, "algorithm": "a2c", "policies": {"runner": "random"}},
     "settings of their own": {
         "env": GRID, "algorithm": "a2c",
-        "policy_settings": {"tagger": {"hidden": (8,), "normalise_rewards": True}, "runner": {"learning_rate": 0.01}},
+        "tagger.hidden": (8,), "tagger.normalise_rewards": True, "runner.learning_rate": 0.01,
     },
     "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
     "from a buffer": {
-        "env": "Pendulum-v1", "algorithm": "sac", "slots": 40, "batch": 32, "updates": 2, "warm_up": 100,
-        "exploration": "ou", "normalise_observations": True, "epochs": 4, "minibatches": 4,
+        "env": "Pendulum-v1", "algorithm": "sac", "buffer_size": 40, "batch_size": 32, "gradient_steps": 2,
+        "learning_starts": 100, "exploration": "ou", "normalise_observations": True,
     },
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
 }  # fmt: skip
@@ -63,7 +63,7 @@ SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c
 """Those whose updates take all samples at once: the order of samples is all that differs from one process."""
 
 
-def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Config:
+def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Run:
     given: dict[str, Any] = {"num_envs": count, "fused": False, "total_steps": 16 * count * 40, **RUNS[name], **others}
     env = given.pop("env", "CartPole-v1")
     return small(device, env, **given)

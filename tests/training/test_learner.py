@@ -93,8 +93,12 @@ def advantages_of(a: Mapping[str, np.ndarray], values: np.ndarray, final_values:
     found, carried = np.zeros(a["rewards"].shape), np.zeros(a["rewards"].shape[1])
     for t in reversed(range(len(found))):
         following = np.where(a["truncations"][t], final_values[t], values[t + 1])
-        error = a["rewards"][t] + config.gamma * np.where(a["terminations"][t], 0.0, following) - values[t]
-        carried = np.where(a["truncations"][t] | a["terminations"][t], 0.0, config.gamma * config.gae_lambda * carried)
+        error = a["rewards"][t] + config.algorithm.gamma * np.where(a["terminations"][t], 0.0, following) - values[t]
+        carried = np.where(
+            a["truncations"][t] | a["terminations"][t],
+            0.0,
+            config.algorithm.gamma * config.algorithm.gae_lambda * carried,
+        )
         found[t] = carried = np.where(a["alive"][t], error + carried, 0.0)
     return found
 
@@ -215,7 +219,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
         arrays = taken(trainer, name)
         for t in range(trainer.config.horizon):
             alive, ended = arrays["alive"][t], arrays["terminations"][t] | arrays["truncations"][t]
-            running[alive] = trainer.config.gamma * running[alive] + arrays["rewards"][t][alive]
+            running[alive] = trainer.config.algorithm.gamma * running[alive] + arrays["rewards"][t][alive]
             seen.append(running[alive].copy())
             running[ended | ~alive] = 0.0
         deviation = np.concatenate(seen).std()

@@ -227,16 +227,6 @@ def test_metrics_are_logged(device: str, tmp_path: Path) -> None:
     assert b"metrics/survival" in events.read_bytes()
 
 
-def test_a_log_without_metrics_goes_on_without_them(tmp_path: Path) -> None:
-    """As one of before its environment had any; TensorBoard has them from now on."""
-    for iteration, metrics in ((1, {}), (2, {"metrics/far": 3.0})):
-        log = RunLog(tmp_path / "log.csv")
-        log.write(iteration, 10 * iteration, {"return": 1.0}, 0.5, metrics)
-        log.close()
-    assert (tmp_path / "log.csv").read_text().splitlines()[0] == "iteration,steps,seconds,return"
-    assert sum(b"metrics/far" in path.read_bytes() for path in tmp_path.glob("events.*")) == 1
-
-
 def test_the_bar_is_drawn_ten_times_a_second(clock: list[float]) -> None:
     terminal = Terminal()
     bar = Progress(1000, stream=terminal)

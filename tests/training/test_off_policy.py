@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from harness import HAS_CUDA
 from trainers import EPS, FIELD, off_policy
@@ -26,12 +25,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"algorithm": "sac", "initial_std": 0.5},
     "sac normalised": {"algorithm": "sac", "layer_norm": True, "normalise_observations": True, "activation": "elu"},
     "td3": {"algorithm": "td3", "policy_delay": 1, "target_noise": 0.4, "n_step": 3},
-    "td3 by atoms": {
-        "algorithm": "td3", "policy_delay": 1, "atoms": 21, "least_return": -30.0, "most_return": 5.0,
-        "target_noise": 0.1,
-    },
     "ddpg": {"algorithm": "ddpg", "n_step": 2},
-}  # fmt: skip
+}
 
 
 class Plain:
@@ -79,7 +74,7 @@ class Plain:
         return seen, drawn.actions.double(), drawn.returns.double(), drawn.discounts.double(), then
 
     def normals(self) -> tuple[Any, Any]:
-        normal, rows = self.learner.normals.double(), self.config.batch
+        normal, rows = self.learner.normals.double(), self.config.algorithm.batch_size
         return normal[:rows], normal[rows:]
 
     def gaussian(self, outputs: Any, normal: Any) -> tuple[Any, Any]:
@@ -92,63 +87,39 @@ class Plain:
 
     def aims(self) -> Any:
         _, _, returns, discounts, then = self.batch()
-        config, (normal, _) = self.config, self.normals()
+        algorithm, (normal, _) = self.config.algorithm, self.normals()
         actor, *critics = self.targets_of
         with torch.no_grad():
-            if config.algorithm == "sac":
+            if algorithm.name == "sac":
                 actions, log_probs = self.gaussian(self.actor(then), normal)
             else:
                 actions = torch.tanh(actor(then))
-                if config.algorithm == "td3":
-                    noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
+                if algorithm.name == "td3":
+                    most = algorithm.target_noise_clip
+                    noise = (algorithm.target_noise * normal).clamp(-most, most)
                     actions = (actions + noise).clamp(-1, 1)
             found = torch.stack([critic(torch.cat([then, actions], 1)) for critic in critics])
-            if config.atoms is not None:
-                return self.projected(found.softmax(-1), returns, discounts)
             worth = found.squeeze(-1).amin(0)
-            if config.algorithm == "sac":
+            if algorithm.name == "sac":
                 worth = worth - self.log_temperature.exp() * log_probs
         return returns + discounts * worth
-
-    def projected(self, shares: Any, returns: Any, discounts: Any) -> Any:
-        """Return by return, as Bellemare et al. have it."""
-        config = self.config
-        support = np.linspace(config.least_return, config.most_return, config.atoms)
-        apart = support[1] - support[0]
-        values = shares.cpu().numpy()
-        worse = (values @ support).argmin(0)
-        found = np.zeros(values.shape[1:])
-        for row, critic in enumerate(worse):
-            for share, at in zip(values[critic, row], support, strict=True):
-                moved = np.clip(float(returns[row]) + float(discounts[row]) * at, support[0], support[-1])
-                place = (moved - support[0]) / apart
-                low = min(int(np.floor(place)), len(support) - 2)
-                found[row, low] += share * (low + 1 - place)
-                found[row, low + 1] += share * (place - low)
-        return torch.tensor(found, device=returns.device)
 
     def critics_loss(self, aims: Any) -> Any:
         seen, actions, *_ = self.batch()
         found = [critic(torch.cat([seen, actions], 1)) for critic in self.critics]
-        if self.config.atoms is not None:
-            return sum(-(aims * each.log_softmax(1)).sum(1).mean() for each in found)
         return sum(0.5 * (each.squeeze(1) - aims).square().mean() for each in found)
 
     def actor_loss(self) -> tuple[Any, Any]:
         seen, *_ = self.batch()
         log_probs = torch.zeros(len(seen), dtype=torch.float64, device=seen.device)
         self.outputs = self.actor(seen)
-        if self.config.algorithm == "sac":
+        if self.config.algorithm.name == "sac":
             actions, log_probs = self.gaussian(self.outputs, self.normals()[1])
         else:
             actions = torch.tanh(self.outputs)
         found = torch.stack([critic(torch.cat([seen, actions], 1)) for critic in self.critics])
-        if self.config.atoms is not None:
-            returns = torch.linspace(self.config.least_return, self.config.most_return, self.config.atoms)
-            worth = found.softmax(-1) @ returns.to(found)
-        else:
-            worth = found.squeeze(-1)
-        if self.config.algorithm != "sac":
+        worth = found.squeeze(-1)
+        if self.config.algorithm.name != "sac":
             return -worth[0].mean(), log_probs
         return (self.log_temperature.exp().detach() * log_probs - worth.amin(0)).mean(), log_probs.detach()
 
@@ -182,7 +153,7 @@ class Plain:
             parameter.data.sub_(gradient, alpha=rate)
         found = {"critics": by_column, "actor": of_actor, "value_loss": loss, "policy_loss": actor_loss}
         found["terms"] = {"critics": loss.item() ** 0.5, "actor": by_outputs.abs().sum().item()}
-        if self.config.algorithm == "sac":
+        if self.config.algorithm.name == "sac":
             target = -float(self.learner.policy_rows.head.width)
             found["temperature"] = -(log_probs + target).mean()
             self.log_temperature.data.sub_(found["temperature"], alpha=rate)
@@ -190,7 +161,7 @@ class Plain:
         with torch.no_grad():
             for old, new in zip(self.targets_of, [self.actor, *self.critics], strict=True):
                 for parameter, own in zip(old.parameters(), new.parameters(), strict=True):
-                    parameter.lerp_(own, self.config.tau)
+                    parameter.lerp_(own, self.config.algorithm.tau)
         return found
 
 
@@ -240,9 +211,9 @@ def test_ten_updates_are_those_of_plain_torch(
         for part, name in ((critics, "critics"), (actor, "actor")):
             sizes = [each.numel() for each in expected[name]]
             for own, gradient in zip(part.gradient.split(sizes), expected[name], strict=True):
-                near(own / learner.config.batch, gradient, expected["terms"][name])
+                near(own / learner.config.algorithm.batch_size, gradient, expected["terms"][name])
         if temperature:
-            near(temperature[0].gradient / learner.config.batch, expected["temperature"])
+            near(temperature[0].gradient / learner.config.algorithm.batch_size, expected["temperature"])
         figures = dict(zip(learner.names, learner.figures.tolist(), strict=True))
         for name in ("value_loss", "policy_loss", "entropy"):
             if name in expected:
@@ -254,7 +225,7 @@ def test_ten_updates_are_those_of_plain_torch(
 
 def test_what_is_learnt_from_is_of_one_episode(device: str) -> None:
     """What follows a truncation is the episode's own last observation, and after a termination nothing is expected."""
-    trainer = Trainer(off_policy(device, FIELD, batch=900, slots=60, horizon=30))
+    trainer = Trainer(off_policy(device, FIELD, batch_size=900, buffer_size=60, horizon=30))
     trainer.iterate(1)
     for name in ("tagger", "runner"):
         learner: Any = trainer.learners[name]
@@ -279,8 +250,8 @@ def test_what_is_learnt_from_is_of_one_episode(device: str) -> None:
     "settings",
     [
         {"hidden": (16,), "activation": "relu", "normalise_observations": True},
-        {"hidden": (33, 7, 20), "activation": "elu", "batch": 130},
-        {"algorithm": "td3", "updates": 2, "n_step": 2, "activation": "tanh"},
+        {"hidden": (33, 7, 20), "activation": "elu", "batch_size": 130},
+        {"algorithm": "td3", "gradient_steps": 2, "n_step": 2, "activation": "tanh"},
     ],
 )
 def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
@@ -306,20 +277,20 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
             torch.testing.assert_close(one.flat, another.flat, rtol=1e-3, atol=1e-4)
 
 
-TWO_STEPS: dict[str, Any] = {"algorithm": "td3", "updates": 2, "learning_rate": 1e-5}
+TWO_STEPS: dict[str, Any] = {"algorithm": "td3", "gradient_steps": 2, "learning_rate": 1e-5}
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        (SmallBatchUpdate, {"batch": 100, "hidden": (64, 64)}),
-        (SmallBatchUpdate, {"batch": 256, "hidden": (256, 256), "activation": "relu"}),
-        (SmallBatchUpdate, {"batch": 300, "hidden": (128,), "activation": "elu", "algorithm": "ddpg"}),
-        (SmallBatchUpdate, {"batch": 64, "hidden": (64, 192, 128), **TWO_STEPS}),
-        (FunctionsUpdate, {"batch": 3000, "hidden": (256, 256), "activation": "relu"}),
-        (FunctionsUpdate, {"batch": 500, "hidden": (64, 64), "layer_norm": True}),
-        (FunctionsUpdate, {"batch": 500, "hidden": (128, 64), "precision": "bf16", **TWO_STEPS}),
+        (SmallBatchUpdate, {"batch_size": 100, "hidden": (64, 64)}),
+        (SmallBatchUpdate, {"batch_size": 256, "hidden": (256, 256), "activation": "relu"}),
+        (SmallBatchUpdate, {"batch_size": 300, "hidden": (128,), "activation": "elu", "algorithm": "ddpg"}),
+        (SmallBatchUpdate, {"batch_size": 64, "hidden": (64, 192, 128), **TWO_STEPS}),
+        (FunctionsUpdate, {"batch_size": 3000, "hidden": (256, 256), "activation": "relu"}),
+        (FunctionsUpdate, {"batch_size": 500, "hidden": (64, 64), "layer_norm": True}),
+        (FunctionsUpdate, {"batch_size": 500, "hidden": (128, 64), "precision": "bf16", **TWO_STEPS}),
     ],
 )
 @pytest.mark.parametrize("env", ["Pendulum-v1", FIELD])
@@ -329,7 +300,7 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
     Of two steps the first is a short one: Adam's is as long for a derivative that is rounding alone.
     """
     off = 40 * (2.0**-8 if settings.get("precision") == "bf16" else 2.0**-11)
-    given = {"precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**8, **settings}
+    given = {"precision": "tf32", "buffer_size": 1000, "learning_starts": 10**6, "total_steps": 10**8, **settings}
     ours, theirs = (Trainer(off_policy("cuda", env, fused=fused, graphs=False, **given)) for fused in (None, False))
     for trainer in (ours, theirs):
         trainer.iterate(4)  # warming up: nothing is learnt
@@ -356,8 +327,8 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
 def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped, by few blocks that each take rows and weights several times, and followed by the targets."""
     given: dict[str, Any] = {
-        "hidden": (64, 128), "precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**7,
-        "batch": 200, "updates": 1, "max_grad_norm": 1e-3,
+        "hidden": (64, 128), "precision": "tf32", "buffer_size": 1000, "learning_starts": 10**6, "total_steps": 10**7,
+        "batch_size": 200, "gradient_steps": 1, "max_grad_norm": 1e-3,
     }  # fmt: skip
     monkeypatch.setattr(small_batch, "blocks_of", lambda *_: small_batch.CLUSTER)
     learners = []

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.errors import CheckpointError  # noqa: E402
-from gpu_envs.training import ActorCritic, Config, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
-from gpu_envs.training.need import need_of  # noqa: E402
+from gpu_envs.training import SAC, ActorCritic, Policy, Run, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.memory_estimate import memory_of_run  # noqa: E402
 from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- exploration ---
 
 
-def numbers_of(kind: str, device: str, steps: int, *, rows: int = 400, hidden: Any = None) -> Any:
+def numbers_of(kind: str, device: str, steps: int) -> Any:
     """The numbers of some steps, ``[steps, rows, 1]``; of the first half of the rows an episode ends after step 19."""
-    trainer = Trainer(off_policy(device, exploration=kind, num_envs=rows, batch=64))
+    rows = 400
+    trainer = Trainer(off_policy(device, exploration=kind, num_envs=rows, batch_size=64))
     learner: Any = trainer.learners["agent"]
     ended = torch.arange(rows, device=learner.rate.device) < rows // 2
     found = []
     for t in range(steps):
-        seen = torch.ones((rows, 16), device=ended.device) if hidden is None else hidden[t]
-        found.append(learner.exploration.next(learner.streams["actions"], t, seen).clone())
+        found.append(learner.exploration.next(learner.streams["actions"], t).clone())
         if t == 19:
             learner.exploration.begin_anew(ended)
     return torch.stack(found).cpu()
@@ -57,24 +57,9 @@ def test_a_process_comes_back_and_begins_at_zero(device: str) -> None:
     assert float((late[1:] * late[:-1]).mean() / late.square().mean()) == pytest.approx(0.85, abs=0.02)
 
 
-def test_a_function_of_the_state_stays_for_an_episode(device: str) -> None:
-    rows = 400
-    states = torch.randn((3, rows, 16), generator=torch.Generator().manual_seed(1))
-    order = [0, 1, 0, 2] + [1] * 16 + [0, 1]
-    hidden = [states[i].to(Trainer(off_policy(device)).learners["agent"].figures.device) for i in order]
-    found = numbers_of("state", device, len(order), rows=rows, hidden=hidden)[:, :, 0]
-    assert torch.equal(found[0], found[2])
-    assert not torch.equal(found[0], found[1])
-    for t in (0, 1, 3):
-        assert float(found[t].std()) == pytest.approx(1.0, abs=0.15)
-    assert torch.equal(found[20, rows // 2 :], found[0, rows // 2 :])
-    assert abs(float((found[20, : rows // 2] * found[0, : rows // 2]).mean())) < 0.3  # drawn anew
-
-
-@pytest.mark.parametrize("kind", ["ou", "state"])
-def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> None:
+def test_numbers_begin_anew_where_an_episode_ended(device: str) -> None:
     """Episodes of nine steps: marks are set after the ninth, and taken away by the next numbers."""
-    trainer = Trainer(off_policy(device, exploration=kind, algorithm="td3", updates=2, horizon=10))
+    trainer = Trainer(off_policy(device, exploration="ou", algorithm="td3", gradient_steps=2, horizon=10))
     learner: Any = trainer.learners["agent"]
     for _ in range(4):
         trainer.iterate(1)
@@ -84,7 +69,7 @@ def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> No
 
 @pytest.mark.parametrize("algorithm", ["td3", "ddpg"])
 def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str) -> None:
-    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, noise=0.25, exploration="ou"))
+    trainer = Trainer(off_policy(device, algorithm=algorithm, gradient_steps=2, noise=0.25, exploration="ou"))
     learner: Any = trainer.learners["agent"]
     observations = torch.zeros((4000, 3), device=learner.rate.device)
     greedy, sampled = torch.zeros((2, 4000, 1), device=observations.device)
@@ -101,7 +86,9 @@ def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str)
 
 
 def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
-    trainer = Trainer(off_policy(device, num_envs=50, horizon=10, warm_up=1200, slots=100, batch=200))
+    trainer = Trainer(
+        off_policy(device, num_envs=50, horizon=10, learning_starts=1200, buffer_size=100, batch_size=200)
+    )
     learner: Any = trainer.learners["agent"]
     before = {name: tensor.clone() for name, tensor in learner.module.state_dict().items()}
     for waits in (3, 2, 1):
@@ -119,7 +106,7 @@ def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
 
 
 def test_the_actor_learns_with_every_so_many_updates(device: str) -> None:
-    trainer = Trainer(off_policy(device, algorithm="td3", updates=6, policy_delay=3))
+    trainer = Trainer(off_policy(device, algorithm="td3", gradient_steps=6, policy_delay=3))
     trainer.iterate(2)
     learner: Any = trainer.learners["agent"]
     assert [int(each.state()["steps"]) for each in learner.optimisers] == [12, 4]
@@ -132,13 +119,13 @@ def test_the_actor_learns_with_every_so_many_updates(device: str) -> None:
     ("env", "settings"),
     [
         ("Pendulum-v1", {"n_step": 3, "normalise_observations": True, "layer_norm": True}),
-        ("Pendulum-v1", {"algorithm": "td3", "updates": 4, "exploration": "ou"}),
-        ("Pendulum-v1", {"algorithm": "ddpg", "exploration": "state"}),
-        (FIELD, {"exploration": "ou", "warm_up": 200, "policy_settings": {"runner": {"n_step": 4}}}),
+        ("Pendulum-v1", {"algorithm": "td3", "gradient_steps": 4, "exploration": "ou"}),
+        ("Pendulum-v1", {"algorithm": "ddpg", "activation": "relu"}),
+        (FIELD, {"exploration": "ou", "learning_starts": 200, "runner.n_step": 4}),
     ],
 )
 def test_a_run_goes_on_bit_for_bit(env: str, settings: dict[str, Any], device: str) -> None:
-    whole, half, other = (Trainer(off_policy(device, env, slots=40, **settings)) for _ in range(3))
+    whole, half, other = (Trainer(off_policy(device, env, buffer_size=40, **settings)) for _ in range(3))
     whole.iterate(8)
     half.iterate(4)
     other.load(half.state())
@@ -146,8 +133,8 @@ def test_a_run_goes_on_bit_for_bit(env: str, settings: dict[str, Any], device: s
     assert_same_bits(timeless(whole.state()), timeless(other.state()))
 
 
-def kept_in(folder: Path, device: str, **settings: Any) -> Config:
-    given = {"total_steps": 8 * 16 * 6, "checkpoint_interval": 3, "log_interval": 2, "warm_up": 300}
+def kept_in(folder: Path, device: str, **settings: Any) -> Run:
+    given = {"total_steps": 8 * 16 * 6, "checkpoint_interval": 3, "log_interval": 2, "learning_starts": 300}
     given |= {"keep_checkpoints": 2}
     return off_policy(device, run_dir=str(folder), **(given | settings))
 
@@ -207,7 +194,7 @@ def rise(act: Callable[[], object]) -> int:
 
 
 def test_a_large_buffer_is_saved_and_read_without_copies(tmp_path: Path, device: str) -> None:
-    config = off_policy(device, num_envs=64, slots=80_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
+    config = off_policy(device, num_envs=64, buffer_size=80_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
     trainer: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
     trainer.iterate(2)
     ring = trainer.learners["agent"].replay.ring
@@ -219,7 +206,7 @@ def test_a_large_buffer_is_saved_and_read_without_copies(tmp_path: Path, device:
 
 
 def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: str) -> None:
-    config = kept_in(tmp_path / "run", device, keep_buffer=False, slots=2000, initial_std=0.05)
+    config = kept_in(tmp_path / "run", device, keep_buffer=False, buffer_size=2000, initial_std=0.05)
     train(config, progress=False)
     (path,) = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))[-1:]
     assert not list(path.parent.glob("*buffers*"))
@@ -230,7 +217,7 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
     before = learner.optimisers[0].flat.clone()
     trainer.iterate(3)
     assert torch.equal(before, learner.optimisers[0].flat)
-    outputs, _ = learner.networks.look(trainer.horizon_env.storage["agent"].observations[0, :, 0])
+    outputs = learner.networks.look(trainer.horizon_env.storage["agent"].observations[0, :, 0])
     likeliest = torch.tanh(outputs[:, :1])
     assert float((learner.actions[0] - likeliest).abs().max()) < 0.3  # by the policy, not evenly
     trainer.iterate(1)
@@ -238,10 +225,8 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
 
 
 def test_roles_may_learn_by_algorithms_of_their_own(device: str) -> None:
-    others = {"algorithm": "sac", "warm_up": 200, "batch": 64, "updates": 1, "slots": 40}
-    config = small(
-        device, FIELD, params={**off_policy(device, FIELD).params}, policy_settings={"runner": others}, clip=0.1
-    )
+    own = SAC(learning_starts=200, batch_size=64, gradient_steps=1, buffer_size=40)
+    config = small(device, FIELD, params=off_policy(device, FIELD).params, policies={"runner": Policy(own)}, clip=0.1)
     trainer = Trainer(config)
     (report,) = trainer.iterate(1)
     assert "kl" in report.figures["tagger"]
@@ -269,7 +254,7 @@ class MyCritics(nn.Module):
 
 
 def test_a_module_of_the_users_own(device: str) -> None:
-    trainer = Trainer(off_policy(device, exploration="state", **FOR_MODULES), modules={"agent": Mine()})
+    trainer = Trainer(off_policy(device, exploration="ou", **FOR_MODULES), modules={"agent": Mine()})
     before = trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"].clone()
     trainer.iterate(3)
     assert not torch.equal(before, trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"])
@@ -315,7 +300,7 @@ def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered:
     outputs = 2 if algorithm == "sac" else 1
     module = Shared(outputs, *registered)
     trainer = Trainer(
-        off_policy(device, algorithm=algorithm, updates=2, tau=1.0, **FOR_MODULES), modules={"agent": module}
+        off_policy(device, algorithm=algorithm, gradient_steps=2, tau=1.0, **FOR_MODULES), modules={"agent": module}
     )
     learner: Any = trainer.learners["agent"]
     assert [each.flat.numel() for each in learner.optimisers[:2]] == [3 * 4 + 2 * (20 * 5 + 21), outputs * 4]
@@ -359,17 +344,19 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"slots": 16}, "slots is 16, of which one is always free; the horizon is 16, and n_step is 1: give more"),
-        ({"n_step": 300}, "the horizon is 16, and n_step is 300: give more slots than each of them"),
-        ({"warm_up": 12_800}, "warm_up is 12,800, and the run ends after 12,800 steps of each GPU"),
+        ({"buffer_size": 16}, "buffer_size is 16, one of which is always free; horizon is 16 and n_step is 1: give a"),
+        ({"n_step": 300}, "horizon is 16 and n_step is 300: give a buffer_size above both"),
         (
-            {"warm_up": 129, "total_steps": 8 * 16 * 2},  # of two iterations both would be the warm-up
-            "warm_up is 129, for which the policy 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",
+            {"learning_starts": 12_800},
+            "learning_starts is 12,800, and the run ends after 12,800 steps of each GPU, .*: give fewer, or more total",
         ),
-        ({"algorithm": "td3", "updates": 3}, "updates is 3, and policy_delay 2: give updates a multiple of it"),
         (
-            {"algorithm": "td3", "updates": 2, "least_return": 10.0},
-            "least_return is 10 and most_return 10: give a larger one",
+            {"learning_starts": 129, "total_steps": 8 * 16 * 2},  # two iterations, and nothing is learnt in either
+            "learning_starts is 129, for which .* 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",
+        ),
+        (
+            {"algorithm": "td3", "gradient_steps": 3},
+            "gradient_steps is 3 and policy_delay is 2: give a multiple of policy_delay",
         ),
         ({"clip": 0.1}, "sac has no clip, which is a setting of ppo"),
         ({"gae_lambda": 0.9}, "sac has no gae_lambda"),
@@ -378,22 +365,31 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ({"algorithm": "ddpg", "temperature": 0.3}, "ddpg has no temperature"),
         ({"tau": 0.0}, "tau is 0.0; it must lie above 0 to 1"),
         ({"exploration": "pink"}, "exploration is 'pink'"),
-        ({"env": "CartPole-v1"}, "sac learns actions of a Box, and those of the policy 'agent' are whole numbers"),
-        ({"batch": 2000}, "batch is 2,000, and the buffer of the policy 'agent' holds 1,592 transitions at most"),
+        (
+            {"env": "CartPole-v1"},
+            "sac learns actions that are a Box, and those of the policy 'agent' are discrete; give",
+        ),
+        (
+            {"batch_size": 2000},
+            "batch_size is 2,000, and the buffer of the policy 'agent' holds 1,592 .*: give a smaller",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     given = dict(settings)
     with pytest.raises(ValueError, match=message):
-        need_of(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu")
+        memory_of_run(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu")
 
 
 def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
-    config = off_policy("cpu", num_envs=1024, slots=10**8)
-    with pytest.raises(MemoryError, match=r"lower slots to ([\d,]+), which fits") as caught:
+    config = off_policy("cpu", num_envs=1024, buffer_size=10**8)
+    with pytest.raises(MemoryError, match=r"lower buffer_size to ([\d,]+), which fits") as caught:
         Trainer(config)
-    slots = int(str(caught.value).split("lower slots to ")[1].split(", which")[0].replace(",", ""))
-    assert 1000 < slots < 10**8
+    fitting = int(str(caught.value).split("lower buffer_size to ")[1].split(", which")[0].replace(",", ""))
+    assert 1000 < fitting < 10**8
+    long_returns = off_policy("cpu", num_envs=1024, buffer_size=10**8, n_step=10**8 - 1)  # for which that is too small
+    with pytest.raises(MemoryError, match=r"free: lower (num_envs|the horizon)"):
+        Trainer(long_returns)
 
 
 # --- learning ---
@@ -403,9 +399,9 @@ def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
 def test_pendulum_is_swung_up(device: str) -> None:
     """From -1,200 at random to what it takes to hold it up for most of 200 steps."""
     config = usual(
-        "Pendulum-v1", device, algorithm="sac", num_envs=16, horizon=8, updates=48, batch=128, slots=1000,
-        warm_up=1024, total_steps=12_000, learning_rate=0.002, gamma=0.95, tau=0.02, activation="relu", hidden=(48, 48),
-        max_grad_norm=None, seed=1,
+        "Pendulum-v1", device, algorithm="sac", num_envs=16, horizon=8, gradient_steps=48, batch_size=128,
+        buffer_size=1000, learning_starts=1024, total_steps=12_000, learning_rate=0.002, gamma=0.95, tau=0.02,
+        activation="relu", hidden=(48, 48), max_grad_norm=None, seed=1,
     )  # fmt: skip
     trainer = Trainer(config)
     trainer.run(progress=False)
@@ -415,5 +411,5 @@ def test_pendulum_is_swung_up(device: str) -> None:
 def test_a_frozen_actor_plays(tmp_path: Path, device: str) -> None:
     train(off_policy(device, FIELD, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
     frozen = {"runner": f"frozen:{tmp_path / 'run'}"}
-    config = off_policy(device, FIELD, algorithm="td3", updates=2, policies=frozen)
+    config = off_policy(device, FIELD, algorithm="td3", gradient_steps=2, policies=frozen)
     assert_goes_on_alike(config)

@@ -1,7 +1,6 @@
 """Who acts for whom: the agents' rows, modules of the user's own, random and frozen policies."""
 
 import copy
-import dataclasses
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import nn  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
-from gpu_envs.training import ActorCritic, Policy, RunDirectory, Trainer, evaluate, train  # noqa: E402
+from gpu_envs.training import ActorCritic, PolicyModule, RunDirectory, Trainer, evaluate, train  # noqa: E402
 from gpu_envs.training.assembly import make_player  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
@@ -128,7 +127,7 @@ def test_one_policy_for_different_spaces_is_refused(other: RoleInfo) -> None:
 # --- modules ---
 
 
-class Apart(Policy):
+class Apart(PolicyModule):
     """A policy of two networks."""
 
     def __init__(self, features: int, parameters: int) -> None:
@@ -209,7 +208,7 @@ def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
     assert_same_bits(*learnt)
 
 
-class ForwardAlone(Policy):
+class ForwardAlone(PolicyModule):
     """Cannot be asked for actor and critic apart."""
 
     def __init__(self) -> None:
@@ -233,7 +232,7 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
         (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
         (lambda: Wrapped(Apart(4, 2), detached), "depend on none of the parameters"),
-        (ForwardAlone, "is a training.Policy without distribution"),
+        (ForwardAlone, "is a training.PolicyModule without distribution"),
         (lambda: nn.LazyLinear(2), "has the parameter weight, whose shape is not known yet: call the module once"),
         (lambda: Apart, "<class '.*Apart'>; give a torch.nn.Module"),
         *(
@@ -267,7 +266,7 @@ def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:
     message = "'agent' is a module of your own, which does not use hidden, activation and initial_std: leave that out"
     with pytest.raises(ValueError, match=message):
         Trainer(small(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
-    others = {"policy_settings": {"runner": {"hidden": (8,)}}, **FOR_MODULES}
+    others = {"runner.hidden": (8,), **FOR_MODULES}
     sizes = Trainer(small(device, GRID, **others)).learners["tagger"].policy_rows
     module = Apart(sizes.features, sizes.head.parameters)
     Trainer(small(device, GRID, **others), modules={"tagger": module}).iterate(1)
@@ -463,12 +462,11 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
 ) -> None:
     """It stays as it was while others learn, and from a checkpoint, whatever became of its source."""
     place = resolve_device(device)
-    runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False}
-    runs["policy_settings"] = {"runner": {"hidden": (8,)}}
     params: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}} if env == FIELD else {}
+    runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False, **params}
+    runs |= {"runner.hidden": (8,), "run_dir": "source"}
     monkeypatch.chdir(tmp_path)
-    source = small(device, env, run_dir="source", **runs, **params)
-    train(source, progress=False)
+    train(small(device, env, **runs), progress=False)
     trainer = Trainer(small(device, env, policies={"runner": "frozen:source"}, **params))
     assert list(trainer.learners) == ["tagger"]
     config, observations = trainer.config, {"runner": trainer.horizon_env.storage["runner"].observations[-1].clone()}
@@ -485,7 +483,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     assert torch.equal(trainer.players[name].act(0, observations, greedy=True), expected)
 
     shutil.rmtree("source")
-    train(dataclasses.replace(source, seed=80), progress=False)  # another one in its place
+    train(small(device, env, seed=80, **runs), progress=False)  # another one in its place
     other, _ = make_player(policy_rows, config, place)
     other.advance(5)
     assert not torch.equal(other.act(0, observations, greedy=True), expected)
@@ -493,7 +491,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     assert torch.equal(other.act(0, observations, greedy=True), expected)
 
     shutil.rmtree("source")
-    train(dataclasses.replace(source, seed=77, activation="relu"), progress=False)
+    train(small(device, env, seed=77, activation="relu", **runs), progress=False)
     with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
         make_player(policy_rows, config, place)[0].load(kept)
 

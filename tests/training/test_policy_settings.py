@@ -13,9 +13,8 @@ from trainers import FIELD, FIELD_PARAMS, GRID, off_policy, saved, small, timele
 
 torch = pytest.importorskip("torch")
 
-
-from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train, tune  # noqa: E402
-from gpu_envs.training.config import OF_A_POLICY, Config  # noqa: E402
+from gpu_envs.training import Network, Policy, Run, RunDirectory, Trainer, evaluate, resume, train, tune  # noqa: E402
+from gpu_envs.training.run import OF_A_POLICY  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,15 +36,14 @@ OF_CHOICES = ("epsilon",)
 """Settings that boxes do not have."""
 
 FROM_A_BUFFER: Mapping[str, tuple[str, Any]] = {
-    "slots": ("sac", 60), "batch": ("sac", 64), "updates": ("sac", 4), "n_step": ("sac", 3), "tau": ("sac", 0.5),
-    "temperature": ("sac", 0.2), "target_entropy": ("sac", -3.0), "target_noise": ("td3", 0.6),
-    "target_noise_clip": ("td3", 0.01), "policy_delay": ("td3", 1), "atoms": ("td3", 21),
-    "least_return": ("td3", -3.0), "most_return": ("td3", 30.0),
+    "buffer_size": ("sac", 60), "batch_size": ("sac", 64), "gradient_steps": ("sac", 4), "n_step": ("sac", 3),
+    "tau": ("sac", 0.5), "temperature": ("sac", 0.2), "target_entropy": ("sac", -3.0), "target_noise": ("td3", 0.6),
+    "target_noise_clip": ("td3", 0.01), "policy_delay": ("td3", 1),
 }  # fmt: skip
 """The same of learning from a buffer: for which algorithm, and another value."""
 
 EXPLORING: Mapping[str, tuple[str, Any]] = {
-    "warm_up": ("sac", 10_000), "exploration": ("sac", "ou"), "noise": ("td3", 0.5),
+    "learning_starts": ("sac", 10_000), "exploration": ("sac", "ou"), "noise": ("td3", 0.5),
 }  # fmt: skip
 """What makes it act otherwise from the beginning."""
 
@@ -53,13 +51,13 @@ OTHERS = {**UPDATING, **ACTING}
 ROLES = ("tagger", "runner")
 
 
-def duel(device: str, **settings: Any) -> Config:
+def duel(device: str, **settings: Any) -> Run:
     """A game with two policies whose actions are boxes, so that every setting means something."""
     given: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}, "learning_rate": 0.01}
     return small(device, FIELD, **(given | settings))
 
 
-def learnt(config: Config, updates: int = 1) -> dict[str, Any]:
+def learnt(config: Run, updates: int = 1) -> dict[str, Any]:
     """The state of every policy after so many updates."""
     trainer = Trainer(config)
     trainer.iterate(updates)
@@ -69,17 +67,17 @@ def learnt(config: Config, updates: int = 1) -> dict[str, Any]:
 
 def test_every_setting_has_another_value_here() -> None:
     assert sorted([*OTHERS, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(OF_A_POLICY)
-    defaults = duel("cpu")
-    assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
+    for name in (*OTHERS, *FROM_A_BUFFER, *EXPLORING):
+        run, value = varied(name, "cpu")
+        assert run(**{name: value}).flat()[name] != run().flat()[name]
 
 
-def varied(name: str, device: str) -> tuple[Callable[..., Config], Any]:
+def varied(name: str, device: str) -> tuple[Callable[..., Run], Any]:
     """Makes runs in which a setting means something; and another value for it."""
     if name in OTHERS:
         return partial(duel, device), OTHERS[name]
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]
-    base: dict[str, Any] = {"algorithm": algorithm, "updates": 2} | ({"atoms": 11} if algorithm == "td3" else {})
-    return lambda **settings: off_policy(device, FIELD, **(base | settings)), value
+    return partial(off_policy, device, FIELD, algorithm=algorithm, gradient_steps=2), value
 
 
 NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
@@ -89,7 +87,7 @@ NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
 def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
     run, value = varied(name, device)
     plain, every = learnt(run()), learnt(run(**{name: value}))
-    found = learnt(run(policy_settings={role: {name: value}}))
+    found = learnt(run(**{f"{role}.{name}": value}))
     for each in ROLES if name not in EXPLORING else ():  # who acts otherwise changes what the other one sees
         assert_same_bits((every if each == role else plain)[each], found[each], each)
     with pytest.raises(AssertionError):
@@ -100,7 +98,7 @@ def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device:
 def test_a_network_of_its_own(name: str, device: str) -> None:
     value = OTHERS[name]
     plain, every = (Trainer(duel(device, **given)).learners for given in ({}, {name: value}))
-    found = Trainer(duel(device, policy_settings={"runner": {name: value}})).learners
+    found = Trainer(duel(device, **{f"runner.{name}": value})).learners
     for role, expected in (("tagger", plain), ("runner", every)):
         assert repr(found[role].module) == repr(expected[role].module)
         assert_same_bits(expected[role].module.state_dict(), found[role].module.state_dict())
@@ -108,7 +106,7 @@ def test_a_network_of_its_own(name: str, device: str) -> None:
 
 def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None:
     """On their ways there and back."""
-    trainer = Trainer(small(device, GRID, fused=False, policy_settings={"runner": {"precision": "tf32"}}))
+    trainer = Trainer(small(device, GRID, fused=False, **{"runner.precision": "tf32"}))
     seen: set[tuple[str, bool, str]] = set()
 
     def watched(name: str) -> Callable[..., None]:
@@ -133,45 +131,55 @@ def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None
     ("name", "message"),
     [
         ("taggers", r"names 'taggers', which is no policy that learns. Did you mean 'tagger'\? Those that learn are: "),
-        ("runner", r"names 'runner', which is no policy that learns\..* are: fox, tagger$"),
+        ("runner_", r"names 'runner_', which is no policy that learns\..* are: fox, tagger$"),
         ("random (runner)", "names .*, which is no policy that learns"),
     ],
 )
 def test_a_policy_that_does_not_learn_has_no_settings(name: str, message: str, device: str) -> None:
     policies = {"runner": "random", "tagger_0": "fox"}
-    config = small(device, GRID, policies=policies, policy_settings={name: {"gamma": 0.5}})
+    config = small(device, GRID, policies=policies, **{f"{name}.gamma": 0.5})
     for begun in (Trainer, tune):
-        with pytest.raises(ValueError, match=f"policy_settings {message}"):
+        with pytest.raises(ValueError, match=f"policies {message}"):
             begun(config)
 
 
 # --- runs that go on ---
 
-OWN = {"tagger": {"hidden": (8,), "normalise_observations": True, "gamma": 0.9, "learning_rate": 0.02}}
+OWN = {"tagger.hidden": (8,), "tagger.normalise_observations": True, "tagger.gamma": 0.9, "tagger.learning_rate": 0.02}
 
 
 def test_a_run_goes_on_with_them_and_may_with_other_rates(tmp_path: Path, device: str) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     for run, updates in ((whole, 4), (part, 2)):
-        train(small(device, GRID, policy_settings=OWN, total_steps=8 * 16 * updates, run_dir=str(run)), progress=False)
-    kept = json.loads((part / "config.json").read_text())["config"]["policy_settings"]
-    assert kept == {"tagger": {**OWN["tagger"], "hidden": [8], "learning_rate": "0.02"}}
+        train(small(device, GRID, total_steps=8 * 16 * updates, run_dir=str(run), **OWN), progress=False)
+    kept = json.loads((part / "config.json").read_text())["config"]
+    expected = {**OWN, "tagger.hidden": [8], "tagger.learning_rate": "0.02"}
+    assert {name: value for name, value in kept.items() if "." in name} == expected
     resume(part, total_steps=8 * 16 * 4, progress=False)
     before = weights(whole)
     assert_same_bits(before, weights(part))
     assert evaluate(whole, episodes=8, device=device) == evaluate(part, episodes=8, device=device)
 
-    with pytest.raises(ValueError, match=r"keeps the gamma of its policy 'runner'. Others may be given of: learn"):
-        resume(whole, progress=False, policy_settings={"runner": {"gamma": 0.5}})
-    resume(whole, total_steps=8 * 16 * 6, progress=False, policy_settings={"tagger": {"learning_rate": 0}})
+    refused: dict[str, Any] = {"runner.gamma": 0.5}
+    with pytest.raises(ValueError, match=r"keeps its runner\.gamma.* It may change: .*learning_rate"):
+        resume(whole, progress=False, **refused)
+    changes: dict[str, Any] = {"total_steps": 8 * 16 * 6, "tagger.learning_rate": 0}
+    resume(whole, progress=False, **changes)
     after = weights(whole)
     assert_same_bits(before["tagger"], after["tagger"])
     with pytest.raises(AssertionError):
         assert_same_bits(before["runner"], after["runner"])
     about = RunDirectory.open(whole).about()
-    changed = about["changes"][0]["policy_settings"]
-    assert changed["to"] == {"tagger": {**changed["from"]["tagger"], "learning_rate": "0"}}
-    assert about["config"]["policy_settings"] == changed["to"]
+    steps, rate = {"from": 8 * 16 * 4, "to": 8 * 16 * 6}, {"from": "0.02", "to": "0"}
+    assert about["changes"] == [{"iteration": 4, "total_steps": steps, "tagger.learning_rate": rate}]
+    assert about["config"] == kept | {"total_steps": 8 * 16 * 6, "tagger.learning_rate": "0", "run_dir": str(whole)}
+
+
+def test_a_run_is_evaluated_without_a_policy_that_has_settings(tmp_path: Path, device: str) -> None:
+    run = str(tmp_path / "run")
+    policies = {"runner": "fox", "fox": Policy(None, Network(hidden=(8,)))}
+    train(small(device, GRID, policies=policies, total_steps=8 * 16, run_dir=run), progress=False)
+    assert evaluate(run, episodes=8, device=device, policies={"runner": "random"}).keys() == {"tagger", "runner"}
 
 
 def weights(run: Path) -> dict[str, Any]:

@@ -265,15 +265,18 @@ def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
         ({}, {"normalise_rewards": True}, "normalise_rewards: this run has True"),
         ({"env": GRID, "policies": {"runner": "random"}}, {"env": GRID}, "runner"),
         (
-            {"env": GRID, "policy_settings": {"tagger": {"normalise_rewards": True}}},
+            {"env": GRID, "tagger.normalise_rewards": True},
             {"env": GRID},
-            "tagger: normalise_rewards: this run has none, the checkpoint True",
+            "tagger: normalise_rewards: this run has False, the checkpoint True",
         ),
         (
             {"env": GRID},
-            {"env": GRID, "policy_settings": {"runner": {"activation": "relu"}}},
-            "runner: activation: this run has 'relu', the checkpoint none",
+            {"env": GRID, "runner.activation": "relu"},
+            "runner: activation: this run has 'relu', the checkpoint 'tanh'",
         ),
+        ({}, {"gamma": 0.9}, "agent: gamma: this run has 0.9, the checkpoint 0.99"),
+        ({}, {"algorithm": "a2c"}, "agent: algorithm: this run has 'a2c', the checkpoint 'ppo'"),
+        ({}, {"stagger": True}, "stagger: this run has True, the checkpoint False"),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import with_package
-from trainers import after, rows_of, small
+from harness import assert_same_bits, with_package
+from trainers import after, rows_of, run_of, small
 
 import gpu_envs
-from gpu_envs.training.config import Config
 from gpu_envs.training.schedule import Schedule
 
 torch = pytest.importorskip("torch")
@@ -247,7 +247,7 @@ def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert again.log_path.parent == run.path
     assert RunDirectory.open(again) is again
     monkeypatch.setattr(sys, "argv", ["gpu-envs", "train", "--resume", "b"])
-    longer = Config.from_json(config.to_json() | {"total_steps": 5})
+    longer = config.changed({"total_steps": 5})
     again.amend(longer, 7)
     assert run.config() == longer
     assert run.about()["changes"] == [{"iteration": 7, "total_steps": {"from": config.total_steps, "to": 5}}]
@@ -283,13 +283,13 @@ def test_a_partial_file_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "-20250131-120000")
-    config = Config(env="gpu_envs/CartPole-v1", device="cpu")
+    config = run_of(env="gpu_envs/CartPole-v1", device="cpu")
     names = [RunDirectory.create(None, config, root=tmp_path / "runs").path.name for _ in range(3)]
     assert names == [f"CartPole-v1-20250131-120000{end}" for end in ("", "-2", "-3")]
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    config = Config(env="CartPole-v1", device="cpu")
+    config = run_of(env="CartPole-v1", device="cpu")
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", config)
     with pytest.raises(FileExistsError, match="--resume"):
@@ -305,7 +305,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_one_of_two_that_find_a_folder_empty_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, both = Config(env="CartPole-v1", device="cpu"), threading.Barrier(2)
+    config, both = run_of(env="CartPole-v1", device="cpu"), threading.Barrier(2)
     results: list[int | str] = []
     iterdir = Path.iterdir
 
@@ -336,7 +336,7 @@ def test_one_of_two_that_find_a_folder_empty_gets_it(tmp_path: Path, monkeypatch
 def test_a_new_run_starts_in_the_same_folder_once_the_disk_has_room(
     tmp_path: Path, small_disk: Callable[[int], None]
 ) -> None:
-    config = Config(env="CartPole-v1", device="cpu")
+    config = run_of(env="CartPole-v1", device="cpu")
     small_disk(10)
     with pytest.raises(NotWrittenError, match="File too large"):
         RunDirectory.create(tmp_path / "run", config)
@@ -353,7 +353,7 @@ def test_command_lines_of_other_programs_are_not_kept(
     program: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program, "word"])
-    config = Config(env="CartPole-v1", device="cpu")
+    config = run_of(env="CartPole-v1", device="cpu")
     run = RunDirectory.create(tmp_path / "run", config)
     assert run.about()["commands"] == [[program, "word"]] * kept
     run.amend(config, 0)
@@ -363,7 +363,7 @@ def test_command_lines_of_other_programs_are_not_kept(
 @pytest.mark.slow
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))
+    run = RunDirectory.create(tmp_path / "run", run_of(env="CartPole-v1", device="cpu"))
     code = (
         "import sys, time; from pathlib import Path; from gpu_envs.training import RunDirectory\n"
         "with RunDirectory(Path(sys.argv[1])).lock(): print(1, flush=True); time.sleep(60)"
@@ -410,8 +410,28 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
         Trainer(small("cpu"))
 
 
+def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
+    """Its weights are those of then; its settings are written in the names of now."""
+    old, run = Path(__file__).parents[1] / "recordings" / "run_format_1", tmp_path / "run"
+    shutil.copytree(old, run)
+    (latest,) = (run / "checkpoints").iterdir()
+    state, trainer = checkpoint.load(latest), Trainer(RunDirectory.open(run).config())
+    trainer.load(state)
+    assert_same_bits(state["learners"], trainer.state()["learners"])
+    assert_same_bits(state["environment"], trainer.state()["environment"])
+    assert evaluate(run, episodes=4, device="cpu")["agent"].episodes >= 4
+    assert resume(run, total_steps=2 * 4 * 6, progress=False).iterations == 6
+    about = RunDirectory.open(run).about()
+    assert about["format"] == checkpoint.FORMAT == 2
+    assert {name: about["config"][name] for name in ("gamma", "agent.gamma", "agent.learning_rate")} == {
+        "gamma": 0.9, "agent.gamma": 0.95, "agent.learning_rate": "0:0.01,1:0",
+    }  # fmt: skip
+    assert rows_of(run / "log.csv")[:3] == rows_of(old / "log.csv")
+    assert len(rows_of(run / "log.csv")) == 6
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    RunDirectory.create(tmp_path / "pendulum", Config(env="Pendulum-v1", device="cpu"))
+    RunDirectory.create(tmp_path / "pendulum", run_of(env="Pendulum-v1", device="cpu"))
     with pytest.raises(FileNotFoundError, match=r"does not exist\. Did you mean .*pendulum'"):
         RunDirectory.open(tmp_path / "pendulun")
     (tmp_path / "other").mkdir()
@@ -422,7 +442,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         ("[]", "lacks 'config'"),
         ("[" * 100_000, "is damaged: maximum recursion"),
         ('{"config": {}}', "give env"),
-        ('{"config": {"env": "x"}, "format": 2}', "format 2.*reads format 1"),
+        ('{"config": {"env": "x"}, "format": 3}', "format 3.*reads format 2"),
         ('{"config": {"env": "x", "sed": 1}}', "'seed'"),
     ):
         (tmp_path / "other" / "config.json").write_text(text)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fused_cases import box
 from harness import assert_same_bits
-from trainers import EPS, SPACES, WIDE_BOX
+from trainers import EPS, SPACES, WIDE_BOX, algorithm_of
 
 torch = pytest.importorskip("torch")
 
@@ -331,17 +331,12 @@ def expected_of(case: Case, settings: LossSettings) -> tuple[Tensor, Tensor, Ten
     log_prob, entropy = log_prob_and_entropy(case.head, parameters, batch.actions, batch.action_mask)
     ratio = (log_prob - old).exp()
     advantages = (advantages - mean) * inverse
-    clipped = torch.zeros_like(ratio)
-    if settings.clipped:
-        policy = torch.maximum(-advantages * ratio, -advantages * ratio.clip(1 - clip, 1 + clip))
-        clipped = ((ratio - 1).abs() > clip).double()
-    else:
-        policy = -advantages * log_prob
-    value = 0.5 * (values - returns) ** 2
-    if settings.value_clip is not None:
-        near = old_values + (values - old_values).clip(-settings.value_clip, settings.value_clip)
-        value = torch.maximum(value, 0.5 * (near - returns) ** 2)
-    (policy + settings.value_weight * value - entropy_weight * entropy).sum().backward()
+    clipped = ((ratio - 1).abs() > clip).double() * settings.clipped
+    algorithm = algorithm_of(settings, clip)
+    policy = algorithm.policy_loss(log_prob, old, advantages)
+    value = algorithm.value_loss(values, old_values, returns)
+    total: Any = algorithm.loss(policy, value, entropy, entropy_weight).sum()
+    total.backward()
     kl = ratio - 1 - (log_prob - old)
     sums = torch.stack([policy, value, entropy, kl, clipped, torch.ones_like(ratio)]).detach()
     return parameters.grad, values.grad, sums

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FOR_MODULES, GRID, after, rows_of, saved, small, timeless, usual
+from trainers import FIELD, FOR_MODULES, GRID, after, rows_of, run_of, saved, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
@@ -18,7 +18,7 @@ from dropping import Dropping, seeded_dropout  # noqa: E402
 
 from gpu_envs.backend.ahead import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
-from gpu_envs.training import Config, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training import Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402
 from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
@@ -67,7 +67,7 @@ def test_training_raises_the_return(name: str, device: str) -> None:
 )
 def test_presets_of_particles_learn(env: str, preset: str, metric: str, share: float, device: str) -> None:
     settings = {**PRESETS[env][preset], "num_envs": 64, "total_steps": 80_000}
-    ours = Trainer(Config(env=env, device=device, run_dir="", **settings))
+    ours = Trainer(run_of(env=env, device=device, run_dir="", **settings))
 
     def found(greedy: bool) -> float:
         return next(iter(ours.evaluate(200, greedy=greedy).values())).metrics[metric].mean
@@ -208,7 +208,7 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
 # --- memory ---
 
 
-def advice(config: Config, error: Exception, device: str = "cpu") -> str:
+def advice(config: Run, error: Exception, device: str = "cpu") -> str:
     """What is said where an allocator has raised an error."""
     with pytest.raises(MemoryError) as caught, memory.explain_shortage(config, device):
         raise error
@@ -233,7 +233,7 @@ def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) ->
 def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
     """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
-    config = usual("CartPole-v1", "cpu", **({"policy_settings": {"agent": wide}} if own else wide))
+    config = usual("CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide))
     total = memory.memory_of("cpu")
     error = MemoryError(f"Unable to allocate {total * 3.99 / 2**40:.6f} TiB for an array")
     _, lower, widths = advice(config, error).partition("lower hidden to ")

@@ -15,7 +15,7 @@ from dropping import Dropping  # noqa: E402
 from ranks import together  # noqa: E402
 
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
-from gpu_envs.training.need import Need, Pass, need_of  # noqa: E402
+from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process.memory import ROOM, ShortageError  # noqa: E402
 from gpu_envs.training.tuning import Size, Tuning, grows, knee, largest  # noqa: E402
 
@@ -69,18 +69,16 @@ def test_what_is_chosen_leaves_the_run_its_updates(most: int, chosen: int, why: 
 
 def test_what_fits_follows_from_what_was_taken() -> None:
     """1,000 bytes each were worked out."""
-    need = Need(900, 100, ())
+    stored = MemoryEstimate(1000)
     exact = [Size(64, 64_000, 1, 1), Size(128, 128_000, 1, 1)]
-    assert largest(exact, need, 1_000_999) == 1000
-    assert largest(exact[:1], need, 1_000_999) == 1000
+    assert largest(exact, stored, 1_000_999) == 1000
+    assert largest(exact[:1], stored, 1_000_999) == 1000
     with_more = [Size(64, 164_000, 1, 1), Size(128, 228_000, 1, 1)]  # 100,000 whatever the size
-    assert largest(with_more, need, 1_000_000) == 900
+    assert largest(with_more, stored, 1_000_000) == 900
     twice = [Size(64, 138_000, 1, 1), Size(128, 266_000, 1, 1)]  # and 2,000 each
-    assert largest(twice, need, 2_010_000) == 1000
+    assert largest(twice, stored, 2_010_000) == 1000
     less = [Size(64, 2_000_000, 1, 1), Size(128, 2_000_000, 1, 1)]  # pieces so large that both have room in one
-    assert largest(less, need, 2_872_000) == 1000
-    in_pieces = Need(1000, 0, (Pass(1.0, 1000, 100),))  # which grow up to 100 replicas
-    assert largest([Size(200, 300_000, 1, 1)], in_pieces, 1_100_000) == 1000
+    assert largest(less, stored, 2_872_000) == 1000
 
 
 # --- measuring ---
@@ -100,15 +98,15 @@ def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     assert all(size.rollout > size.training > 0 for size in found.sizes)
     assert all(first.memory <= second.memory for first, second in itertools.pairwise(found.sizes))
     if device == "cpu":
-        assert [size.memory for size in found.sizes] == [need_of(config, "cpu").of(count) for count in counts]
+        assert [size.memory for size in found.sizes] == [memory_of_run(config, "cpu").of(count) for count in counts]
     assert found.largest > counts[-1]
 
 
 @pytest.mark.slow
 def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(device)
-    first, need = FIRST[device], need_of(config, Trainer(config).device)
-    room = need.of(3 * first) if device == "cpu" else 2**40
+    first, stored = FIRST[device], memory_of_run(config, Trainer(config).device)
+    room = stored.of(3 * first) if device == "cpu" else 2**40
     monkeypatch.setattr(tuning, "available", lambda _: room / ROOM)
     found = tune(config)
     if device == "cpu":
@@ -135,7 +133,7 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("own", [False, True])
 def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str) -> None:
     many: dict[str, Any] = {"minibatches": 100}
-    settings = {"policy_settings": {"tagger": many}} if own else many
+    settings = {f"tagger.{name}": value for name, value in many.items()} if own else many
     config = small(device, FIELD, horizon=2, policies={"runner": "random"}, total_steps=100, **settings)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [64]
@@ -144,8 +142,8 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
 
 @pytest.mark.slow
 def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
-    """Not its warm-up; and a buffer holds a batch."""
-    config = off_policy(device, warm_up=10_000, batch=6000, slots=40, total_steps=10_001)  # trials need more steps
+    """Not its random start, for which trials have steps enough; and a buffer holds a batch."""
+    config = off_policy(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [256]
     assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
@@ -191,7 +189,7 @@ def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pyte
 
     monkeypatch.setattr(runs, "choose_num_envs", again)
     assert resume(run, total_steps=8000, progress=False).steps == -(-8000 // (first * 16)) * first * 16
-    with pytest.raises(ValueError, match="a run that goes on keeps its num_envs"):
+    with pytest.raises(ValueError, match="a resumed run keeps its num_envs"):
         resume(run, num_envs="auto")
 
 

@@ -13,7 +13,7 @@ from trainers import EPS, FIELD, GRID, figures_of, small, taken
 torch = pytest.importorskip("torch")
 
 from gpu_envs.training import Schedule, Trainer  # noqa: E402
-from gpu_envs.training.operations.heads import LOG_STD_RANGE  # noqa: E402
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops  # noqa: E402
 from gpu_envs.training.policies import networks  # noqa: E402
 
@@ -49,11 +49,13 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     samples = len(batch.returns)
     alive = torch.ones_like(batch.returns, dtype=torch.bool) if batch.alive is None else batch.alive.bool()
     moments = (0.0, 1.0)
-    if config.normalise_advantages:
+    own: Any = config.algorithm
+    if own.normalise_advantages:
         some = batch.advantages[alive].double()
         moments = (some.mean().item(), 1 / (some.std(correction=0).item() + 1e-8))
-    scalars = torch.tensor([*moments, 0.03, config.clip], device=trainer.device)
-    settings = LossSettings(clipped=algorithm == "ppo", value_weight=config.value_weight)
+    clip = own.clip if algorithm == "ppo" else 0.0
+    scalars = torch.tensor([*moments, 0.03, clip], device=trainer.device)
+    settings = LossSettings(clipped=algorithm == "ppo", value_weight=own.value_weight)
 
     double = copy.deepcopy(learner.module).double()
     weights = list(double.parameters())
@@ -66,7 +68,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         adam.state[parameter] = {
             "step": torch.tensor(float(start)), "exp_avg": mean.double(), "exp_avg_sq": square.double(),
         }  # fmt: skip
-    epochs, minibatches = config.passes
+    epochs, minibatches = own.passes
     order = torch.arange(samples, dtype=torch.int32, device=trainer.device)
     stream = learner.streams["minibatches"].clone()
     totals = torch.zeros(6, dtype=torch.float64, device=trainer.device)

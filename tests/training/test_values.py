@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
+from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
+from gpu_envs.training.algorithms import PQN  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 
 
-def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
+def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     return small(device, env, algorithm="pqn", **settings)
 
 
@@ -111,14 +112,16 @@ def test_what_is_forbidden_is_neither_chosen_nor_the_best(device: str) -> None:
 def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.ndarray:
     """Q(lambda), backward over the horizon, in float64: ``best`` of [T + 1, rows], ``of_last`` of [T, rows]."""
     storage, config = trainer.horizon_env.storage[name], trainer.config
+    algorithm = config.algorithm
+    assert isinstance(algorithm, PQN)
     rewards, terminated, truncated = (
         getattr(storage, key).flatten(1).cpu().numpy() for key in ("rewards", "terminations", "truncations")
     )
     returns, ahead = np.zeros(rewards.shape), best[-1]
     for t in range(config.horizon - 1, -1, -1):
-        mixed = config.gae_lambda * ahead + (1 - config.gae_lambda) * best[t + 1]
+        mixed = algorithm.gae_lambda * ahead + (1 - algorithm.gae_lambda) * best[t + 1]
         rest = np.where(terminated[t], 0.0, np.where(truncated[t], of_last[t], mixed))
-        returns[t] = ahead = rewards[t] + config.gamma * rest
+        returns[t] = ahead = rewards[t] + algorithm.gamma * rest
     return returns
 
 
@@ -215,7 +218,7 @@ def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str)
 
 
 def test_boxes_are_refused_before_anything_is_allocated() -> None:
-    with pytest.raises(ValueError, match="pqn values each choice of an action, and the actions of the policy 'agent'"):
+    with pytest.raises(ValueError, match="pqn learns actions that are discrete, and those of the policy 'agent'"):
         Trainer(pqn("cpu", "Pendulum-v1"))
 
 

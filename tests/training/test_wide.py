@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from fused_cases import box, discrete  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from trainers import algorithm_of, run_of  # noqa: E402
 from wide_tools import (  # noqa: E402
     FEW,
     HOPPER,
@@ -30,7 +31,6 @@ from wide_tools import (  # noqa: E402
     watched,
 )
 
-from gpu_envs.training import Config  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
@@ -49,7 +49,7 @@ class Case:
     normalised: bool = False
 
     def module(self) -> Any:
-        config = Config(
+        config = run_of(
             env="CartPole-v1", hidden=self.hidden, activation=self.activation, layer_norm=self.normalised,
             shared_trunk=self.shared, run_dir="",
         )  # fmt: skip
@@ -220,14 +220,11 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
     mean, inverse, weight, clip = given.scalars.double()
     advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
     ratio = change.exp()
-    policy = -advantage * log_prob
-    if settings.clipped:
-        policy = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip))
-    loss = 0.5 * (value - of["returns"]).square()
-    if settings.value_clip is not None:
-        held = of["values"] + (value - of["values"]).clamp(-settings.value_clip, settings.value_clip)
-        loss = torch.maximum(loss, 0.5 * (held - of["returns"]).square())
-    (policy + settings.value_weight * loss - weight * entropy).sum().backward()
+    algorithm = algorithm_of(settings, float(clip))
+    policy = algorithm.policy_loss(log_prob, of["log_probs"], advantage)
+    loss = algorithm.value_loss(value, of["values"], of["returns"])
+    total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
+    total.backward()
     sizes = sizes_of(kept)
     grads: list[Any] = [parameter.grad for parameter in module.parameters()]
     magnitudes = []

@@ -34,6 +34,6 @@ def test_it_is_learnt() -> None:
     pytest.importorskip("torch")
     from gpu_envs import training
 
-    config = training.Config(env=SPEC.id, num_envs=256, total_steps=1_000_000, target_return=100.0, run_dir="")
-    result = training.train(config, progress=False)
+    run = training.Run(env=SPEC.id, num_envs=256, total_steps=1_000_000, target_return=100.0, run_dir="")
+    result = training.train(run, progress=False)
     assert result.returns["agent"] >= 100

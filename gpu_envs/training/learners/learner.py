@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.config import Config
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.normalise import ObservationScale
@@ -16,9 +15,7 @@ from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
-
-SETTINGS_THAT_STAY = ("num_envs", "horizon", "stagger", "activation", "normalise_observations", "normalise_rewards")
-"""Settings in which a resumed run must agree with its checkpoint."""
+from gpu_envs.training.run import Run
 
 
 class Learner(ABC):
@@ -45,7 +42,7 @@ class Learner(ABC):
 
     def __init__(
         self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, scale: ObservationScale | None,
-        config: Config, device: str, limit: int | None, group: Group, turns: Mapping[str, int],
+        config: Run, device: str, limit: int | None, group: Group, turns: Mapping[str, int],
     ) -> None:  # fmt: skip
         """Takes what all algorithms have.
 
@@ -68,11 +65,10 @@ class Learner(ABC):
         self.streams = dict(zip(turns, streams, strict=True))
         self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
 
-    def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """What a checkpoint must agree in with it, beside what is said of the run."""
-        own, weights = vars(self.config), self.module.state_dict()
-        differing = {key: own[key] for key in SETTINGS_THAT_STAY if own[key] != run[key]}
-        return differing | {key: list(tensor.shape) for key, tensor in weights.items()}
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint must agree in with it: settings that a resumed run keeps, and shapes of weights."""
+        weights = self.module.state_dict()
+        return self.config.kept_of_policy() | {key: list(tensor.shape) for key, tensor in weights.items()}
 
     @abstractmethod
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:

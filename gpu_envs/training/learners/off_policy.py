@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import SAC, TD3, OffPolicy
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
@@ -22,6 +22,7 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.exploration import Exploration
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.run import Run
 
 _FIGURES = (
     *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm", "transitions"),
@@ -51,10 +52,13 @@ class OffPolicyLearner(Learner):
 
     def __init__(
         self, policy_rows: PolicyRows, module: nn.Module, networks: TorchActor, scale: ObservationScale | None,
-        config: Config, device: str, limit: int | None, group: Group,
+        config: Run, device: str, limit: int | None, group: Group,
     ) -> None:  # fmt: skip
         """Allocates; every process has a buffer and batches of its own, and gradients are means over all batches."""
-        turns = {"actions": config.horizon, "replay": config.updates, "noise": config.updates}
+        assert isinstance(config.algorithm, OffPolicy)
+        self.algorithm: OffPolicy = config.algorithm
+        algorithm, steps = self.algorithm, self.algorithm.gradient_steps
+        turns = {"actions": config.horizon, "replay": steps, "noise": steps}
         super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
 
@@ -63,24 +67,23 @@ class OffPolicyLearner(Learner):
 
         self.actions = made(config.horizon, rows, head.width)
         self._acted = made(rows, head.width)
-        self.replay = Replay(rows, config.slots, features, head.width, device, config.cpu_threads, limit)
-        self.batch = Transitions.made(config.batch, features, head.width, device)
-        self._first = group.rank * config.batch  # of the samples of all processes
+        self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, config.cpu_threads, limit)
+        self.batch = Transitions.made(algorithm.batch_size, features, head.width, device)
+        self._first = group.rank * algorithm.batch_size  # of the samples of all processes
         self._ops = Ops(head, device, config.cpu_threads)
-        last = [*networks.module.actor.children()][-1:] if config.exploration == "state" else []
-        hidden = sum(layer.in_features for layer in last if isinstance(layer, nn.Linear))
-        self.exploration = Exploration(config.exploration, policy_rows, hidden, self._ops, device)
+        self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
         self.figures = made(len(_FIGURES))
         places = dict(zip(_FIGURES, torch.split(self.figures, 1), strict=True))
         self.rate, self._largest = places["learning_rate"], places["largest_observation"]
-        target = -float(head.width) if config.target_entropy is None else config.target_entropy
+        given = algorithm.target_entropy if isinstance(algorithm, SAC) else None
+        target = -float(head.width) if given is None else given
         default = isinstance(module, PerceptronActorCritic)
         self.why_torch = why_torch(config, features, head, device, default=default)
         update = update_of(config, self.why_torch, features, head, device)
         self.gradient_step: ActorCriticUpdate = update(networks, config, self.rate, device, group, target)
-        self.normals = made(self.gradient_step.numbers * config.batch, head.width)
+        self.normals = made(self.gradient_step.numbers * algorithm.batch_size, head.width)
         self._beside_normal = self._ops.beside_normal(len(self.normals))
-        self.schedules = [(config.learning_rate, self.rate)]
+        self.schedules = [(algorithm.learning_rate, self.rate)]
         of_entropy = ("entropy", "temperature")
         self.names = tuple(name if networks.stochastic or name not in of_entropy else None for name in _FIGURES)
         self.samples: tuple[Rows, torch.Tensor | None] | None = None
@@ -92,14 +95,10 @@ class OffPolicyLearner(Learner):
         """Of the critics, the actor and the temperature."""
         return self.gradient_step.optimisers
 
-    def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: getattr(self.config, name) for name in ("algorithm", "slots", "exploration")}
-        return super().describe(run) | own
-
     def _wait(self) -> None:
         """Sets how many iterations are left of the warm-up."""
         config = self.config
-        missing = config.warm_up - int(self.replay.position.item()) * config.replicas
+        missing = self.algorithm.learning_starts - int(self.replay.position.item()) * config.replicas
         self.waits = max(0, -(-missing // (config.horizon * config.replicas)))
 
     def count(self) -> None:
@@ -113,13 +112,12 @@ class OffPolicyLearner(Learner):
         if exploration.follows and t > 0:
             exploration.begin_anew(self._ended(t - 1, storage))
         if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
-            numbers = exploration.white(stream, t) if exploration.by_state else exploration.next(stream, t, None)
-            torch.erf(numbers / 2**0.5, out=actions)
+            torch.erf(exploration.next(stream, t) / 2**0.5, out=actions)
             self.networks.give(actions, self._acted)
             return self._acted
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
-        outputs, hidden = self.networks.look(observations, hidden=exploration.by_state)
-        self.networks.take(outputs, exploration.next(stream, t, hidden), actions, self._acted)
+        outputs = self.networks.look(observations)
+        self.networks.take(outputs, exploration.next(stream, t), actions, self._acted)
         return self._acted
 
     def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
@@ -153,12 +151,13 @@ class OffPolicyLearner(Learner):
 
     def update(self) -> None:
         assert self.samples is not None
-        config, update, batch = self.config, self.gradient_step, self.batch
+        algorithm, update, batch = self.algorithm, self.gradient_step, self.batch
         update.sums.zero_()
-        for number in range(0 if self.waits else config.updates):
+        for number in range(0 if self.waits else algorithm.gradient_steps):
             self.replay.draw(
-                batch, self.streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=self._first
-            )
+                batch, self.streams["replay"], number,
+                n_step=algorithm.n_step, gamma=algorithm.gamma, first=self._first,
+            )  # fmt: skip
             self._ops.normal(
                 self.normals,
                 stream=self.streams["noise"],
@@ -166,7 +165,7 @@ class OffPolicyLearner(Learner):
                 first_row=self._group.rank * len(self.normals),
                 beside=self._beside_normal,
             )
-            delay = config.policy_delay if config.algorithm == "td3" else 1
+            delay = algorithm.policy_delay if isinstance(algorithm, TD3) else 1
             update.learn(batch, self.normals, actor=number % delay == delay - 1)
         means = update.sums / update.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
         found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}

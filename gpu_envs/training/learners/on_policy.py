@@ -7,7 +7,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import A2C, PPO, PQN, OnPolicy
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
@@ -22,6 +23,7 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.rollout.sample_storage import SampleStorage
+from gpu_envs.training.run import Run
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
@@ -45,10 +47,13 @@ class OnPolicyLearner(Learner):
 
     def __init__(
         self, policy_rows: PolicyRows, module: nn.Module, networks: PolicyNetworks, optimiser: Adam,
-        scale: ObservationScale | None, config: Config, device: str, limit: int | None, group: Group,
+        scale: ObservationScale | None, config: Run, device: str, limit: int | None, group: Group,
     ) -> None:  # fmt: skip
         """Allocates; the group's samples count as one batch."""
-        turns = {"actions": config.horizon, "minibatches": config.passes[0]}
+        algorithm = config.algorithm
+        assert isinstance(algorithm, OnPolicy)
+        self.algorithm: OnPolicy = algorithm
+        turns = {"actions": config.horizon, "minibatches": algorithm.passes[0]}
         super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
         self.optimiser = optimiser
         kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
@@ -62,8 +67,8 @@ class OnPolicyLearner(Learner):
         self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, config.cpu_threads)
         self._measure = Measure(kept.moments, device, config.cpu_threads, group)
-        self.reward_scale = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
-        each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
+        self.reward_scale = RewardScale(policy_rows.rows, device, group) if algorithm.normalise_rewards else None
+        each, minibatches = policy_rows.each, algorithm.passes[1]  # agents that share observations stay together
         samples = config.horizon * policy_rows.rows // each
         shuffled = self.indices is not None
         self.permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
@@ -75,23 +80,27 @@ class OnPolicyLearner(Learner):
             )
         # their sizes differ by one at most
         self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
+        loss = algorithm if isinstance(algorithm, PolicyGradient) else A2C()  # PQN has none of a policy
+        clip, target_kl = (algorithm.clip, algorithm.target_kl) if isinstance(algorithm, PPO) else (PPO.clip, None)
         self.loss_settings = LossSettings(
-            clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
+            clipped=isinstance(algorithm, PPO), value_clip=loss.value_clip, value_weight=loss.value_weight
         )
-        self.scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
-        self._normaliser = self.scalars[:2] if config.normalise_advantages else None
-        self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
+        self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
+        self._normaliser = self.scalars[:2] if loss.normalise_advantages else None
+        self._stop = made(1, dtype=torch.int32) if target_kl is not None else None
         self.figures = made(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
         places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
         self._norm, self.rate = places["gradient_norm"], places["learning_rate"]
-        rates: list[Target] = [(config.learning_rate, self.rate), (config.entropy_weight, self.scalars[2:3])]
-        self.schedules = [*rates, *([] if networks.epsilon is None else [(config.epsilon, networks.epsilon)])]
+        rates: list[Target] = [(algorithm.learning_rate, self.rate), (loss.entropy_weight, self.scalars[2:3])]
         valued = networks.epsilon is not None
+        if networks.epsilon is not None and isinstance(algorithm, PQN):
+            rates.append((algorithm.epsilon, networks.epsilon))
+        self.schedules = rates
         self.names = tuple(None if valued and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self.samples: tuple[Rows, Samples] | None = None
-        most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
-        self._how = Step(self.rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
+        most_kl = math.inf if target_kl is None else _KL_MARGIN * target_kl
+        self._how = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
 
     # --- the horizon ---
 
@@ -131,11 +140,12 @@ class OnPolicyLearner(Learner):
         bootstrap = self._bootstrap(storage, terminations, truncations)
         if self.reward_scale is not None and self._sums is not None:
             self._advantage.discounted(
-                rewards, terminations, truncations, alive, config.gamma, self.reward_scale.running, *self._sums
+                rewards, terminations, truncations, alive, self.algorithm.gamma, self.reward_scale.running, *self._sums
             )
             self.reward_scale.learn(*self._sums)
         self._advantage.compute(
-            rewards, self.values, terminations, truncations, alive, bootstrap, config.gamma, config.gae_lambda,
+            rewards, self.values, terminations, truncations, alive, bootstrap,
+            self.algorithm.gamma, self.algorithm.gae_lambda,
             self.advantages, self.returns, self.reward_scale.scale if self.reward_scale is not None else None,
             self._measure.moments,
         )  # fmt: skip
@@ -193,7 +203,7 @@ class OnPolicyLearner(Learner):
     def update(self) -> None:
         assert self.samples is not None
         observations, batch = self.samples
-        epochs, minibatches = self.config.passes
+        epochs, minibatches = self.algorithm.passes
         if self._stop is not None:
             self._stop.zero_()
         for epoch in range(epochs):

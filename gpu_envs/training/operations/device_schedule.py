@@ -11,7 +11,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.config import Config
+from gpu_envs.training.run import Run
 from gpu_envs.training.schedule import Schedule
 
 Target: TypeAlias = tuple[Schedule | str | float, torch.Tensor]
@@ -46,7 +46,7 @@ class DeviceSchedules:
         clock: int64 ``[1]``: the updates so far.
     """
 
-    def __init__(self, targets: Sequence[Target], config: Config, device: str) -> None:
+    def __init__(self, targets: Sequence[Target], config: Run, device: str) -> None:
         """Takes each schedule with where its values go, a float32 ``[1]`` on the device."""
         points = [Schedule.of(schedule).points for schedule, _ in targets]
         most = 1 + max(map(len, points))

@@ -6,7 +6,8 @@ from typing import final
 
 from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}

@@ -74,10 +74,6 @@ class Head:
         return len(self.sizes) if self.kind == "discrete" else self.sizes[0]
 
 
-LOG_STD_RANGE = (-5.0, 2.0)
-"""Deviations of continuous actions stay between e^-5 and e^2 of half the distance between the bounds."""
-
-
 def log_stds(head: Head) -> int:
     """How many of a distribution's parameters are deviations that do not depend on the observation."""
     return head.width if head.kind == "box" else 0

@@ -7,8 +7,9 @@ from typing import final
 
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.operations.fused_programs import ARITHMETIC, activation_text, group_products
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
+from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS, head_settings
 from gpu_envs.training.operations.wide_calls import (
     ACT_CALL,

@@ -7,9 +7,10 @@ from typing import final
 import torch
 from torch import nn
 
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.policy import ACTIVATIONS, draw, perceptron
+from gpu_envs.training.run import Run
 
 
 class ActorCritic(nn.Module):
@@ -18,7 +19,7 @@ class ActorCritic(nn.Module):
     ``Trainer`` takes any that has both: ``actor`` maps observations ``[rows, features]`` to ``[rows, width]``, of which
     the hyperbolic tangent is the action where its bounds are -1 and 1; for sac to ``[rows, 2 * width]``, means and
     logarithms of deviations of what is squashed so. ``critics`` maps observations and such actions to what they are
-    worth, ``[critics, rows]``: two critics, of ddpg one; with ``atoms`` to logits, ``[critics, rows, atoms]``.
+    worth, ``[critics, rows]``: two critics, of ddpg one.
 
     Parameters of ``actor`` alone learn by the actor's loss, and all others by the critics': a trunk of both, too.
     """
@@ -38,39 +39,40 @@ def learning_parameters(module: ActorCritic) -> tuple[list[nn.Parameter], list[n
 class PerceptronActorCritic(ActorCritic):
     """Actor and critics as multilayer perceptrons of their own."""
 
-    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+    def __init__(self, features: int, head: Head, config: Run, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = perceptron(features, config, outputs_of(head, config.algorithm), pads=False)
+        algorithm = config.algorithm
+        assert isinstance(algorithm, OffPolicy)
+        self.actor = perceptron(features, config, outputs_of(head, algorithm), pads=False)
         draw(self.actor, 0.01, generator)
-        if config.algorithm == "sac":
+        if algorithm.stochastic:
             last = self.actor[-1].bias
             assert isinstance(last, nn.Parameter)
-            nn.init.constant_(last[head.width :], math.log(config.initial_std))
-        self.critics = Critics(critics_of(config.algorithm), features + head.width, config, generator)
+            nn.init.constant_(last[head.width :], math.log(config.network.initial_std))
+        self.critics = Critics(algorithm.critics, features + head.width, config, generator)
 
 
 @final
 class Critics(nn.Module):
     """Several multilayer perceptrons side by side, which value the same actions."""
 
-    def __init__(self, count: int, inputs: int, config: Config, generator: torch.Generator) -> None:
+    def __init__(self, count: int, inputs: int, config: Run, generator: torch.Generator) -> None:
         super().__init__()
-        self._valued = config.atoms is None
-        sizes = (inputs, *config.hidden, config.atoms or 1)
+        sizes = (inputs, *config.network.hidden, 1)
         layers = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList(torch.empty(count, outputs, before) for before, outputs in layers)
         self.biases = nn.ParameterList(torch.zeros(count, 1, outputs) for _, outputs in layers)
-        widths = config.hidden if config.layer_norm else ()
+        widths = config.network.hidden if config.network.layer_norm else ()
         self.gains = nn.ParameterList(torch.ones(count, 1, width) for width in widths)
         self.shifts = nn.ParameterList(torch.zeros(count, 1, width) for width in widths)
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = ACTIVATIONS[config.network.activation]()
         for weight in self.weights:
             for one in weight:
                 nn.init.orthogonal_(one, 1.0 if weight is self.weights[-1] else math.sqrt(2), generator=generator)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """What actions are worth, ``[critics, rows]``, or the logits of returns, ``[critics, rows, atoms]``."""
+        """What actions are worth, ``[critics, rows]``."""
         rows = torch.cat((observations, actions), 1).expand(len(self.weights[0]), -1, -1)
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if layer > 0:
@@ -79,14 +81,9 @@ class Critics(nn.Module):
                     rows = torch.addcmul(self.shifts[layer - 1], rows, self.gains[layer - 1])
                 rows = self.activation(rows)
             rows = torch.baddbmm(bias, rows, weight.transpose(1, 2))
-        return rows.squeeze(-1) if self._valued else rows
+        return rows.squeeze(-1)
 
 
-def outputs_of(head: Head, algorithm: str) -> int:
-    """How many outputs an actor has."""
-    return head.width * (2 if algorithm == "sac" else 1)
-
-
-def critics_of(algorithm: str) -> int:
-    """How many critics there are."""
-    return 1 if algorithm == "ddpg" else 2
+def outputs_of(head: Head, algorithm: OffPolicy) -> int:
+    """The number of an actor's outputs."""
+    return head.width * (1 + algorithm.stochastic)

@@ -1,21 +1,19 @@
 """How the actors of off-policy algorithms act."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any, final
 
 import torch
 from torch import nn
 
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head
+from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.actor_critic import ActorCritic
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.torch_networks import TorchNetworks, matmul_precision
-
-_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 @final
@@ -26,11 +24,11 @@ class TorchActor(TorchNetworks):
 
     def __init__(
         self, module: nn.Module, head: Head, ops: Ops, scale: ObservationScale | None, precision: str, device: str, *,
-        stochastic: bool, noise: float,
+        algorithm: OffPolicy,
     ) -> None:  # fmt: skip
-        """Takes the standard deviation of sampled actions around those of an actor that is not stochastic."""
+        """Acts as the algorithm says."""
         super().__init__(module, head, ops, scale, precision, device)
-        self.stochastic, self._noise = stochastic, noise
+        self.stochastic, self._algorithm = algorithm.stochastic, algorithm
         self._low = torch.tensor(head.low, device=device)
         self._high = torch.tensor(head.high, device=device)
 
@@ -47,17 +45,13 @@ class TorchActor(TorchNetworks):
         if not greedy:
             normal = torch.empty_like(actions)
             self._ops.normal(normal, stream=stream, turn=turn, first_row=first_row)
-        self.take(self.look(observations)[0], normal, actions, acted)
+        self.take(self.look(observations), normal, actions, acted)
 
-    def look(self, observations: Rows, *, hidden: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The actor's outputs for rows of observations, and the last hidden layer, if that is wanted."""
+    def look(self, observations: Rows) -> torch.Tensor:
+        """The actor's outputs for rows of observations."""
         with torch.no_grad(), self.computing(learning=False):
-            rows, actor = self._scaled(observations), self.module.actor
-            if not hidden:
-                return actor(rows).float(), None
-            assert isinstance(actor, nn.Sequential)
-            found = actor[:-1](rows)
-            return actor[-1](found).float(), found.float()
+            outputs: torch.Tensor = self.module.actor(self._scaled(observations)).float()
+        return outputs
 
     def take(
         self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor
@@ -70,13 +64,10 @@ class TorchActor(TorchNetworks):
             actions: Receives them in units in which the bounds are -1 and 1.
             acted: Receives the environment's.
         """
-        if self.stochastic:
-            mean, log_std = parameters_of(outputs)
-            torch.tanh(mean if normal is None else torch.addcmul(mean, log_std.exp(), normal), out=actions)
+        if normal is None:
+            torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # of a stochastic actor the means
         else:
-            torch.tanh(outputs, out=actions)
-            if normal is not None:
-                actions.add_(normal, alpha=self._noise).clamp_(-1.0, 1.0)
+            actions.copy_(self._algorithm.explore(outputs, normal))
         self.give(actions, acted)
 
     def give(self, actions: torch.Tensor, acted: torch.Tensor) -> None:
@@ -94,19 +85,3 @@ class TorchActor(TorchNetworks):
         self._learning(learning)
         with matmul_precision(self._precision), self._casts():
             yield
-
-
-def parameters_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means, and the logarithms of deviations, before squashing."""
-    mean, log_std = outputs.chunk(2, 1)
-    return mean, log_std.clamp(*LOG_STD_RANGE)
-
-
-def squashed(outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Actions by normal numbers, and the logarithms of their probabilities, where the bounds are -1 and 1."""
-    mean, log_std = parameters_of(outputs)
-    before = torch.addcmul(mean, log_std.exp(), normal)
-    # of a tangent's derivative the logarithm is 2 (log 2 - x - softplus(-2 x)), which is exact far out, too
-    slope = 2.0 * (math.log(2.0) - before - nn.functional.softplus(-2.0 * before))
-    log_probs = -(0.5 * normal.square() + log_std + _HALF_LOG_TWO_PI + slope)
-    return torch.tanh(before), log_probs.sum(1)

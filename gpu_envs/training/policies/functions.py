@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, WIDEST, Form, Perceptrons
 from gpu_envs.training.operations.wide_programs import Linear
-from gpu_envs.training.policies.actor_critic import Critics, critics_of, outputs_of
+from gpu_envs.training.policies.actor_critic import Critics, outputs_of
 from gpu_envs.training.policies.wide_functions import WideFunctions, function_network, why_no_functions
 from gpu_envs.training.policies.wide_networks import Places, layers_of
+from gpu_envs.training.run import Run
 
 
 class Functions(Protocol):
@@ -34,16 +35,16 @@ class Functions(Protocol):
 
 
 def functions_of(
-    form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, config: Config, device: str
+    form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, config: Run, device: str
 ) -> Functions:
     """The kernels of perceptrons; on a CPU for batches of so many rows."""
     if device == "cpu":
         return Perceptrons(form, weights, gradient, rows, config.cpu_threads)
-    network = function_network(form, config.precision, open_backend(device).traits.processors)
+    network = function_network(form, config.network.precision, open_backend(device).traits.processors)
     return WideFunctions(network, device, weights, torch.empty_like(weights) if gradient is None else gradient)
 
 
-def why_torch(config: Config, features: int, head: Head, device: str, *, default: bool) -> str:
+def why_torch(config: Run, features: int, head: Head, device: str, *, default: bool) -> str:
     """Why no kernels of our own run an update; empty where they do.
 
     Args:
@@ -53,35 +54,36 @@ def why_torch(config: Config, features: int, head: Head, device: str, *, default
         device: Where.
         default: Whether actor and critics are the default ones.
     """
-    if config.fused is False:
+    if config.network.fused is False:
         return "they are turned off"
     if not default:
         return "only the default actor and critics have kernels of their own"
-    if config.atoms is not None:
-        return "critics give probabilities of returns"
     if device != "cpu":
-        actor = (features, *config.hidden, outputs_of(head, config.algorithm))
-        critics = (features + head.width, *config.hidden, 1)
-        nets = critics_of(config.algorithm)
+        algorithm = config.algorithm
+        assert isinstance(algorithm, OffPolicy)
+        actor = (features, *config.network.hidden, outputs_of(head, algorithm))
+        critics = (features + head.width, *config.network.hidden, 1)
+        nets = algorithm.critics
         reasons = (
-            why_no_functions(form_of(sizes, config, nets), config.precision, device) for sizes in (actor, critics)
+            why_no_functions(form_of(sizes, config, nets), config.network.precision, device)
+            for sizes in (actor, critics)
         )
         return next(filter(None, reasons), "")
-    if config.activation not in ACTIVATIONS:
-        return f"the activation is {config.activation}, not {', '.join(ACTIVATIONS)}"
-    if config.layer_norm:
+    if config.network.activation not in ACTIVATIONS:
+        return f"the activation is {config.network.activation}, not {', '.join(ACTIVATIONS)}"
+    if config.network.layer_norm:
         return "hidden layers are normalised"
-    if config.precision == "bf16":
+    if config.network.precision == "bf16":
         return "the precision is bf16"
-    if max(config.hidden) > WIDEST:
+    if max(config.network.hidden) > WIDEST:
         return f"a layer has more than {WIDEST} units"
     return ""
 
 
-def form_of(sizes: Sequence[int], config: Config, nets: int = 1) -> Form:
+def form_of(sizes: Sequence[int], config: Run, nets: int = 1) -> Form:
     """What its sizes are known of."""
     layers = tuple(Linear(0, 0, outs, ins) for ins, outs in itertools.pairwise(sizes))
-    return Form((layers,) * nets, 0, config.activation)
+    return Form((layers,) * nets, 0, config.network.activation)
 
 
 def actor_form(actor: nn.Module, activation: str) -> Form:

@@ -9,6 +9,7 @@ import torch
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import Program
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network, blocks_for
 from gpu_envs.training.operations.fused_step import (
     STEP_BLOCKS,
@@ -17,7 +18,7 @@ from gpu_envs.training.operations.fused_step import (
     strips,
     strips_at_a_time,
 )
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds
+from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, LossSettings, Samples, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.networks import PolicyNetworks

@@ -7,7 +7,7 @@ import torch
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import load_kernels
-from gpu_envs.training.config import Config
+from gpu_envs.training.algorithms import TD3, OffPolicy
 from gpu_envs.training.operations import actor_critic, small_batch
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS
@@ -18,6 +18,7 @@ from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate, To
 from gpu_envs.training.policies.actors import TorchActor
 from gpu_envs.training.policies.functions import Functions, actor_form, critics_form, functions_of
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.run import Run
 
 _ALIVE = SUMS.index("alive")
 
@@ -29,16 +30,18 @@ class KernelUpdate(ActorCriticUpdate):
     """The default module's, run by kernels."""
 
     def __init__(
-        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+        self, actor: TorchActor, config: Run, rate: torch.Tensor, device: str, group: Group, target_entropy: float
     ) -> None:
         super().__init__(actor, config, rate, device, group, target_entropy)
-        module, rows, width = self._module, config.batch, actor.head.width
+        module, rows, width = self._module, self._algorithm.batch_size, actor.head.width
         assert isinstance(module, PerceptronActorCritic)
         assert isinstance(module.critics, Critics)
-        self._of_critics = critics_form(module.critics, config.activation, width)
-        self._of_actor = actor_form(module.actor, config.activation)
+        self._of_critics = critics_form(module.critics, config.network.activation, width)
+        self._of_actor = actor_form(module.actor, config.network.activation)
         self._rows, self._features, self._width = rows, self._of_actor.sizes[0], width
-        self._noise = config.target_noise if config.algorithm == "td3" else 0.0
+        smoothed = self._algorithm if isinstance(self._algorithm, TD3) else None
+        self._noise = smoothed.target_noise if smoothed else 0.0
+        self._most_noise = smoothed.target_noise_clip if smoothed else 0.0
         self._sums = torch.zeros((2, len(SUMS), rows), device=device)  # of critics and of the actor
         self._by_temperature = torch.zeros(rows, device=device)
         self._steps_too = False
@@ -76,7 +79,7 @@ class FunctionsUpdate(KernelUpdate):
     """Networks as functions forth and back, and losses row by row."""
 
     def __init__(
-        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+        self, actor: TorchActor, config: Run, rate: torch.Tensor, device: str, group: Group, target_entropy: float
     ) -> None:
         super().__init__(actor, config, rate, device, group, target_entropy)
         rows, features, width, nets = self._rows, self._features, self._width, len(self._of_critics.nets)
@@ -103,7 +106,7 @@ class FunctionsUpdate(KernelUpdate):
         program = actor_critic.program(features, width, nets, stochastic=actor.stochastic)
         choose, aim, judge, steer = load_kernels(open_backend(device, threads), program)
         log_temperature = self.log_temperature.detach()
-        choose.fill(rows=rows, outputs=self._outputs, log_probs=self._log_probs, most=config.target_noise_clip)
+        choose.fill(rows=rows, outputs=self._outputs, log_probs=self._log_probs, most=self._most_noise)
         aim.fill(
             rows=rows, targets=self._targeted, log_probs=self._log_probs, log_temperature=log_temperature,
             by_said=self._by_said, curvatures=self._curvatures,
@@ -149,7 +152,7 @@ class SmallBatchUpdate(KernelUpdate):
     """On a GPU critics learn in one launch and the actor in another, where a batch has few rows."""
 
     def __init__(
-        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+        self, actor: TorchActor, config: Run, rate: torch.Tensor, device: str, group: Group, target_entropy: float
     ) -> None:
         super().__init__(actor, config, rate, device, group, target_entropy)
         rows, width, nets = self._rows, self._width, len(self._of_critics.nets)
@@ -174,13 +177,13 @@ class SmallBatchUpdate(KernelUpdate):
         targets = [target for target, _ in self._follows]
         self._for_critics.fill(
             targets=targets[0], next_actor=targets[1] if targets[1:] else acting.flat, noise=self._noise,
-            most=config.target_noise_clip, inputs=made(rows, self._features + width), by_said=made(nets, rows),
+            most=self._most_noise, inputs=made(rows, self._features + width), by_said=made(nets, rows),
             kept=made(nets * hidden, rows, small_batch.MOST), slopes=made(nets * hidden, rows, small_batch.MOST),
         )  # fmt: skip
         self._for_actor.fill(
             actor=acting.flat, target_entropy=target_entropy, by_outputs=made(rows, self._of_actor.sizes[-1]),
             by_temperature=self._by_temperature, target=targets[1] if targets[1:] else None,
-            tau=config.tau if targets[1:] else 0.0,
+            tau=self._algorithm.tau if targets[1:] else 0.0,
             kept=made(hidden, rows, small_batch.MOST), slopes=made(hidden, rows, small_batch.MOST),
         )  # fmt: skip
         own = self.optimisers[2].members if actor.stochastic else {}
@@ -195,7 +198,7 @@ class SmallBatchUpdate(KernelUpdate):
         self._for_critics.launch(
             self._blocks, observations=seen, found=batch.found, normal=normal, actions=batch.actions,
             returns=batch.returns, discounts=batch.discounts, next_observations=then,
-            tau=self._config.tau if follow else 0.0, **self._steps[0].members,
+            tau=self._algorithm.tau if follow else 0.0, **self._steps[0].members,
         )  # fmt: skip
 
     def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
@@ -204,10 +207,12 @@ class SmallBatchUpdate(KernelUpdate):
         )
 
 
-def update_of(config: Config, why_torch: str, features: int, head: Head, device: str) -> type[ActorCriticUpdate]:
+def update_of(config: Run, why_torch: str, features: int, head: Head, device: str) -> type[ActorCriticUpdate]:
     """What runs an update."""
     if why_torch:
         return TorchUpdate
-    small = config.batch <= MOST_ROWS and small_batch.fits(features, head.width)
-    known = config.precision == "tf32" and config.activation in ACTIVATIONS and not config.layer_norm
+    algorithm, network = config.algorithm, config.network
+    assert isinstance(algorithm, OffPolicy)
+    small = algorithm.batch_size <= MOST_ROWS and small_batch.fits(features, head.width)
+    known = network.precision == "tf32" and network.activation in ACTIVATIONS and not network.layer_norm
     return SmallBatchUpdate if device != "cpu" and small and known else FunctionsUpdate

@@ -1,27 +1,59 @@
 """The modules of policies: what a configuration describes, and whether one of the user's will do."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import OFF_POLICY, listed
-from gpu_envs.training.config import Config
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.operations.heads import Head
-from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, critics_of, learning_parameters, outputs_of
+from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, learning_parameters, outputs_of
 from gpu_envs.training.policies.parts import Split
-from gpu_envs.training.policies.policy import ActionValues, Perceptron, Policy, SharedPerceptron
+from gpu_envs.training.policies.policy import ActionValues, Perceptron, PolicyModule, SharedPerceptron
+from gpu_envs.training.policy import Network, listed
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
+from gpu_envs.training.rollout.policy_rows import learns
+from gpu_envs.training.run import Run
+
+
+def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
+    """Refuses what is given under names that no policy of a run has which learns."""
+    known = [policy for policy in policies if learns(policy)]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{what} names {name!r}, which is no policy that learns{did_you_mean(name, known)} Those that learn "
+                f"are: {', '.join(known)}"
+            )
+
+
+def check_modules(modules: Any, known: Iterable[str]) -> None:
+    """Refuses what are no modules by the names of policies that learn."""
+    if not isinstance(modules, Mapping):
+        raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policies' names and torch.nn.Modules")
+    check_names("modules", modules, known)
+    for name, module in modules.items():
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"modules gives the policy {name!r} {module!r}; give a torch.nn.Module, made")
+        lazy = [key for key, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)]
+        if lazy:
+            raise ValueError(
+                f"the policy {name!r} has the parameter {lazy[0]}, whose shape is not known yet: call the module once "
+                "with observations first, or use a layer that is not lazy"
+            )
 
 
 def default_policy(
-    features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+    features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
 ) -> nn.Module:
     """The policy that a configuration describes; with a split one that takes observations in parts, where it can."""
-    if config.algorithm in OFF_POLICY:
+    if isinstance(config.algorithm, OffPolicy):
         return PerceptronActorCritic(features, head, config, generator)
-    kind = ActionValues if config.algorithm == "pqn" else SharedPerceptron if config.shared_trunk else Perceptron
+    trunk = SharedPerceptron if config.network.shared_trunk else Perceptron
+    kind = ActionValues if isinstance(config.algorithm, PQN) else trunk
     return kind(features, head, config, generator, split)
 
 
@@ -29,17 +61,18 @@ NETWORK_SETTINGS = ("hidden", "activation", "layer_norm", "shared_trunk", "initi
 """Settings of default policies, which modules of the user's do not use."""
 
 
-def check_settings(config: Config, name: str) -> None:
+def check_settings(config: Run, name: str) -> None:
     """Refuses settings that a policy which is a module of the user's does not use; their defaults are no setting."""
-    given = [setting for setting in NETWORK_SETTINGS if getattr(config, setting) != getattr(Config, setting)]
+    default = Network()
+    given = [key for key in NETWORK_SETTINGS if getattr(config.network, key) != getattr(default, key)]
     if given:
         raise ValueError(
             f"the policy {name!r} is a module of your own, which does not use {listed(given)}: leave that out, or give "
-            "it in policy_settings to the policies that use it"
+            f"the other policies a Network of their own"
         )
 
 
-def check_module(module: nn.Module, features: int, head: Head, name: str, device: str, config: Config) -> None:
+def check_module(module: nn.Module, features: int, head: Head, name: str, device: str, config: Run) -> None:
     """Refuses a module that cannot learn, or whose outputs do not have the shapes that its agents ask for.
 
     Args:
@@ -56,18 +89,18 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
                 f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
                 f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
             )
-    if config.algorithm in OFF_POLICY:
+    if isinstance(config.algorithm, OffPolicy):
         _check_actor_critic(module, features, head, name, device, config)
         return
     for method in ("distribution", "value"):
-        if isinstance(module, Policy) and getattr(type(module), method) is getattr(Policy, method):
+        if isinstance(module, PolicyModule) and getattr(type(module), method) is getattr(PolicyModule, method):
             raise ValueError(
-                f"the policy {name!r} is a training.Policy without {method}(): define distribution() and value(), or "
-                "inherit from torch.nn.Module and define forward()"
+                f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
+                "value(), or inherit from torch.nn.Module and define forward()"
             )
     _check_learns(module, features, name)
     outputs = _probed(module, features, name, device)
-    of_choices = config.algorithm == "pqn"
+    of_choices = config.algorithm.name == "pqn"
     wanted = ((2, head.parameters),) if of_choices else ((2, head.parameters), (2,))
     if of_choices and isinstance(outputs, torch.Tensor):
         outputs = (outputs,)
@@ -82,17 +115,17 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
     _check_depends(any(part.requires_grad for part in outputs), features, name)
 
 
-def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str, device: str, config: Config) -> None:
+def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str, device: str, config: Run) -> None:
     """The same for an off-policy algorithm's module."""
     algorithm, parts = config.algorithm, [getattr(module, part, None) for part in ("actor", "critics")]
+    assert isinstance(algorithm, OffPolicy)
     if not all(isinstance(part, nn.Module) for part in parts):
         raise ValueError(
-            f"the policy {name!r} is a {type(module).__name__}; for {algorithm} give a module with an actor and "
+            f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor and "
             "critics, as training.ActorCritic describes it"
         )
-    atoms = () if config.atoms is None else (config.atoms,)
     given = ((), (torch.zeros(2, head.width, device=device),))
-    wanted = ((2, outputs_of(head, algorithm)), (critics_of(algorithm), 2, *atoms))
+    wanted = ((2, outputs_of(head, algorithm)), (algorithm.critics, 2))
     for part, what, more, shape in zip(parts, ("actor", "critics"), given, wanted, strict=True):
         assert isinstance(part, nn.Module)
         _check_learns(part, features, name)
@@ -106,12 +139,6 @@ def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str,
             )
         _check_depends(outputs.requires_grad, features, name)
     _check_shared(module, outputs, name, device)
-    actor = parts[0]
-    if config.exploration == "state" and not (isinstance(actor, nn.Sequential) and isinstance(actor[-1], nn.Linear)):
-        raise ValueError(
-            f"exploration is 'state', by the last hidden layer, and the actor of the policy {name!r} is no "
-            "torch.nn.Sequential that ends with a Linear; give one, or another exploration"
-        )
 
 
 def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:

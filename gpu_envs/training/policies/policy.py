@@ -6,9 +6,10 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.config import Config
-from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.policies.parts import FEW_FEATURES, Parts, Rows, Split
+from gpu_envs.training.run import Run
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -22,7 +23,7 @@ ALIGNED = 8
 """Matrix products are quick where rows of both factors are whole words of 16 bytes: 8 elements of bf16."""
 
 
-class Policy(nn.Module):
+class PolicyModule(nn.Module):
     """A policy whose actor and critic can be asked apart.
 
     ``Trainer`` takes any ``torch.nn.Module`` whose ``forward`` maps observations ``[rows, features]`` to the parameters
@@ -47,11 +48,11 @@ class Policy(nn.Module):
 
 
 @final
-class Perceptron(Policy):
+class Perceptron(PolicyModule):
     """Actor and critic as multilayer perceptrons of their own."""
 
     def __init__(
-        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
     ) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
@@ -74,12 +75,12 @@ class SharedPerceptron(nn.Module):
     """Actor and critic on one trunk of hidden layers."""
 
     def __init__(
-        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
     ) -> None:
         super().__init__()
         self.trunk = _hidden(features, config, split)
         self.means = head.parameters - log_stds(head)
-        self.heads = nn.Linear(config.hidden[-1], padded(self.means + 1))  # one product for both
+        self.heads = nn.Linear(config.network.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(head, config)
         draw(self.trunk, math.sqrt(2), generator)
         nn.init.zeros_(self.heads.bias)
@@ -98,7 +99,7 @@ class ActionValues(nn.Module):
     """A multilayer perceptron that values every choice of every element of an action, ``[rows, head.parameters]``."""
 
     def __init__(
-        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
     ) -> None:
         """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
         super().__init__()
@@ -160,9 +161,9 @@ def padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def _log_std(head: Head, config: Config) -> nn.Parameter | None:
+def _log_std(head: Head, config: Run) -> nn.Parameter | None:
     count = log_stds(head)
-    return nn.Parameter(torch.full((count,), math.log(config.initial_std))) if count else None
+    return nn.Parameter(torch.full((count,), math.log(config.network.initial_std))) if count else None
 
 
 def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
@@ -196,25 +197,25 @@ def inwards(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) 
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(features: int, config: Config, split: Split | None, *, pads: bool = True) -> nn.Sequential:
+def _hidden(features: int, config: Run, split: Split | None, *, pads: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = []
     if pads and features > FEW_FEATURES and features % ALIGNED and split is None:
         layers.append(Padding(features))
         features = padded(features)
-    for number, width in enumerate(config.hidden):
+    for number, width in enumerate(config.network.hidden):
         layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
-        if config.layer_norm:
+        if config.network.layer_norm:
             layers.append(nn.LayerNorm(width))
-        layers.append(ACTIVATIONS[config.activation]())
+        layers.append(ACTIVATIONS[config.network.activation]())
         features = width
     return nn.Sequential(*layers)
 
 
 def perceptron(
-    features: int, config: Config, outputs: int, split: Split | None = None, *, pads: bool = True
+    features: int, config: Run, outputs: int, split: Split | None = None, *, pads: bool = True
 ) -> nn.Sequential:
     """A multilayer perceptron with a configuration's hidden layers; ``pads``: rows are made whole words, for torch."""
-    return nn.Sequential(*_hidden(features, config, split, pads=pads), nn.Linear(config.hidden[-1], outputs))
+    return nn.Sequential(*_hidden(features, config, split, pads=pads), nn.Linear(config.network.hidden[-1], outputs))
 
 
 def draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:

@@ -19,7 +19,7 @@ from gpu_envs.training.policies.policy import (
     ActionValues,
     PartedLinear,
     Perceptron,
-    Policy,
+    PolicyModule,
     SharedPerceptron,
     inwards,
 )
@@ -87,7 +87,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """Without an optimiser of its parameters, the module does not learn."""
         super().__init__(module, head, ops, scale, precision, device)
         self.optimiser = optimiser
-        self.acts_with_value = not isinstance(module, Policy)
+        self.acts_with_value = not isinstance(module, PolicyModule)
 
     @abstractmethod
     def _valued(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
@@ -179,7 +179,7 @@ class TorchPolicy(TorchPolicyNetworks):
         assert alive is None
         self._learning(False)
         with torch.no_grad(), matmul_precision(self._precision), self._casts():
-            if isinstance(self.module, Policy) and values is None:
+            if isinstance(self.module, PolicyModule) and values is None:
                 parameters = self.module.distribution(self._scaled(observations))
             else:
                 parameters, found = self.module(self._scaled(observations))
@@ -193,7 +193,9 @@ class TorchPolicy(TorchPolicyNetworks):
     def _valued(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
         del action_mask  # it does not change what they are worth
         found: torch.Tensor
-        found = self.module.value(observations) if isinstance(self.module, Policy) else self.module(observations)[1]
+        found = (
+            self.module.value(observations) if isinstance(self.module, PolicyModule) else self.module(observations)[1]
+        )
         return found
 
     def _learnt(self, observations: Any) -> tuple[torch.Tensor, ...]:

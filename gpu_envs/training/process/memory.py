@@ -13,7 +13,7 @@ import torch
 
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.host import host_memory
-from gpu_envs.training.config import Config
+from gpu_envs.training.run import Run
 
 ROOM = 0.9
 """So much of the device's memory is taken to be usable."""
@@ -45,7 +45,7 @@ def is_shortage(error: RuntimeError) -> bool:
 
 
 @contextlib.contextmanager
-def explain_shortage(config: Config, device: str) -> Iterator[None]:
+def explain_shortage(config: Run, device: str) -> Iterator[None]:
     """Turns the errors of allocators into one that names the setting to lower, and a value that should fit.
 
     Within another the inner one, which knows more, explains.
@@ -94,16 +94,16 @@ def asked_for(message: str) -> int:
     return int(float(found.group(1)) * _UNITS.get(found.group(2), 1)) if found else 0
 
 
-def _advice(config: Config, wanted: int, total: int, device: str) -> str:
+def _advice(config: Run, wanted: int, total: int, device: str) -> str:
     """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
     config = max(config.variants, key=_weights)
     weights = _weights(config)
     if weights > total * ROOM / 2:
         scale = math.sqrt(total * ROOM / 2 / weights)
-        smaller = ",".join(str(max(1, int(width * scale))) for width in config.hidden)
+        smaller = ",".join(str(max(1, int(width * scale))) for width in config.network.hidden)
         return (
-            f"hidden layers of {', '.join(map(str, config.hidden))} need {weights / 2**30:,.1f} GiB to be trained on "
-            f"{device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
+            f"hidden layers of {', '.join(map(str, config.network.hidden))} need {weights / 2**30:,.1f} GiB to be "
+            f"trained on {device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
         )
     needed = max(wanted, _SAMPLE * config.replicas * config.horizon)
     share = min(0.5, ROOM * total / needed)
@@ -119,7 +119,7 @@ def _advice(config: Config, wanted: int, total: int, device: str) -> str:
     return f"{need} {size} on {device}{have}: {advice}"
 
 
-def _weights(config: Config) -> int:
+def _weights(config: Run) -> int:
     """The bytes that the weights between hidden layers take while they are trained."""
-    between = sum(first * second for first, second in itertools.pairwise((1, *config.hidden, 1)))
-    return 4 * _COPIES * (1 if config.shared_trunk else 2) * between
+    between = sum(first * second for first, second in itertools.pairwise((1, *config.network.hidden, 1)))
+    return 4 * _COPIES * (1 if config.network.shared_trunk else 2) * between

@@ -24,8 +24,11 @@ if torch.__version__ < "2.6":
         name="torch",
     )
 
-FORMAT = 1
-"""The version of what a run's folder holds: it rises when the meaning of something there changes."""
+FORMAT = 2
+"""The version of what a run directory holds: it rises when the meaning of something there changes."""
+
+READ = (1, FORMAT)
+"""The versions that can be read; ``run.upgraded`` translates the settings of version 1."""
 
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
 _PARTIAL = ".partial"
@@ -102,7 +105,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", kind: str = "trai
         whole = _read(file, device)
     if not isinstance(whole, dict) or not {"version", "kind", "payload"} <= set(whole):
         raise CheckpointError(f"{path} is a file of torch's, but no checkpoint of gpu_envs")
-    if whole["version"] != FORMAT:
+    if whole["version"] not in READ:
         raise CheckpointError(
             f"{path} is of format {whole['version']}; this gpu_envs reads format {FORMAT}. "
             "Use the version of gpu_envs that wrote it: config.json in the run's folder names it"
@@ -127,7 +130,7 @@ def load_run(path: Path) -> dict[str, Any]:
         check_structure(RUN, state, "its state")
         if state["iteration"] != iteration_of(path):
             raise CheckpointError(f"it is of iteration {state['iteration']}")
-        processes, ranks = state["describes"].get("gpus") or 1, state.get("ranks") or [None]
+        processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
         if len(ranks) != processes:
             raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
     return state

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.config import Config
 from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.reports import EpisodeWindow, IterationReport, entry_of
+from gpu_envs.training.run import Run
 
 
 @final
@@ -20,7 +20,7 @@ class History:
         target: The return that is aimed at, by its role; empty where none is.
     """
 
-    def __init__(self, config: Config, roles: Sequence[str], first_learning: str, metrics: Sequence[str] = ()) -> None:
+    def __init__(self, config: Run, roles: Sequence[str], first_learning: str, metrics: Sequence[str] = ()) -> None:
         """Begins without a report; the return of ``first_learning`` counts, where the configuration names no role."""
         role = first_learning if config.target_role is None else config.target_role
         if role not in roles:
@@ -69,8 +69,8 @@ class History:
         """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""
         if self.log is not None:
             entry = entry_of(self.unlogged, self._windows) | {"steps_per_second": speed}
-            metrics = {f"metrics/{name}": value for name, value in self.metrics.items()}
-            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds, metrics)
+            entry |= {f"metrics/{name}": value for name, value in self.metrics.items()}
+            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
         self.unlogged.clear()
 
     def state(self) -> dict[str, Any]:
@@ -86,5 +86,5 @@ class History:
         for name, window in self._windows.items():
             window.load(state["windows"][name])
         for name, window in self._measured.items():
-            window.load(state.get("metrics", {}).get(name, ()))  # there was none when the checkpoint was written
+            window.load(state["metrics"][name])
         self.unlogged[:] = [IterationReport(number, {}, *others) for number, *others in state["recent"]]

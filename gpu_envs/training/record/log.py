@@ -32,9 +32,7 @@ class RunLog:
         if self.path.exists() and self.path.stat().st_size > 0:
             self._columns = next(iter(_rows(self.path)), ("", []))[1]
 
-    def write(
-        self, iteration: int, steps: int, record: Mapping[str, float], seconds: float, further: Mapping[str, float] = {}
-    ) -> None:
+    def write(self, iteration: int, steps: int, record: Mapping[str, float], seconds: float) -> None:
         """Appends an entry.
 
         Args:
@@ -42,7 +40,6 @@ class RunLog:
             steps: Steps of the environment so far; the horizontal axis in TensorBoard.
             record: Values by name. What the first entry had and this one lacks stays empty.
             seconds: Of training so far.
-            further: Values of which a log that was begun without them, by an earlier version, has no column.
 
         Raises:
             ValueError: A name that the first entry did not have.
@@ -51,9 +48,8 @@ class RunLog:
             clash = [name for name in record if name in FIRST]
             if clash:
                 raise ValueError(f"the log has a column {clash[0]!r} of its own; give the value another name")
-            self._columns = [*FIRST, *record, *further]
+            self._columns = [*FIRST, *record]
             self._append(self._columns)
-        values = {**record, **further}
         for name in record:
             if name not in self._columns or name in FIRST:
                 raise ValueError(
@@ -61,11 +57,11 @@ class RunLog:
                     f"columns; they are {', '.join(self._columns)}"
                 )
         cells = [str(iteration), str(steps), f"{seconds:.3f}"]
-        self._append(cells + [_cell(values[name]) if name in values else "" for name in self._columns[len(FIRST) :]])
+        self._append(cells + [_cell(record[name]) if name in record else "" for name in self._columns[len(FIRST) :]])
         with writing(self.path.parent / "the file of TensorBoard's events"):
             if self._events is None:
                 self._events = EventWriter(self.path.parent, self._purge_step)
-            self._events.scalars(steps, {name: float(value) for name, value in values.items()})
+            self._events.scalars(steps, {name: float(value) for name, value in record.items()})
             self._events.flush()
 
     def resume(self, iteration: int) -> None:

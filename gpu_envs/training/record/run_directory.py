@@ -1,6 +1,7 @@
 """The folder of a training run: config.json, run.toml, log.csv with TensorBoard's events beside it, and checkpoints."""
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -20,16 +21,10 @@ from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.known import id_of, spec_of_run
 from gpu_envs.registry.sources import parse
 from gpu_envs.specs.base import Spec
-from gpu_envs.training.algorithms import owned
-from gpu_envs.training.config import Config
-from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
+from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, replacing
 from gpu_envs.training.record.summary import read_log
+from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.settings_file import SETTINGS_FILE, written
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]  # typed as the module
 
 _CONFIG = "config.json"
 _LOCK = ".lock"
@@ -51,7 +46,7 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path | None, config: Config, root: str | Path = ROOT) -> "RunDirectory":
+    def create(cls, path: str | Path | None, config: Run, root: str | Path = ROOT) -> "RunDirectory":
         """Makes the folder of a new run, and writes its configuration there.
 
         Args:
@@ -105,9 +100,9 @@ class RunDirectory:
             raise FileNotFoundError(f"the run directory {folder} {wrong}{did_you_mean(str(folder), beside)}")
         return cls(folder)
 
-    def config(self) -> Config:
+    def config(self) -> Run:
         """The configuration of the run."""
-        config = Config.from_json(owned(self.about()["config"]))
+        config = Run.from_flat(upgraded(self.about()["config"]))
         place = parse(config.env)
         if place is not None and place.is_file and not Path(place.place).is_file():
             raise FileNotFoundError(
@@ -133,17 +128,19 @@ class RunDirectory:
             raise ValueError(f"{path} is damaged: {error}") from None
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
             raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")
-        if found.get("format", 1) != FORMAT:
+        if found.get("format", 1) not in READ:
             raise ValueError(
                 f"{path} is of format {found['format']}, written by gpu_envs {found.get('gpu_envs')}; this one, "
                 f"{gpu_envs.__version__}, reads format {FORMAT}: use that version"
             )
         return found
 
-    def amend(self, config: Config, iteration: int) -> None:
+    def amend(self, config: Run, iteration: int) -> None:
         """Writes the configuration of a run that goes on; what is another from that iteration on is kept, too."""
-        about, before, after = self.about(), self.config().to_json(), config.to_json()
-        changed = {name: {"from": before[name], "to": value} for name, value in after.items() if before[name] != value}
+        about, before, after = self.about(), self.config().flat(), config.flat()
+        changed = {
+            name: {"from": before.get(name), "to": value} for name, value in after.items() if before.get(name) != value
+        }
         if changed:
             about["changes"] = [*about.get("changes", []), {"iteration": iteration, **changed}]
         self._write(config, about)
@@ -165,19 +162,18 @@ class RunDirectory:
                 f"{link} is a symbolic link, and training would follow it out of the run directory: remove it, or "
                 "replace it by a copy of its target"
             )
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    holder = os.read(descriptor, 100).decode(errors="replace").strip()
-                    raise BlockingIOError(
-                        f"the run {self.path} is being trained already, by {holder or 'another process'}: wait for it, "
-                        "or stop it"
-                    ) from None
-                except OSError:  # no locks here
-                    pass
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 100).decode(errors="replace").strip()
+                raise BlockingIOError(
+                    f"the run {self.path} is being trained already, by {holder or 'another process'}: wait for it, "
+                    "or stop it"
+                ) from None
+            except OSError:  # the file system has no locks
+                pass
             with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
@@ -199,9 +195,9 @@ class RunDirectory:
         """The log's columns by name: iteration, steps, seconds and what was measured; NaN where nothing was."""
         return read_log(self.log_path)
 
-    def _write(self, config: Config, about: dict[str, Any]) -> None:
+    def _write(self, config: Run, about: dict[str, Any]) -> None:
         commands = [*about.get("commands", []), *_command()]
-        about = about | {"format": FORMAT, "config": config.to_json(), **_versions(config.device), "commands": commands}
+        about = about | {"format": FORMAT, "config": config.flat(), **_versions(config.device), "commands": commands}
         about["launch"] = os.environ.get("TORCHELASTIC_RUN_ID")
         with replacing(self.path / SETTINGS_FILE) as file:
             file.write(written(config).encode())

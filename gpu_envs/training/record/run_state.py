@@ -69,7 +69,7 @@ def comparable(value: Any) -> Any:
 
 def processes_of(state: Mapping[str, Any]) -> int:
     """How many processes gave a state together."""
-    return state["describes"].get("gpus") or 1
+    return int(state["describes"]["gpus"])
 
 
 def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:
@@ -118,7 +118,7 @@ def _state_of(kept: Mapping[str, Any], rank: int) -> dict[str, Any]:
     if "ranks" not in kept:
         return dict(kept)
     own = kept["ranks"][rank]
-    following = _following(kept, own["running"], own.get("memories", {}))
+    following = _following(kept, own["running"], own["memories"])
     return {name: own.get(name, part) if name in _OWN else part for name, part in following.items() if name != "ranks"}
 
 
@@ -135,15 +135,16 @@ def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, 
         CheckpointError: It does not fit the run; the message says where.
     """
     now, then = ({**state["describes"], "gpus": None} for state in (expected, kept))
-    then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which is looked at
+    if then.get("format") != now["format"]:  # format 1 described fewer settings
+        now, then = ({name: side[name] for name in now.keys() & then.keys()} for side in (now, then))
     check_fits(now, then)
     found = _state_of(kept, rank) if same else _anew(kept)
     # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
     apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
     alike, given = (_without_buffers(state)[0] for state in (expected if same else _anew(expected), found))
-    given = {"shared_observations": {}, **given}  # 0.1.0 knew none
     check_structure({name: part for name, part in alike.items() if name not in apart}, given, "its state")
-    check_structure(dict.fromkeys(expected["windows"], list), found["windows"], "its state['windows']")
+    for part in ("windows", "metrics"):
+        check_structure(dict.fromkeys(expected[part], list), found[part], f"its state[{part!r}]")
     streams, given = ({n: player["stream"] for n, player in state["players"].items()} for state in (expected, found))
     check_structure(streams, given, "its state['players']")
     for name, learner in found["learners"].items():

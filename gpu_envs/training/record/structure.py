@@ -97,18 +97,18 @@ def _described(value: Any) -> str:
 _TENSORS = {str: torch.Tensor}
 _WEIGHTS = {"module": _TENSORS, "observations": Maybe(_TENSORS), "epsilon": Maybe(torch.Tensor)}
 _OWN = Maybe({"replay": None, "exploration": _TENSORS})
-_RANK = {"environment": dict, "random": {"cpu": torch.Tensor}, "running": _TENSORS, "memories": Maybe({str: _OWN})}
+_RANK = {"environment": dict, "random": {"cpu": torch.Tensor}, "running": _TENSORS, "memories": {str: _OWN}}
 
 RUN: Final[Mapping[str, Any]] = {
-    "describes": {"gpus": Maybe(range(1, 2**16 + 1))},
+    "describes": {"gpus": range(1, 2**16 + 1)},
     "iteration": range(_LONGEST),
-    "steps": Maybe(range(_LONGEST)),
+    "steps": range(_LONGEST),
     "learners": {str: {**_WEIGHTS, "rewards": Maybe({"running": torch.Tensor}), "own": _OWN}},
     "players": {
         str: {"stream": torch.Tensor, "frozen": Maybe({"state": _WEIGHTS, "config": dict, "source": str})},
     },
     "windows": {str: [(float, float, float)]},
-    "metrics": Maybe({str: [(float, float)]}),
+    "metrics": {str: [(float, float)]},
     "recent": [(int, {str: {str: float}}, float, float)],
     "environment": dict,
     "random": {"cpu": torch.Tensor},

@@ -7,12 +7,12 @@ from typing import Any, final
 
 from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.config import Config
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.settings import RandomState, alone, torch_threads
 from gpu_envs.training.rollout.evaluation import ActingPolicies, replicated
 from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleTensors, make_env
 from gpu_envs.training.rollout.policy_rows import RoleMembers
+from gpu_envs.training.run import Run
 
 
 @final
@@ -21,7 +21,7 @@ from gpu_envs.training.rollout.policy_rows import RoleMembers
 class TrainedPolicies:
     """The policies of a run's last checkpoint, ready to act."""
 
-    config: Config
+    config: Run
     """The run, with what was asked for in place of its own."""
     device: str
     """``cpu`` or ``cuda:N``."""

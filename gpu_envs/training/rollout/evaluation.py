@@ -15,7 +15,6 @@ from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import ARGUMENTS
-from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
@@ -26,6 +25,7 @@ from gpu_envs.training.record.summary import evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
+from gpu_envs.training.run import Run
 
 MOST_REPLICAS = 4096
 """As many episodes are played side by side, if there are so many."""
@@ -80,7 +80,7 @@ class Evaluations(dict[str, Evaluation]):
 
 
 def play(
-    config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
+    config: Run, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
     device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None, progress: bool | None = False,
     spec: Spec | None = None,
 ) -> Evaluations:  # fmt: skip
@@ -144,7 +144,7 @@ def play(
         raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
-def replicated(config: Config, count: int) -> Config:
+def replicated(config: Run, count: int) -> Run:
     """The configuration with parameters for so many replicas.
 
     Of a parameter with a value for each replica, replica ``i`` takes value ``i`` modulo their number.
@@ -165,7 +165,7 @@ class ActingPolicies:
     """The policies of all agents, which act together and do not learn."""
 
     def __init__(
-        self, config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
+        self, config: Run, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
         roles: tuple[RoleInfo, ...], num_envs: int, device: str, seed: int,
     ) -> None:  # fmt: skip
         """Says which policy acts for which agents.

@@ -16,11 +16,11 @@ from gpu_envs.engine.results import Step, check_replica
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
-from gpu_envs.training.config import Config
 from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.parts import Parts, Rows, Split, splits_of
 from gpu_envs.training.rollout.features import Flattening
+from gpu_envs.training.run import Run
 
 
 @final
@@ -221,14 +221,14 @@ _WRITTEN = (
 )
 
 
-def make_env(spec: str | Spec, config: Config, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
+def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
     """The environment of a run, with torch tensors."""
     threads = config.cpu_threads if device == "cpu" else None
     kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
     return gpu_envs.make(spec, num_envs, **kinds, **options, **config.params)
 
 
-def simulated(config: Config, num_envs: int, device: str, spec: Spec | None = None) -> SimulationConfig:
+def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None) -> SimulationConfig:
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
     spec = spec or gpu_envs.spec(config.env)
     known = {field.name for field in dataclasses.fields(Options)}
@@ -256,7 +256,7 @@ class HorizonEnv:
     """
 
     def __init__(
-        self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0, spec: Spec | None = None
+        self, config: Run, device: str, num_envs: int, horizon: int, first_replica: int = 0, spec: Spec | None = None
     ) -> None:
         """Makes the environment and the storage; its first replica has this number, and the spec may be another's."""
         world = simulated(config, num_envs, device, spec)

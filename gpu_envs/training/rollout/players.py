@@ -8,13 +8,12 @@ import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms import owned
-from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.torch_networks import TorchNetworks
 from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.run import Run, upgraded
 
 _OF_THE_MODULE = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")
 """Settings of a source's run that say what its weights mean."""
@@ -26,7 +25,7 @@ class Frozen:
     """A policy that another run has trained; it becomes part of the run that it acts in."""
 
     networks: TorchNetworks
-    config: Config
+    config: Run
     """That other run."""
     source: str
     """Where it was taken from: folder (absolute) and policy."""
@@ -40,19 +39,19 @@ class Frozen:
                 "observations": scale.state() if scale is not None else None,
                 "epsilon": None if self.networks.epsilon is None else self.networks.epsilon.clone(),
             },
-            "config": self.config.to_json(),
+            "config": self.config.flat(),
             "source": self.source,
         }
 
     def load(self, kept: Mapping[str, Any]) -> None:
         """Takes over weights, whatever the source holds by now."""
-        then = Config.from_json(owned(kept["config"]))
-        differing = [name for name in _OF_THE_MODULE if getattr(then, name) != getattr(self.config, name)]
-        if differing:
+        then = Run.from_flat(upgraded(kept["config"]))
+        here, there = (vars(config.network) for config in (self.config, then))
+        name = next((name for name in _OF_THE_MODULE if here[name] != there[name]), None)
+        if name is not None:
             raise CheckpointError(
-                f"the policy {self.source} is another one than when the checkpoint was written: {differing[0]} is "
-                f"{getattr(self.config, differing[0])!r} and was {getattr(then, differing[0])!r}; go on with the run "
-                f"by resume, which needs no source"
+                f"the policy {self.source} is another one than when the checkpoint was written: {name} is "
+                f"{here[name]!r} and was {there[name]!r}; resume the run, which needs no source"
             )
         try:
             self.networks.module.load_state_dict(kept["state"]["module"])

@@ -10,6 +10,7 @@ import torch
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Parts, Rows
+from gpu_envs.training.policy import Policy
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleInfo
 
@@ -151,26 +152,26 @@ def _whole(rows: Rows, lead: int) -> torch.Tensor:
     return flat.whole.view(*rows.own.shape[:-1], -1)
 
 
-def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str, tuple[RoleMembers, ...]]:
-    """Which agents each policy acts for, from a mapping of roles and agents to the policies' names.
+def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
+    """Which agents each policy acts for, from ``Run.policies``.
 
     An agent's own name counts before its role's; a role that is not named has a policy of its own name. Of "random"
     and frozen policies each role has one of its own.
     """
     known = [name for role in roles for name in (role.name, *role.members)]
-    for name in policies:
-        if name not in known:
+    for name, policy in policies.items():
+        if name not in known and isinstance(policy, str):  # others are settings: ``check_names`` looks at those names
             raise ValueError(
                 f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, known)} "
                 f"The roles are: {', '.join(role.name for role in roles)}"
             )
-    for name, policy in policies.items():
-        if policy not in [role.name for role in roles]:
+        if isinstance(policy, str) and policy not in [role.name for role in roles]:
             _check_name(name, policy)
+    names = {name: policy if isinstance(policy, str) else name for name, policy in policies.items()}
     found: dict[str, dict[str, list[int]]] = {}
     for role in roles:
         for number, member in enumerate(role.members):
-            policy = policies.get(member, policies.get(role.name, role.name))
+            policy = names.get(member, names.get(role.name, role.name))
             key = f"{policy} ({role.name})" if not learns(policy) else policy
             found.setdefault(key, {}).setdefault(role.name, []).append(number)
     named = {role.name: role for role in roles}
@@ -198,5 +199,5 @@ def _check_name(of: str, policy: str) -> None:
 
 
 def learns(policy: str) -> bool:
-    """Whether a policy learns, by its name in ``Config.policies`` or in what ``assign`` returns."""
+    """Whether a policy learns, by its name in ``Run.policies`` or in what ``assign`` returns."""
     return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")

@@ -1,0 +1,142 @@
+"""What algorithms have in common."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.settings import MOST, MOST_STEPS, Settings, setting
+
+if TYPE_CHECKING:
+    import torch
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Limits of the log standard deviation of a Gaussian policy, where the action bounds are -1 and 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Algorithm(Settings):
+    """The settings of every algorithm."""
+
+    name: ClassVar[str]
+    """What the command line calls it."""
+    actions: ClassVar[tuple[str, ...]]
+    """The kinds of actions that it learns: ``discrete``, ``box``."""
+
+    learning_rate: Schedule | str | float = setting(Schedule.of(1e-3), least=0.0, resume=True)
+    """Learning rate of Adam: a number, or a schedule of points of progress and value, such as 0:0.001,1:0."""
+    gamma: float = setting(0.99, least=0.0, most=1.0)
+    """Discount factor."""
+    max_grad_norm: float | None = setting(0.5, least=0.0, most=1e9, above=True)
+    """Norm to which a longer gradient is shortened; None: no limit."""
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """Epochs and minibatches of an update."""
+        return 1, 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnPolicy(Algorithm):
+    """The settings of algorithms that learn from the horizon just played."""
+
+    gae_lambda: float = setting(0.95, least=0.0, most=1.0)
+    """Weight of long advantages against short ones (Schulman et al. 2016); of returns in Q(lambda)."""
+    normalise_rewards: bool = setting(False)
+    """Divide rewards by the running standard deviation of the discounted return."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyGradient(OnPolicy, abc.ABC):
+    """PPO and A2C: the loss of a sample is that of the policy, plus the value's, minus the entropy bonus."""
+
+    actions: ClassVar[tuple[str, ...]] = ("discrete", "box")
+
+    value_clip: float | None = setting(None, least=0.0, most=1e9, above=True)
+    """Largest change of a value in an update; None: no limit."""
+    value_weight: float = setting(0.5, least=0.0, most=1e6)
+    """Weight of the value loss."""
+    entropy_weight: Schedule | str | float = setting(Schedule.of(0.0), resume=True)
+    """Weight of the entropy bonus: a number, or a schedule of points of progress and value."""
+    normalise_advantages: bool = setting(True)
+    """Give the advantages of a horizon mean 0 and standard deviation 1."""
+
+    @abc.abstractmethod
+    def policy_loss(
+        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor
+    ) -> torch.Tensor:
+        """The policy's loss of each sample, from log-probabilities now and when the action was taken."""
+
+    def value_loss(self, values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+        """(V - R)^2 / 2 of each sample; with ``value_clip`` no less than that of V within ``value_clip`` of its old."""
+        loss = 0.5 * (values - returns).square()
+        if self.value_clip is None:
+            return loss
+        held = old_values + (values - old_values).clamp(-self.value_clip, self.value_clip)
+        return loss.maximum(0.5 * (held - returns).square())
+
+    def loss(
+        self, policy_loss: torch.Tensor, value_loss: torch.Tensor, entropy: torch.Tensor, entropy_weight: float
+    ) -> torch.Tensor:
+        """The whole loss of each sample."""
+        return policy_loss + self.value_weight * value_loss - entropy_weight * entropy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicy(Algorithm, abc.ABC):
+    """Algorithms that learn from a replay buffer, for actions between -1 and 1.
+
+    Shapes: B rows of a batch, C critics, W elements of an action.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = ("box",)
+    critics: ClassVar[int] = 2
+    """Critics side by side."""
+    stochastic: ClassVar[bool] = False
+    """Whether the actor gives a mean and a log standard deviation of each element, otherwise the element alone."""
+
+    buffer_size: int = setting(1024, least=2, most=MOST)
+    """Steps of each replica that the replay buffer holds."""
+    learning_starts: int = setting(32_768, least=0, most=MOST_STEPS)
+    """Random steps before the first update, of all replicas of a GPU together."""
+    batch_size: int = setting(4096, least=1, most=MOST)
+    """Transitions in an update, on each GPU."""
+    gradient_steps: int = setting(32, least=1, most=MOST)
+    """Updates after each horizon."""
+    n_step: int = setting(1, least=1, most=MOST)
+    """Steps of rewards in a return, before the critics' estimate."""
+    tau: float = setting(0.005, least=0.0, most=1.0, above=True)
+    """Share by which the target networks move towards the learning ones with each update."""
+    exploration: str = setting("white", words=("white", "ou"))
+    """Noise of sampled actions: white, new at each step; ou, an Ornstein-Uhlenbeck process."""
+
+    @abc.abstractmethod
+    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+        """Actions in training, ``[B, W]``, from the actor's outputs and standard normal numbers ``[B, W]``."""
+
+    @abc.abstractmethod
+    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Actions that the actor learns from, ``[B, W]``, and of a stochastic actor their log-probabilities ``[B]``."""
+
+    @abc.abstractmethod
+    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same for the next observations, from the target actor's outputs; of a stochastic one from its own."""
+
+    def td_target(
+        self, returns: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, bonus: torch.Tensor | float
+    ) -> torch.Tensor:
+        """The target of every critic, ``[B]``: y = R + gamma^n (min_i Q_i'(s', a') + bonus).
+
+        ``discounts`` is gamma^n, and zero after a termination; ``next_q`` is ``[C, B]``.
+        """
+        return returns + discounts * (next_q.amin(0) + bonus)
+
+    def critic_loss(self, q_values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss of each critic and row, ``[C, B]``: (Q_i(s, a) - y)^2 / 2."""
+        return 0.5 * (q_values - target).square()
+
+    @abc.abstractmethod
+    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+        """The loss of the actor for each row, ``[B]``, by the critics' values of its own actions, ``[C, B]``."""

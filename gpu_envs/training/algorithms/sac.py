@@ -1,0 +1,64 @@
+"""Soft actor-critic (Haarnoja et al. 2018)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, ClassVar, final
+
+from gpu_envs.documented import documented
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE, OffPolicy
+from gpu_envs.training.settings import setting
+
+if TYPE_CHECKING:
+    import torch
+
+
+@final
+@documented
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SAC(OffPolicy):
+    """Two critics, a squashed Gaussian actor, and a learnt temperature."""
+
+    name: ClassVar[str] = "sac"
+    stochastic: ClassVar[bool] = True
+
+    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
+    """Weight of the entropy at the start; it is learnt from there."""
+    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
+    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
+
+    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+        mean, log_std = _split(outputs)
+        return (mean + log_std.exp() * normal).tanh()
+
+    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C, eq. 21."""
+        from torch.nn.functional import softplus
+
+        mean, log_std = _split(outputs)
+        u = mean + log_std.exp() * normal
+        log_slope = 2.0 * (math.log(2.0) - u - softplus(-2.0 * u))  # log(1 - tanh(u)^2), exact far out too
+        log_probs = -(0.5 * normal.square() + log_std + 0.5 * math.log(2.0 * math.pi) + log_slope)
+        return u.tanh(), log_probs.sum(1)
+
+    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.policy(outputs, normal)
+
+    def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
+        """What the entropy adds to a value, ``[B]``: -alpha log pi(a), eq. 3."""
+        return -log_temperature.exp() * log_probs
+
+    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+        """Alpha log pi(a) - min_i Q_i(s, a), eq. 7."""
+        return -(q_values.amin(0) + bonus)
+
+    def temperature_gradient(self, log_probs: torch.Tensor, target_entropy: float) -> torch.Tensor:
+        """The gradient of the loss by log alpha for each row, ``[B]``: -(log pi(a) + target entropy), eq. 18."""
+        return -(log_probs + target_entropy)
+
+
+def _split(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and log standard deviations."""
+    mean, log_std = outputs.chunk(2, 1)
+    return mean, log_std.clamp(*LOG_STD_RANGE)

@@ -1,0 +1,161 @@
+"""The memory that a run stores, known from its settings before anything is allocated."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+import torch
+
+from gpu_envs.backend import open_backend
+from gpu_envs.codegen import SimulationConfig, layout_of
+from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.operations.replay import places_of, stride_of
+from gpu_envs.training.policies.modules import check_names
+from gpu_envs.training.policy import check_actions
+from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
+from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
+from gpu_envs.training.rollout.policy_rows import assign, learns
+from gpu_envs.training.rollout.sample_storage import SampleStorage
+from gpu_envs.training.run import AUTO, Run
+
+_MANY = 2**20
+"""Replicas for which a team is laid out as it is for all larger numbers."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MemoryEstimate:
+    """The bytes that a run stores; weights and what networks work with come on top, and vary with the engine."""
+
+    per_replica: int
+    """Bytes that each replica stores as long as the run lasts."""
+    per_step: int = 0
+    """Of those, bytes for each step that replay buffers hold."""
+
+    def of(self, num_envs: int) -> int:
+        """The bytes of so many replicas."""
+        return num_envs * self.per_replica
+
+    def most(self, room: float) -> int:
+        """The most replicas that fit into so many bytes."""
+        return int(room // self.per_replica)
+
+
+def memory_of_run(config: Run, device: str) -> MemoryEstimate:
+    """What a run stores on a device, ``cpu`` or ``cuda:N``; ``num_envs`` plays no part.
+
+    Raises:
+        ValueError: A policy cannot learn its role's actions, or an off-policy one would never learn.
+    """
+    world = simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
+    spec = world.spec
+    roles = role_infos(world)
+    limit, horizon = limit_of(world), config.horizon
+    stored = _environment(world, device) + int(config.stagger)
+    shared, per_step = dict[str, int](), 0
+    for role in roles:
+        one, two = (
+            RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limit is not None) for n in (1, 2)
+        )
+        stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
+    stored += 4 * horizon * len(spec.metrics)
+    policies = assign(roles, config.policies)
+    check_names("policies", {name: policy for name, policy in config.policies.items() if name in config.own}, policies)
+    for name, parts in policies.items():
+        rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
+        shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
+        if not learns(name):
+            stored += rows * (4 * head.width * (1 + (head.kind == "box")) + 4)
+            stored += rows * 4 * head.parameters * name.startswith("random")
+            continue
+        of_policy = config.of_policy(name)
+        algorithm = of_policy.algorithm
+        check_actions(algorithm, head.kind, name)
+        if isinstance(algorithm, OffPolicy):
+            _check_batch(of_policy, algorithm, rows, name)
+            _check_start(of_policy, algorithm, name)
+            correlated = head.width * (algorithm.exploration == "ou")
+            lasts = features * places_of(algorithm.buffer_size, limit)
+            kept = algorithm.buffer_size * stride_of(features, head.width) + lasts
+            stored += rows * (1 + 4 * (head.width * (horizon + 2) + correlated + kept))
+            per_step += -(-4 * rows * kept // algorithm.buffer_size)
+            continue
+        once, twice = (vars(SampleStorage(of_policy, n * rows, head, "meta")).values() for n in (1, 2))
+        stored += _bytes(twice) - _bytes(once) + 4 * rows * (vars(algorithm)["normalise_rewards"])
+    return MemoryEstimate(stored + sum(shared.values()), per_step)
+
+
+def _check_batch(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> None:
+    """Refuses a buffer that holds fewer transitions than an update draws."""
+    if config.num_envs == AUTO:
+        return
+    most = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
+    if most < algorithm.batch_size:
+        raise ValueError(
+            f"batch_size is {algorithm.batch_size:,}, and the buffer of the policy {policy!r} holds {most:,} "
+            "transitions at most: give a smaller batch_size, or a larger buffer_size"
+        )
+
+
+def _check_start(config: Run, algorithm: OffPolicy, policy: str) -> None:
+    """Refuses random steps at the start that, rounded up to whole iterations, take the whole run."""
+    if config.num_envs == AUTO:
+        return
+    waits = -(-algorithm.learning_starts // (config.horizon * config.replicas))
+    if waits >= config.iterations:
+        raise ValueError(
+            f"learning_starts is {algorithm.learning_starts:,}, for which the policy {policy!r} takes {waits:,} whole "
+            f"iterations of {config.steps_of_update:,} steps, and the run ends after {config.iterations:,}, before "
+            f"anything is learnt: give total_steps above {config.steps_at(waits):,}, or a smaller learning_starts, "
+            "num_envs or horizon"
+        )
+
+
+def _environment(simulated: SimulationConfig, device: str) -> int:
+    """The bytes of a replica of the environment itself."""
+    own = frozenset(name for name, value in simulated.params.items() if isinstance(value, np.ndarray))
+    traits = open_backend(device).traits
+    few, many = (
+        layout_of(dataclasses.replace(simulated, num_envs=n), traits, own).buffers() for n in (_MANY, 2 * _MANY)
+    )
+    sizes = [
+        sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in found.values()) for found in (few, many)
+    ]
+    everywhere = simulated.spec.masked and not simulated.spec.has_team  # that all replicas have a mask
+    return (sizes[1] - sizes[0]) // _MANY + 4 * len(own) + int(everywhere)
+
+
+def _bytes(arrays: Iterable[object]) -> int:
+    """The bytes of the tensors among them, and of tensors in tuples."""
+    flat = [part for array in arrays for part in (array if isinstance(array, tuple) else (array,))]
+    return sum(part.numel() * part.element_size() for part in flat if isinstance(part, torch.Tensor))
+
+
+def check_room(config: Run, device: str) -> None:
+    """Refuses more replicas than there is memory for.
+
+    Raises:
+        ShortageError: A number that cannot fit; the message names the largest that can.
+    """
+    estimate, count = memory_of_run(config, device), config.replicas
+    needed = estimate.of(count)
+    if needed <= available(device):
+        return
+    give_back(device)
+    room = available(device)
+    if needed <= room:
+        return
+    most = estimate.most(room * ROOM)
+    lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon"
+    if estimate.per_step:
+        fewer = math.ceil((needed - room * ROOM) / (count * estimate.per_step))
+        off_policy = [each.algorithm for each in config.variants if isinstance(each.algorithm, OffPolicy)]
+        size = min(each.buffer_size for each in off_policy) - fewer
+        if size > max(config.horizon, *(each.n_step for each in off_policy)):
+            lower = f"lower buffer_size to {size:,}, which fits" + (f", or num_envs to {most:,}" if most else "")
+    raise ShortageError(
+        f"{count:,} replicas for a horizon of {config.horizon} store {needed / 2**30:,.1f} GiB on {device}, of "
+        f"which {room / 2**30:,.1f} GiB are free: {lower}"
+    )

@@ -1,0 +1,82 @@
+"""What a policy is made of: its algorithm and its network."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from gpu_envs.documented import documented
+from gpu_envs.training.algorithms import ALGORITHMS, Algorithm
+from gpu_envs.training.settings import Settings, setting, settings_of
+
+
+@final
+@documented
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network(Settings):
+    """The network of a policy."""
+
+    hidden: tuple[int, ...] = setting((64, 64))
+    """Widths of the hidden layers."""
+    activation: str = setting("tanh", words=("tanh", "relu", "elu", "silu", "gelu"))
+    """Activation of the hidden layers."""
+    layer_norm: bool = setting(False)
+    """Normalise each hidden layer before its activation, with learnt gains and offsets."""
+    shared_trunk: bool = setting(False, only=("ppo", "a2c"))
+    """Let actor and critic share the hidden layers."""
+    initial_std: float = setting(1.0, least=0.0068, most=7.38, only=("ppo", "a2c", "sac"))
+    """Standard deviation of a continuous action at the start, where the action bounds are -1 and 1."""
+    normalise_observations: bool = setting(False)
+    """Give observations mean 0 and standard deviation 1, by running statistics."""
+    precision: str = setting("float32", words=("float32", "tf32", "bf16"))
+    """Precision of matrix products: float32, tf32 (CUDA) or bf16, which holds for activations too."""
+    fused: bool | None = setting(None, resume=True)
+    """Compute perceptrons in kernels of this package; None: where one can."""
+
+
+@final
+@documented
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A policy that learns with an algorithm or a network of its own; None: those of the run."""
+
+    algorithm: Algorithm | None = None
+    """How it learns."""
+    network: Network | None = None
+    """What it computes."""
+
+
+def check_network(algorithm: Algorithm, network: Network) -> None:
+    """Refuses settings of a network that its algorithm does not have."""
+    for name, field in settings_of(Network).items():
+        owners = field.limits.only
+        if owners and algorithm.name not in owners and getattr(network, name) != field.default:
+            raise ValueError(foreign(algorithm.name, name))
+
+
+def foreign(algorithm: str, name: str) -> str:
+    """The message that an algorithm does not have a setting."""
+    owners = owners_of(name)
+    return f"{algorithm} has no {name}, which is a setting of {listed(owners)}; leave it out, or give another algorithm"
+
+
+def owners_of(name: str) -> tuple[str, ...]:
+    """The algorithms that have a setting; empty if all have it."""
+    field = settings_of(Network).get(name)
+    found = field.limits.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
+    return () if len(found) == len(ALGORITHMS) else found
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def check_actions(algorithm: Algorithm, kind: str, policy: str) -> None:
+    """Refuses a kind of actions, ``discrete`` or ``box``, that an algorithm does not learn."""
+    if kind not in algorithm.actions:
+        fitting = [name for name, each in ALGORITHMS.items() if kind in each.actions]
+        shown = {"box": "a Box", "discrete": "discrete"}
+        raise ValueError(
+            f"{algorithm.name} learns actions that are {shown[algorithm.actions[0]]}, and those of the policy "
+            f"{policy!r} are {shown[kind]}; give {', '.join(fitting[:-1])} or {fitting[-1]}"
+        )

@@ -1,0 +1,407 @@
+"""What a training run is: one tree of dataclasses, from which the command line, files and messages follow.
+
+Every setting has one flat name too, ``tau``, or ``runner.tau`` where one policy has a value of its own: on the command
+line, in TOML, in the run directory and when a run is resumed.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal, final
+
+from gpu_envs.backend.host import MOST_THREADS
+from gpu_envs.documented import documented
+from gpu_envs.errors import did_you_mean
+from gpu_envs.registry.known import lasting
+from gpu_envs.specs.distributions import stored
+from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
+from gpu_envs.training.policy import Network, Policy, check_network, foreign, owners_of
+from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.settings import MOST, MOST_STEPS, Setting, Settings, setting, settings_of, whole_number
+
+AUTO: Final = "auto"
+
+
+@final
+@documented
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    """A training run."""
+
+    env: str
+    """ID of the environment, such as CartPole-v1, or the place of its spec, such as path/to/my_env.py:MY_ENV."""
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Parameters of the environment by name; a distribution, such as uniform:0.05:0.4, is kept as its text."""
+    algorithm: Algorithm = PPO()
+    """Algorithm of every learning policy that has none of its own."""
+    network: Network = Network()
+    """Network of every learning policy that has none of its own."""
+    policies: Mapping[str, "str | Policy"] = dataclasses.field(default_factory=dict)
+    """Who acts, by role or agent (tagger, runner_0): the name of a policy, which several may share; random; or
+    frozen:RUN or frozen:RUN:POLICY for a trained one. A role that is not named learns a policy of its own name. In
+    Python a Policy, by the name of a role or of a shared policy, has an algorithm or a network of its own."""
+    seed: int = setting(0, least=0)
+    """Seed of weights, actions, minibatches and environments."""
+    device: str = setting("auto", resume=True)
+    """auto (CUDA where there is a CUDA device), cpu, cuda or cuda:N."""
+
+    total_steps: int = setting(10_000_000, least=1, most=MOST_STEPS, resume=True)
+    """Environment steps of the run, of all replicas together."""
+    num_envs: int | Literal["auto"] = setting(1024, least=1, most=MOST)
+    """Replicas on each GPU; auto: as many as suit the device, measured before the run starts."""
+    gpus: int = setting(1, least=1, most=2**16)
+    """GPUs that train together, with a process each; on the CPU the number of processes."""
+    since: tuple[int, int] = (0, 0)
+    """Updates and steps done when ``gpus`` or the steps of an update last changed."""
+    horizon: int = setting(32, least=1, most=MOST)
+    """Steps of every replica between two updates."""
+    stagger: bool = setting(False)
+    """Cut the first episode of each replica at a random step, so that replicas do not end together."""
+
+    target_return: float | None = setting(None, least=-1e30, most=1e30, resume=True)
+    """Mean return of the last 100 episodes at which the run stops; None: no target."""
+    target_role: str | None = setting(None, resume=True)
+    """Role whose return that is; None: the first that learns."""
+    run_dir: str | None = setting(None)
+    """Run directory for settings, logs and checkpoints; None: a new folder in runs/; empty: none."""
+    log_interval: int = setting(10, least=1, most=MOST_STEPS, resume=True)
+    """Updates between two rows of the log."""
+    checkpoint_interval: int = setting(200, least=0, most=MOST_STEPS, resume=True)
+    """Updates between two checkpoints; 0: one at the end."""
+    keep_checkpoints: int = setting(3, least=1, most=MOST_STEPS, resume=True)
+    """Checkpoints that stay on the disk."""
+    keep_buffer: bool = setting(True, resume=True)
+    """Keep replay buffers in checkpoints; without them a resumed run collects again before it learns."""
+    graphs: bool | None = setting(None, resume=True)
+    """Capture rollout and update in CUDA graphs; None: where possible."""
+    threads: int | None = setting(None, least=1, most=MOST_THREADS, resume=True)
+    """Threads on the CPU, at most; None: one if minibatches are small, otherwise one for each core."""
+
+    def __post_init__(self) -> None:
+        """Brings every setting into the form that is kept, or says which is wrong and what is allowed."""
+        try:
+            object.__setattr__(self, "run_dir", None if self.run_dir is None else os.fsdecode(self.run_dir))
+        except TypeError:
+            raise ValueError(f"run_dir is {self.run_dir!r}; give a path, '' for none, or None") from None
+        super().__post_init__()
+        if not isinstance(self.env, str):
+            raise ValueError(f"env is {self.env!r}; give an environment's id, or the place of its spec")
+        for name, example in (("params", "{'gravity': 9.8}"), ("policies", "{'runner': 'random'}")):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
+        for name, kind, example in (("algorithm", Algorithm, "SAC(tau=0.05)"), ("network", Network, "Network()")):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give an object such as {example}")
+        for role, policy in self.policies.items():
+            if not isinstance(policy, Policy) and not (isinstance(policy, str) and policy.isprintable()):
+                raise ValueError(f"policies gives {role!r} {policy!r}; give a Policy, or a policy's name, printable")
+            if isinstance(policy, Policy) and role in NAMES:
+                raise ValueError(f"policies names a policy {role!r}, as a setting is called; give another name")
+        since = tuple(map(whole_number, self.since)) if isinstance(self.since, list | tuple) else ()
+        if len(since) != 2 or None in since:
+            raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
+        params = {name: stored(value) for name, value in self.params.items()}
+        for name, value in (("params", params), ("policies", dict(self.policies)), ("since", since)):
+            object.__setattr__(self, name, value)
+        _check_params(self.params)
+        check_network(self.algorithm, self.network)
+        for name in self.own:
+            try:
+                own = self.of_policy(name)
+                check_network(own.algorithm, own.network)
+            except ValueError as error:
+                raise ValueError(f"policy {name!r}: {error}") from None
+        for each in self.variants:
+            each._check_buffer()
+
+    def _check_buffer(self) -> None:
+        """Refuses a buffer that a horizon does not fit into, and a run that would end before it learns."""
+        own = self.algorithm
+        if not isinstance(own, OffPolicy):
+            return
+        if own.buffer_size <= max(self.horizon, own.n_step):
+            raise ValueError(
+                f"buffer_size is {own.buffer_size}, one of which is always free; horizon is {self.horizon} and n_step "
+                f"is {own.n_step}: give a buffer_size above both"
+            )
+        if own.learning_starts * self.gpus >= self.total_steps:
+            raise ValueError(
+                f"learning_starts is {own.learning_starts:,}, and the run ends after {self.total_steps // self.gpus:,} "
+                "steps of each GPU, before anything is learnt: give fewer, or more total_steps"
+            )
+
+    # --- policies ---
+
+    @property
+    def own(self) -> dict[str, Policy]:
+        """The policies with settings of their own, by name."""
+        return {name: policy for name, policy in self.policies.items() if isinstance(policy, Policy)}
+
+    def of_policy(self, name: str) -> "Run":
+        """The run as one policy sees it: with its own algorithm and network."""
+        own = self.own.get(name, Policy())
+        names = {role: policy if isinstance(policy, str) else role for role, policy in self.policies.items()}
+        return dataclasses.replace(
+            self, algorithm=own.algorithm or self.algorithm, network=own.network or self.network, policies=names
+        )
+
+    @property
+    def variants(self) -> tuple["Run", ...]:
+        """The run as policies without settings of their own see it, and as each of the others does."""
+        return (self, *map(self.of_policy, self.own))
+
+    def kept_of_policy(self) -> dict[str, Any]:
+        """The algorithm's and network's settings that a resumed run keeps, by their flat names."""
+        return {name: value for name, value in _flat(self.algorithm, self.network).items() if name not in CHANGEABLE}
+
+    # --- sizes ---
+
+    @property
+    def replicas(self) -> int:
+        """``num_envs`` as a number.
+
+        Raises:
+            ValueError: It is still "auto".
+        """
+        if self.num_envs == AUTO:
+            raise ValueError(
+                f"num_envs is {AUTO!r}, which gpu_envs.training.train turns into a number; choose_num_envs says which"
+            )
+        return self.num_envs
+
+    @property
+    def iterations(self) -> int:
+        """The number of updates, at least one."""
+        updates, steps = self.since
+        return max(1, updates + -(-(self.total_steps - steps) // self.steps_of_update))
+
+    @property
+    def steps_of_update(self) -> int:
+        """Environment steps between two updates, of all replicas of all GPUs together."""
+        return self.gpus * self.replicas * self.horizon
+
+    def steps_at(self, iteration: Any) -> Any:
+        """Environment steps after so many updates, of all replicas together; of a tensor too."""
+        updates, steps = self.since
+        return steps + (iteration - updates) * self.steps_of_update
+
+    @property
+    def samples(self) -> int:
+        """Samples in a minibatch, roughly."""
+        if isinstance(self.algorithm, OffPolicy):
+            return self.algorithm.batch_size
+        return self.replicas * self.horizon // self.algorithm.passes[1]
+
+    @property
+    def cpu_threads(self) -> int | None:
+        """The most threads to use on the CPU; None: one for each core.
+
+        Several threads help with large minibatches only. Where another process wants a core, threads that wait for one
+        another at every layer can be slower than one thread by more than ten times.
+        """
+        work = max(own.samples * max(own.network.hidden) for own in self.variants)
+        return 1 if self.threads is None and work <= _SMALL else self.threads
+
+    # --- flat names ---
+
+    def flat(self) -> dict[str, Any]:
+        """All settings by their flat names; of a policy's own those that differ from the run's.
+
+        Schedules are texts and tuples are lists, as JSON has them.
+        """
+        policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
+        found: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
+        found |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
+        for name in self.own:
+            own = self.of_policy(name)
+            inherited = _flat(*_parts(found, {"algorithm": own.algorithm.name}))
+            values = _flat(own.algorithm, own.network)
+            differing = {key: value for key, value in values.items() if value != inherited[key]}
+            if own.algorithm.name != self.algorithm.name:
+                differing["algorithm"] = own.algorithm.name
+            found |= {f"{name}.{key}": value for key, value in differing.items()}
+        return found
+
+    @classmethod
+    def from_flat(cls, given: Mapping[str, Any]) -> "Run":
+        """Makes a run of settings by their flat names.
+
+        Raises:
+            ValueError: A setting does not exist or is not the algorithm's, or a value is not allowed.
+        """
+        if "env" not in given:
+            raise ValueError("a training run has an environment: give env, such as CartPole-v1")
+        shared, own = split(given)
+        for name in shared:
+            if name not in NAMES:
+                raise ValueError(
+                    f"a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: {', '.join(NAMES)}"
+                )
+        algorithm, network = _parts(shared, {}, strict=True)
+        policies = shared.get("policies", {})
+        if not isinstance(policies, Mapping):
+            return cls(env=shared["env"], policies=policies)  # which refuses them
+        policies = dict(policies)
+        for name, values in own.items():
+            if policies.get(name, name) != name:
+                raise ValueError(
+                    f"{name}.{next(iter(values))}: {name!r} acts by the policy {policies[name]!r}; give the setting to "
+                    "that policy, if it learns, or leave one of the two out"
+                )
+            for key in values:
+                if key not in OF_A_POLICY:
+                    wrong = (
+                        "is the whole run's." if key in SETTINGS else f"does not exist{did_you_mean(key, OF_A_POLICY)}"
+                    )
+                    raise ValueError(
+                        f"{name}.{key}: the setting {key!r} {wrong} A policy may have of its own: "
+                        f"{', '.join(OF_A_POLICY)}"
+                    )
+            try:
+                own_algorithm, own_network = _parts(shared, values)
+                of_network = values.keys() & settings_of(Network).keys()
+                policies[name] = Policy(
+                    own_algorithm if values.keys() - of_network else None,
+                    own_network if of_network or own_network != network else None,
+                )
+            except ValueError as error:
+                raise ValueError(f"policy {name!r}: {error}") from None
+        rest = {name: value for name, value in shared.items() if name in _RUN or name in ("env", "params")}
+        return cls(**rest, policies=policies, algorithm=algorithm, network=network)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Run":
+        """The resumed run, with other settings by their flat names.
+
+        Raises:
+            ValueError: A setting has to stay as it is.
+        """
+        for name in changes:
+            if not changeable(name):
+                raise ValueError(
+                    f"a resumed run keeps its {name}{did_you_mean(name, CHANGEABLE)} It may change: "
+                    f"{', '.join(CHANGEABLE)}"
+                )
+        return self.from_flat(self.flat() | dict(changes))
+
+
+def changeable(name: str) -> bool:
+    """Whether a resumed run may change the setting of a flat name."""
+    policy, _, key = name.rpartition(".")
+    return key in CHANGEABLE and (not policy or key in OF_A_POLICY)
+
+
+def _check_params(params: Mapping[str, Any]) -> None:
+    """Refuses options of an environment that the trainer chooses."""
+    for name in params:
+        if name in _CHOSEN:
+            instead = f"give the run's setting {name}" if name in SETTINGS else "leave it out"
+            raise ValueError(f"params names {name}, which the trainer chooses by itself; {instead}")
+    if params.get("precision", "float32") != "float32":
+        raise ValueError(f"params names precision={params['precision']!r}; training is in float32: leave it out")
+    if params.get("statistics", True) is False:
+        raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
+
+
+_CHOSEN = (
+    "shared_observations", "active_heads", "output", "autoreset_mode", "first_replica", "num_envs", "device", "threads",
+)  # fmt: skip
+"""Options of an environment that the trainer chooses."""
+
+
+def upgraded(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run directory by their flat names; format 1 had other names and fields of all algorithms."""
+    if "policy_settings" not in given:
+        return dict(given)
+    own = given["policy_settings"]
+    if not isinstance(own, Mapping) or not all(isinstance(values, Mapping) for values in own.values()):
+        raise ValueError(f"policy_settings is {own!r}; expected settings by the policy's name")
+    names = {"slots": "buffer_size", "warm_up": "learning_starts", "batch": "batch_size", "updates": "gradient_steps"}
+    found = {name: value for name, value in given.items() if name not in ("policy_settings", *_GONE)}
+    found = {names.get(name, name): value for name, value in found.items()}
+    algorithms = {"": found.get("algorithm", PPO.name)}
+    for policy, values in own.items():
+        algorithms[policy] = values.get("algorithm", algorithms[""])
+        found |= {f"{policy}.{names.get(name, name)}": value for name, value in values.items() if name not in _GONE}
+
+    def owned(name: str) -> bool:
+        policy, _, key = name.rpartition(".")
+        return not owners_of(key) or algorithms[policy] in owners_of(key)
+
+    return {name: value for name, value in found.items() if owned(name)}
+
+
+_GONE = ("atoms", "least_return", "most_return")
+"""Settings of format 1 that do not exist any more."""
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Flat settings of the run, and those of single policies by the policy's name."""
+    shared = {name: value for name, value in given.items() if "." not in name}
+    own: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        policy, dot, key = name.rpartition(".")
+        if dot:
+            own.setdefault(policy, {})[key] = value
+    return shared, own
+
+
+def _parts(shared: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool = False) -> tuple[Algorithm, Network]:
+    """The algorithm and the network of flat settings, with a policy's own over the run's.
+
+    Of the run's a policy takes those that its algorithm has; with ``strict`` the run's must all be its algorithm's.
+    """
+    name = own.get("algorithm", shared.get("algorithm", PPO.name))
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise ValueError(f"algorithm is {name!r}{did_you_mean(str(name), ALGORITHMS)} Allowed: {', '.join(ALGORITHMS)}")
+    given = {key: value for key, value in shared.items() if key in OF_A_POLICY} | dict(own)
+    for key in given:
+        owners = owners_of(key)
+        if owners and name not in owners and (strict or key in own):
+            raise ValueError(foreign(name, key))
+    of_algorithm, of_network = settings_of(ALGORITHMS[name]), settings_of(Network)
+    usable = {key: value for key, value in given.items() if not owners_of(key) or name in owners_of(key)}
+    return (
+        ALGORITHMS[name](**{key: usable[key] for key in of_algorithm if key in usable}),
+        Network(**{key: usable[key] for key in of_network if key in usable}),
+    )
+
+
+def _flat(algorithm: Algorithm, network: Network) -> dict[str, Any]:
+    values = {"algorithm": algorithm.name}
+    for part in (algorithm, network):
+        values |= {name: _plain(getattr(part, name)) for name in settings_of(type(part))}
+    return {name: value for name, value in values.items() if not owners_of(name) or algorithm.name in owners_of(name)}
+
+
+def _plain(value: Any) -> Any:
+    """A schedule as text, a tuple as a list, and everything else as it is."""
+    return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _described() -> Mapping[str, Setting]:
+    algorithms = {name: field for cls in ALGORITHMS.values() for name, field in settings_of(cls).items()}
+    return {**settings_of(Run), **algorithms, **settings_of(Network)}
+
+
+SETTINGS: Mapping[str, Setting] = _described()
+"""Every setting by its flat name, without ``algorithm``, ``params`` and ``policies``."""
+
+_RUN = (*settings_of(Run), "since")
+
+MAPPINGS = ("params", "policies")
+"""Settings that are mappings by name."""
+
+NAMES = ("env", "algorithm", *MAPPINGS, *SETTINGS, "since")
+"""Every flat name."""
+
+OF_A_POLICY: tuple[str, ...] = ("algorithm", *(name for name in SETTINGS if name not in _RUN))
+"""Settings that a policy may have of its own."""
+
+CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.limits.resume)
+"""Settings that a resumed run may change."""
+
+_SMALL = 2**20
+"""Samples of a minibatch times the width of a layer, up to which one thread is fastest."""

@@ -1,0 +1,359 @@
+"""Settings of a run: what is allowed, what messages say, flat names, and schedules. None of it needs torch."""
+
+import dataclasses
+import json
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import IDS, TEAM_IDS
+from trainers import run_of
+
+import gpu_envs
+from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC
+from gpu_envs.training.policy import Network, Policy, listed, owners_of
+from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.run import CHANGEABLE, OF_A_POLICY, SETTINGS, Run, upgraded
+from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.settings import MOST_LAYERS, Setting, settings_of
+from gpu_envs.training.settings_file import load_settings, written
+
+ENV = "CartPole-v1"
+
+# --- every setting, by the table ---
+
+
+def allowed(field: Setting, numbers: random.Random) -> Any:
+    """A value that a setting may have."""
+    limits = field.limits
+    if field.optional and numbers.random() < 0.2:
+        return None
+    if field.others and numbers.random() < 0.2:
+        return numbers.choice(field.others)
+    low, high = max(limits.least, -50.0), min(limits.most, max(limits.least, -50.0) + 50.0)
+    if field.kind is int:
+        return numbers.randint(int(low), int(high))
+    if field.kind is float:
+        return high - (high - low) * numbers.random()  # never the least, which may not be allowed
+    if field.kind is Schedule:
+        return str(Schedule(((0.0, numbers.uniform(low, high)), (numbers.random(), numbers.uniform(low, high)))))
+    if field.kind is bool:
+        return numbers.random() < 0.5
+    if field.kind is str:
+        return numbers.choice(limits.words or ("auto", "a word"))
+    return tuple(numbers.randint(1, 99) for _ in range(numbers.randint(1, MOST_LAYERS)))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_has_help_and_reads_what_it_shows(name: str) -> None:
+    field, numbers = SETTINGS[name], random.Random(name)
+    assert field.doc.endswith(".")
+    for value in (field.default, *(allowed(field, numbers) for _ in range(50))):
+        kept = field.checked(value)
+        assert field.checked(kept) == kept
+        assert field.checked(field.parsed(field.shown(kept))) == kept
+    if not field.optional:
+        with pytest.raises(ValueError, match=f"^{name}( is |: )None"):
+            field.checked(None)
+
+
+def test_a_setting_of_several_algorithms_is_the_same_in_each() -> None:
+    for cls in (Run, Network, *ALGORITHMS.values()):
+        for name, field in settings_of(cls).items():
+            assert dataclasses.replace(SETTINGS[name], owner=field.owner) == field
+
+
+@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.kind in (int, float, Schedule)])
+def test_a_number_stays_within_its_limits(name: str) -> None:
+    field = SETTINGS[name]
+    least, most, step = field.limits.least, field.limits.most, 1 if field.kind is int else 1e-3
+    inside = [end for end in (least + step * field.limits.above, most) if math.isfinite(end)]
+    below = least if field.limits.above else least - max(step, abs(least) / 8)
+    outside: list[Any] = [end for end in (below, most + max(step, most / 8)) if math.isfinite(end)]
+    form = int if field.kind is int else float
+    for value in map(form, inside):
+        assert field.checked(value) == (Schedule.of(value) if field.kind is Schedule else value)
+    for wrong in (*map(form, outside), True, math.nan, "x", [], *([1.5] * (field.kind is int))):
+        with pytest.raises(ValueError, match=f"^{name}( is |: ).*(give|must|cannot be negative)"):
+            field.checked(wrong)
+
+
+@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.limits.words])
+def test_another_word_is_refused_with_those_that_are_allowed(name: str) -> None:
+    field, words = SETTINGS[name], ", ".join(SETTINGS[name].limits.words)
+    for word in field.limits.words:
+        assert field.checked(word) == word
+        with pytest.raises(ValueError, match=rf"^{name} is '{word}_'\. Did you mean '{word}'\? Allowed: {words}$"):
+            field.checked(f"{word}_")
+    with pytest.raises(ValueError, match=rf"^{name} is 3\. Allowed: {words}$"):
+        field.checked(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_envs", 0, "num_envs is 0; give a whole number from 1 up"),
+        ("num_envs", "Auto", "num_envs is 'Auto'; give a whole number from 1 up, or 'auto'"),
+        ("horizon", "auto", "horizon is 'auto'; give a whole number from 1 up"),
+        ("threads", 100_000, "threads is 100000; give a whole number from 1 to 1,024"),
+        ("total_steps", 10**30, "give a whole number from 1 to 1,000,000,000,000,000"),
+        ("hidden", (10**30,), "hidden is (1000"),
+        ("env", None, "env is None; give an environment's id"),
+        ("gamma", 1.01, "gamma is 1.01; it must lie from 0 to 1"),
+        ("gamma", "0.9", "gamma is '0.9'; give a number"),
+        ("clip", 0.0, "clip is 0.0; it must lie above 0"),
+        ("initial_std", 0.0067, "initial_std is 0.0067; it must lie from 0.0068 to 7.38"),
+        ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c, pqn"),
+        ("activation", "tan", "activation is 'tan'. Did you mean 'tanh'?"),
+        ("precision", "float64", "precision is 'float64'. Did you mean 'float32'?"),
+        ("hidden", (), "hidden is ()"),
+        ("hidden", (64, 0), "hidden is (64, 0)"),
+        ("hidden", (64, 6.5), "hidden is (64, 6.5)"),
+        ("hidden", 64, "hidden is 64; give the width of each hidden layer"),
+        ("hidden", "64", "hidden is '64'"),
+        pytest.param("gamma", 10**400, "gamma is 1000", id="gamma-huge"),
+        ("normalise_advantages", 1, "normalise_advantages is 1; give True or False"),
+        ("graphs", "none", "graphs is 'none'; give True or False, or None"),
+        ("run_dir", 3, "run_dir is 3; give a path"),
+        ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
+        ("policies", "random", "policies is 'random'; give a mapping by name, such as {'runner': 'random'}"),
+        ("policies", {"runner": None}, "policies gives 'runner' None; give a Policy, or a policy's name, printable"),
+        ("policies", {"runner": "a\nb"}, r"policies gives 'runner' 'a\nb'; give a Policy, or a policy's name"),
+        ("policies", {"gamma": Policy()}, "policies names a policy 'gamma', as a setting is called; give another name"),
+        ("hidden", (8,) * 200_000, "hidden has 200,000 layers; give 100 or fewer"),
+        ("device", None, "device is None; give a text: auto (CUDA where there is a CUDA device), cpu, cuda or cuda:N."),
+        ("target_role", 3, "target_role is 3; give a text, or None: Role whose return"),
+        ("since", 3, "since is 3; give two whole numbers"),
+        ("gama", 1, "a training run has no setting 'gama'. Did you mean 'gamma'? There are: env, algorithm, params"),
+        ("a.algorithm", ["sac"], "policy 'a': algorithm is ['sac']. Did you mean 'sac'? Allowed: ppo, a2c"),
+        (
+            "a.horizon",
+            4,
+            "a.horizon: the setting 'horizon' is the whole run's. A policy may have of its own: algorithm, ",
+        ),
+        ("a.gama", 1, "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'? A policy may have of its own"),
+        ("a.gamma", 2, "policy 'a': gamma is 2; it must lie from 0 to 1"),
+        ("a.hidden", 3, "policy 'a': hidden is 3; give the width"),
+        ("a.learning_rate", "x", "policy 'a': learning_rate: 'x' is not a schedule"),
+        ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (a schedule's fractions must rise"),
+        ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
+        ("entropy_weight", "much", "entropy_weight: 'much' is not a schedule"),
+        ("epsilon", 1.5, "epsilon is 1.5; it must lie from 0 to 1"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
+    owner = next(iter(owners_of(name)), "ppo")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run_of(**({"env": ENV, "algorithm": owner} | {name: value}))
+
+
+def test_a_run_has_an_environment() -> None:
+    with pytest.raises(ValueError, match="a training run has an environment: give env, such as CartPole-v1"):
+        Run.from_flat({})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"algorithm": "sac"}, r"algorithm is 'sac'; give an object such as SAC(tau=0.05)"),
+        ({"network": (64, 64)}, r"network is (64, 64); give an object such as Network()"),
+    ],
+)
+def test_a_part_of_another_type_is_named(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Run(env=ENV, **given)
+
+
+def test_settings_are_kept_as_plain_values() -> None:
+    given: dict[str, Any] = {
+        "num_envs": np.int32(8), "seed": np.uint64(2**63), "target_return": 475, "run_dir": Path("runs") / "one",
+        "gamma": np.float32(0.5), "clip": np.int64(1), "learning_rate": np.float32(0.25), "hidden": np.array([8, 4]),
+    }  # fmt: skip
+    found = run_of(env=ENV, **given).flat()
+    plain = {"num_envs": 8, "seed": 2**63, "target_return": 475.0, "run_dir": str(Path("runs") / "one")}
+    plain |= {"gamma": 0.5, "clip": 1.0, "learning_rate": "0.25", "hidden": [8, 4]}
+    assert {name: found[name] for name in plain} == plain
+    assert [type(found[name]) for name in plain] == [type(value) for value in plain.values()]
+
+
+def test_a_standard_deviation_at_the_start_is_one_that_is_acted_with() -> None:
+    pytest.importorskip("torch")
+    from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+
+    limits = SETTINGS["initial_std"].limits
+    assert LOG_STD_RANGE[0] < math.log(limits.least) < math.log(limits.most) < LOG_STD_RANGE[1]
+
+
+# --- algorithms and policies ---
+
+
+@pytest.mark.parametrize("name", [name for name in OF_A_POLICY if owners_of(name)])
+def test_settings_of_other_algorithms_are_refused(name: str) -> None:
+    value = Schedule.of("0:1,1:0") if SETTINGS[name].kind is Schedule else SETTINGS[name].default
+    for algorithm in ALGORITHMS.keys() - owners_of(name):
+        message = f"{algorithm} has no {name}, which is a setting of {listed(owners_of(name))}; leave it out"
+        given = {"algorithm": algorithm, name: value}
+        with pytest.raises(ValueError, match=f"^{message}"):
+            run_of(env=ENV, **given)
+        with pytest.raises(ValueError, match=f"^policy 'a': {message}"):
+            run_of(env=ENV, **{f"a.{key}": each for key, each in given.items()})
+
+
+def test_a_network_has_no_settings_that_its_algorithm_lacks() -> None:
+    trunk = Network(shared_trunk=True)
+    with pytest.raises(ValueError, match=r"^pqn has no shared_trunk, which is a setting of ppo and a2c; leave it out"):
+        Run(env=ENV, algorithm=PQN(), network=trunk)
+    with pytest.raises(ValueError, match=r"^policy 'a': sac has no shared_trunk"):
+        Run(env=ENV, policies={"a": Policy(SAC(), trunk)})
+
+
+def test_a_policy_takes_of_the_run_what_its_algorithm_has() -> None:
+    assert run_of(env=ENV, epochs=3, minibatches=5).algorithm.passes == (3, 5)
+    assert run_of(env=ENV, algorithm="a2c").algorithm.passes == (1, 1)
+    run = run_of(env=ENV, clip=0.3, epochs=7, shared_trunk=True, hidden=(8,), **{"a.algorithm": "pqn", "b.gamma": 0.9})
+    assert (run.of_policy("a").algorithm, run.of_policy("a").network) == (PQN(epochs=7), Network(hidden=(8,)))
+    assert run.of_policy("b").algorithm == PPO(clip=0.3, epochs=7, gamma=0.9)
+    assert run.of_policy("b").network is run.network
+    assert run.of_policy("c").algorithm is run.algorithm
+
+
+def test_a_setting_of_a_role_that_another_policy_acts_for_is_refused() -> None:
+    for policy in ("random", "fox"):
+        with pytest.raises(
+            ValueError, match=rf"runner\.gamma: 'runner' acts by the policy '{policy}'; give the setting"
+        ):
+            run_of(env="TagGridWorld-v0", policies={"runner": policy}, **{"runner.gamma": 0.5})
+    run = run_of(
+        env="TagGridWorld-v0", policies={"runner": "fox", "tagger": "tagger"}, **{"fox.gamma": 0.5, "tagger.gamma": 0.6}
+    )
+    assert (run.of_policy("fox").algorithm, run.of_policy("tagger").algorithm) == (PPO(gamma=0.5), PPO(gamma=0.6))
+
+
+def drawn(numbers: random.Random) -> dict[str, Any]:
+    """Flat settings of a run with two policies of its own, each setting given or not."""
+    found: dict[str, Any] = {"env": ENV, "params": {"gravity": 9.0}, "policies": {"runner": "fox", "hound": "random"}}
+    for policy in ("", "fox.", "a b."):
+        algorithm = numbers.choice([*ALGORITHMS])
+        found[f"{policy}algorithm"] = algorithm
+        for name, field in SETTINGS.items():
+            usable = algorithm in (owners_of(name) or ALGORITHMS) and (not policy or name in OF_A_POLICY)
+            if usable and numbers.random() < 0.5:
+                found[policy + name] = allowed(field, numbers)
+        if algorithm in ("sac", "td3", "ddpg"):
+            found |= {f"{policy}buffer_size": 500, f"{policy}learning_starts": 9}
+        if algorithm == "td3":
+            found |= {f"{policy}gradient_steps": 6, f"{policy}policy_delay": 3}
+    return found | {"total_steps": 10**6}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_run_comes_back_from_its_flat_settings(seed: int, tmp_path: Path) -> None:
+    given = drawn(random.Random(seed))
+    run = run_of(**given)
+    for name, value in given.items():
+        policy, _, key = name.rpartition(".")
+        if key in SETTINGS:
+            parts = run.of_policy(policy)
+            (owner,) = (part for part in (parts, parts.algorithm, parts.network) if key in settings_of(type(part)))
+            assert getattr(owner, key) == SETTINGS[key].checked(value)
+    again = run_of(**json.loads(json.dumps(run.flat())))
+    assert again.flat() == run.flat()
+    assert [again.of_policy(name) for name in ("", "fox", "a b")] == [
+        run.of_policy(name) for name in ("", "fox", "a b")
+    ]
+    file = tmp_path / "run.toml"
+    file.write_text(written(run), "utf-8")
+    of_one_run = {"gpus": 1, "run_dir": None}
+    assert load_settings(file).flat() == run.flat() | of_one_run
+
+
+def test_a_resumed_run_keeps_what_may_not_change() -> None:
+    run = run_of(env=ENV, horizon=8, **{"a.gamma": 0.9, "a.learning_rate": 0.5})
+    for name in {*SETTINGS, "env", "algorithm", "params"} - {*CHANGEABLE}:
+        with pytest.raises(ValueError, match=f"^a resumed run keeps its {name}.* It may change: .*learning_rate"):
+            run.changed({name: 1})
+    with pytest.raises(ValueError, match=r"^a resumed run keeps its a\.gamma"):
+        run.changed({"a.gamma": 0.8})
+    with pytest.raises(ValueError, match=r"^a resumed run keeps its a\.total_steps"):
+        run.changed({"a.total_steps": 8})
+    with pytest.raises(ValueError, match=r"learning_rat. Did you mean 'learning_rate'\? It may change: "):
+        run.changed({"learning_rat": 0.5})
+    found = run.changed({"total_steps": 9, "learning_rate": 0.25, "a.entropy_weight": 2})
+    expected = run.flat() | {"total_steps": 9, "learning_rate": "0.25", "a.entropy_weight": "2"}
+    assert found.flat() == expected
+
+
+def test_settings_of_format_1_are_read() -> None:
+    """It had all algorithms' settings in every run, other names, and the settings of policies by name."""
+    old = {
+        "env": "Pendulum-v1", "algorithm": "td3", "slots": 300, "warm_up": 7, "batch": 64, "updates": 4, "clip": 0.4,
+        "epsilon": "0:1,0.2:0.05", "atoms": None, "least_return": -10.0, "most_return": 10.0, "initial_std": 0.5,
+        "gamma": 0.9, "policy_settings": {"a": {"algorithm": "ppo", "clip": 0.3, "batch": 3}, "b": {"updates": 2}},
+    }  # fmt: skip
+    found = upgraded(old)
+    assert found == {
+        "env": "Pendulum-v1", "algorithm": "td3", "buffer_size": 300, "learning_starts": 7, "batch_size": 64,
+        "gradient_steps": 4, "gamma": 0.9, "a.algorithm": "ppo", "a.clip": 0.3, "b.gradient_steps": 2,
+    }  # fmt: skip
+    run = run_of(**found)
+    assert run.flat() == run_of(**upgraded(run.flat())).flat()
+    for wrong in (3, {"a": 3}):
+        with pytest.raises(ValueError, match=r"^policy_settings is .*; expected settings by the policy's name"):
+            run_of(**upgraded(old | {"policy_settings": wrong}))
+
+
+def test_small_work_has_one_thread() -> None:
+    """By the policy that has most of it."""
+    run = run_of(env="TagGridWorld-v0", num_envs=64, horizon=16)
+    assert run.cpu_threads == 1
+    for own in (Policy(None, Network(hidden=(10_000,))), Policy(A2C(), Network(hidden=(4096, 8)))):
+        large = dataclasses.replace(run, policies={"tagger": own})
+        assert (large.cpu_threads, large.of_policy("tagger").cpu_threads) == (None, None)
+        assert large.of_policy("runner").cpu_threads == 1
+
+
+def test_every_environment_has_presets_that_are_runs() -> None:
+    assert [env for env in (*IDS, *TEAM_IDS) if "default" not in PRESETS[env]] == []
+    for env, presets in PRESETS.items():
+        assert gpu_envs.spec(env).id == env
+        assert "none" not in presets  # which asks for no preset
+        for values in presets.values():
+            config = run_of(env=env, **values)
+            gpu_envs.spec(env).check_params(dict(config.params), config.replicas)
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        (0.5, {0.3: 0.5}),
+        (3, {1.0: 3.0}),
+        ("1e-3", {0.0: 1e-3}),
+        ("0:4,1:0", {0.0: 4.0, 0.25: 3.0, 1.0: 0.0}),
+        ("0.5:4,0.75:2", {0.2: 4.0, 0.5: 4.0, 0.625: 3.0, 0.9: 2.0}),
+        ([(0, 1), (0.5, 2), (1, 0)], {0.75: 1.0}),
+        ("0.25:7", {0.0: 7.0}),
+    ],
+)
+def test_values_lie_on_straight_lines(given: Any, values: dict[float, float]) -> None:
+    assert {at: Schedule.of(given).at(at) for at in values} == values
+
+
+@pytest.mark.parametrize(
+    "given", ["", "a", "0:1,", "0:1:2", "1:0,0:1", "0:1,0:2", "-0.1:1", "0:1,1.5:0", "nan", "0:inf", True, None, [1, 2]]
+)
+def test_what_is_no_schedule_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="schedule"):
+        Schedule.of(given)
+
+
+@pytest.mark.parametrize("given", [0.1, 1 / 3, 1e-30, "0:0.1,0.3333333333333333:1e-07,1:0", "0:-0.0"])
+def test_the_text_of_a_schedule_reads_back_exactly(given: Any) -> None:
+    for fraction in (0.0, 0.2, 1 / 3, 0.9, 1.0):
+        assert Schedule.of(str(Schedule.of(given))).at(fraction) == Schedule.of(given).at(fraction)
