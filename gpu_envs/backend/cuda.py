@@ -36,12 +36,12 @@ def wake(device: str) -> None:
 
 
 def start_context(index: int) -> None:
-    """Starts a device's CUDA context; does nothing without CuPy or without the device, for later calls to report.
+    """Starts a device's CUDA context; leaves it to later calls to report what is wrong.
 
     The device stays the current one of this thread: making another one current again would start a context there too.
     """
     if index < driver.device_count():
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, RuntimeError):
             runtime = import_cupy().cuda.runtime
             runtime.setDevice(index)
             runtime.free(0)

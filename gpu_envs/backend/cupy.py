@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.metadata
 import os
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,17 @@ def import_cupy() -> Any:
             f"'gpu_envs[cuda12]' for CUDA 12, or use device='cpu' ({error})"
         ) from error
     return cupy
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    """NVRTC's version: of its Python package, without loading the library, or as the library says."""
+    cuda = import_cupy().cuda
+    major = cuda.runtime.runtimeGetVersion() // 1000
+    try:
+        return importlib.metadata.version("nvidia-cuda-nvrtc" + (f"-cu{major}" if major < 13 else ""))
+    except importlib.metadata.PackageNotFoundError:
+        return ".".join(map(str, cuda.nvrtc.getVersion()))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_envs.backend import ahead
-from gpu_envs.backend.cupy import import_cupy
+from gpu_envs.backend.cupy import import_cupy, nvrtc_version
 from gpu_envs.backend.toolchain import cache_folder, digest, kept
 from gpu_envs.errors import CompileError
 
@@ -59,14 +59,8 @@ def compiled(source: str, name: str, architecture: str) -> Compiled:
         nvrtc.destroyProgram(program)
 
 
-@functools.cache
-def version() -> str:
-    """NVRTC's version, 13.0 or the like."""
-    return ".".join(map(str, import_cupy().cuda.nvrtc.getVersion()))
-
-
 def _file_name(source: str, name: str, architecture: str) -> str:
-    return f"{name}-{digest(source, *OPTIONS, architecture)[:32]}-{digest(version())[:8]}.cubin"
+    return f"{name}-{digest(source, *OPTIONS, architecture)[:32]}-{digest(nvrtc_version())[:8]}.cubin"
 
 
 def _for_device(source: str, name: str, architecture: str) -> bytes:

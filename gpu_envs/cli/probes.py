@@ -24,8 +24,7 @@ try:
     import cupy
     found["version"] = cupy.__version__
     try:
-        from gpu_envs.backend import nvrtc
-        found["nvrtc"] = nvrtc.version()
+        found["nvrtc"] = ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
     except Exception as error:
         found["nvrtc error"] = f"{type(error).__name__}: {error}"
     try:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.backend.nvrtc import compiled, version
+from gpu_envs.backend.nvrtc import compiled
 from gpu_envs.backend.program import Device
 from gpu_envs.backend.text import blanked
 from gpu_envs.codegen import generate, layout_of
@@ -46,7 +47,7 @@ def for_cuda(subject: Subject) -> str:
 def has_nvrtc() -> bool:
     """Whether NVRTC can compile here."""
     try:
-        version()
+        import_cupy().cuda.nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError):
         return False
     return True

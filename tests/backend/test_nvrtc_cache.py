@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from harness import run_python
 from nvrtc import nvrtc_missing
 
 from gpu_envs.backend import ahead, cuda, nvrtc, toolchain
+from gpu_envs.backend.cupy import nvrtc_version
 from gpu_envs.errors import CompileError
 
 SOURCE = 'extern "C" __global__ void kernel_answer(int* out) { *out = ANSWER; }'
@@ -44,6 +46,18 @@ def test_a_second_load_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyP
     assert made() == first
 
 
+def test_what_is_kept_is_found_without_loading_the_library() -> None:
+    script = f"""
+        from pathlib import Path
+        from gpu_envs.backend.nvrtc import machine_code
+        machine_code({SOURCE.replace("ANSWER", "1")!r}, "answer", "sm_90a")
+        print("libnvrtc." in Path("/proc/self/maps").read_text())
+    """
+    if nvrtc_version().count(".") == 1:  # the library's own
+        pytest.skip("NVRTC is not installed as a package of Python")
+    assert [run_python(script) for _ in range(2)] == ["True\n", "False\n"]
+
+
 def test_another_source_option_or_architecture_is_another_program(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({made(1), made(2), made(1, "sm_100")}) == 3
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
@@ -53,7 +67,7 @@ def test_another_source_option_or_architecture_is_another_program(cache: Path, m
 
 def test_another_version_of_nvrtc_compiles_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made()
-    monkeypatch.setattr(nvrtc, "version", lambda: "99.0")
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: "99.0")
     made()
     assert len(list(cache.iterdir())) == 2
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gpu_envs
-from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compiled, version
+from gpu_envs.backend.cupy import import_cupy, nvrtc_version
+from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compiled
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import digest, kept, whole
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
@@ -25,7 +26,7 @@ def nvrtc_missing() -> str:
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     try:
-        version()
+        import_cupy().cuda.nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError) as error:
         return f"NVRTC does not load: {error}"
     return ""
@@ -59,7 +60,7 @@ def programs(
 
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     """What is done on a machine with a GPU, short of loading the result; kept for the next run of the same tests."""
-    name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(version())[:8]}.cubin"
+    name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(nvrtc_version())[:8]}.cubin"
     path = kept(name, lambda: pickle.dumps(tuple(compiled(text, "test", architecture))))
     return Compiled(*pickle.loads(whole(path) or b""))
 
