@@ -12,6 +12,7 @@ from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.shared import selection
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.distributions import Choice
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param, ParamValue
 from gpu_envs.specs.single import EnvSpec
@@ -173,11 +174,17 @@ def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
-    """Those of a program's parameters that are compiled in; of reset options none, since a reset may change them."""
+    """The parameters that are compiled in: neither reset options nor, where a spec has some, what may follow from them.
+
+    A reset may change both.
+    """
     return {
         n: values[n]
         for n, p in spec.params.items()
-        if n in values and (p.baked or p.kind != "real") and not isinstance(values[n], np.ndarray)
+        if n in values
+        and (p.baked or p.kind != "real")
+        and not isinstance(values[n], np.ndarray)
+        and not (spec.options and isinstance(p, Derived))
     }
 
 

@@ -60,7 +60,7 @@ class Param:
     """The words allowed, for a choice; in C++ the members of an enum."""
     baked: bool = False
     """Compile the value in, so that a branch on it costs nothing; another value compiles anew. Switches, choices and
-    whole numbers always are, unless each replica has its own."""
+    whole numbers always are, unless each replica has its own. Derived ones never are in a spec with reset options."""
     fixed: bool = False
     """Shapes depend on it, so it is the same for all replicas and stays as it was when the environment was made."""
     shape: tuple[Size, ...] | None = None

@@ -96,11 +96,14 @@ def test_set_later(spec: Any, place: Place) -> None:
     assert taken(env)[0] == taken(again)[0] == [17] * 4
 
 
-@pytest.mark.parametrize("given", [{}, {"low": [0.5, 0.25, 0.5, 0.25]}])
-def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("baked", [False, True])
+@pytest.mark.parametrize("given", [{}, {"low": [0.5, 0.25, 0.5, 0.25]}, {"scale": [1.0, 0.5, 1.0, 0.5]}])
+def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: dict[str, Any], baked: bool) -> None:
     """It is computed again for that reset, of whichever replicas, and is as before afterwards."""
     params = {
-        "twice": Derived(lambda p: 2 * p["low"]),
+        "scale": Param(1.0),
+        "same": Derived(lambda p: p["scale"] * p["low"], baked=baked),
+        "twice": Derived(lambda p: 2 * p["same"], baked=baked),
         "both": Derived(lambda p: [p["low"], 2 * p["twice"]], shape=(2,)),
     }
     more = {"params": params, "options": {"low": Param(0.5)}, "ordered": (("low", "twice"),)}
@@ -108,11 +111,12 @@ def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: d
     env = made(spec, place, **given)
     usual = numpy_of(env.reset()[0])
     assert usual[0].tolist() == [1.0, 2.0]
-    assert numpy_of(env.reset(options={"low": 0.125})[0]).tolist() == [[0.25, 0.5]] * 4
+    scale = np.array(given.get("scale", [1.0] * 4))[:, None]
+    assert numpy_of(env.reset(options={"low": 0.125})[0]).tolist() == (scale * [0.25, 0.5]).tolist()
     assert_same_bits(numpy_of(env.reset()[0]), usual)
     mask = np.array([True, False, True, False])
     seen = numpy_of(env.reset(options={"low": 1.0, "reset_mask": mask})[0])
-    assert_same_bits(seen, np.where(mask[:, None], np.array([2.0, 4.0], np.float32), usual))
+    assert_same_bits(seen, np.where(mask[:, None], (scale * [2.0, 4.0]).astype(np.float32), usual))
     with pytest.raises(ValueError, match="'low' must not exceed 'twice'"):
         env.reset(options={"low": -1.0})
 
