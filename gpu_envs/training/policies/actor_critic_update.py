@@ -111,32 +111,33 @@ class TorchUpdate(ActorCriticUpdate):
 
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         first, second = normal[: len(batch.observations)], normal[len(batch.observations) :]
-        self._learn_critics(batch, first)
+        seen = self._actor.scaled(batch.observations)
+        self._learn_critics(batch, seen, first)
         if actor:
-            self._learn_actor(batch, second)
+            self._learn_actor(batch, seen, second)
             self._follow()
 
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor) -> None:
-        algorithm, scaled, after = self._algorithm, self._actor.scaled, batch.next_observations
+    def _learn_critics(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+        algorithm, own, after = self._algorithm, self._actor.own, self._actor.scaled(batch.next_observations)
         with torch.no_grad(), self._actor.computing(learning=True):
             actor = self._module.actor if algorithm.stochastic else self.targets.actor
-            actions, log_probs = algorithm.target_policy(actor(scaled(after)).float(), normal)
-            next_q = self.targets.critics(scaled(after), actions).float()
+            actions, log_probs = algorithm.target_policy(actor(own(after)).float(), normal)
+            next_q = self.targets.critics(own(after), actions).float()
         target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
         with torch.enable_grad():
             with self._actor.computing(learning=True):
-                q_values = self._module.critics(scaled(batch.observations), batch.actions).float()
+                q_values = self._module.critics(own(seen), batch.actions).float()
             loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
         self._step(0, batch, loss, {"value_loss": loss})
 
-    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
-        algorithm, scaled = self._algorithm, self._actor.scaled
+    def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+        algorithm, own = self._algorithm, self._actor.own
         with torch.enable_grad():
             with self._actor.computing(learning=True):
-                outputs = self._module.actor(scaled(batch.observations)).float()
+                outputs = self._module.actor(own(seen)).float()
             actions, log_probs = algorithm.policy(outputs, normal)
             with self._actor.computing(learning=True):
-                q_values = self._module.critics(scaled(batch.observations), actions).float()
+                q_values = self._module.critics(own(seen), actions).float()
             loss = torch.where(batch.found, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
         sums = {"policy_loss": loss}
         if log_probs is not None:

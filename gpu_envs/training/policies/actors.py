@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.actor_critic import ActorCritic
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.parts import Rows
+from gpu_envs.training.policies.parts import Rows, whole
 from gpu_envs.training.policies.torch_networks import TorchNetworks, matmul_precision
 
 
@@ -75,9 +75,13 @@ class TorchActor(TorchNetworks):
         torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
         torch.clamp(acted, self._low, self._high, out=acted)
 
-    def scaled(self, observations: Rows) -> Any:
-        """What an actor or critics are given, each something of its own if they are the user's."""
-        return self._scaled(observations)
+    def scaled(self, observations: Rows) -> torch.Tensor:
+        """Observations as actor and critics are given them, if each call takes its ``own``."""
+        return whole(observations if self.scale is None else self.scale(observations))
+
+    def own(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows for one call of the actor or the critics: a copy for the user's, which may change them in place."""
+        return self._own(rows)
 
     @contextlib.contextmanager
     def computing(self, *, learning: bool) -> Iterator[None]:

@@ -59,7 +59,11 @@ class TorchNetworks(Networks):
         if self._takes_parts:
             return scaled
         rows = whole(scaled)
-        return rows if self._default or rows is not observations else rows.clone()
+        return self._own(rows) if rows is observations else rows
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows for one call of the module: a copy for the user's, which may change them in place."""
+        return rows if self._default else rows.clone()
 
     def _learning(self, mode: bool) -> None:
         """Changes the module's mode; nearly always it is in it already, and asking costs nothing."""
