@@ -15,8 +15,8 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
-MOST_REPLICAS = 2**32
-"""Of a batch, all its parts together."""
+MOST_REPLICAS = 2**64
+"""Of a batch, all its parts together: as many as there are seeds, which wrap around."""
 
 OUTPUTS = ("numpy", "torch", "cupy")
 
@@ -111,7 +111,7 @@ class Options:
         _check_switch("active_heads", self.active_heads, default=False)
         _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
         _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
-        _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^32")
+        _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^64")
         if self.checking and self.mode == "SameStep" and not self.keeps_statistics:
             raise ValueError(
                 "checking=True tells at which step of its episode a number went wrong, which in SameStep is known from "

@@ -14,8 +14,6 @@ from gpu_envs.seeds import Seeds, check_seed, random_seed
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
 
-_AT_ONCE = 2**20
-
 
 class Reset(NamedTuple):
     """A reset as the simulation takes it."""
@@ -132,10 +130,9 @@ def read_offsets(sim: Simulation, seed: object, given: Any) -> np.ndarray:
         known = check_seed(seed)
         if known is None:
             raise TypeError("stagger needs a seed: a whole number")
-        numbers = np.random.default_rng(known)
-        for drawn in range(0, sim.config.first_replica, _AT_ONCE):  # what the replicas before these have
-            numbers.integers(0, limit, min(_AT_ONCE, sim.config.first_replica - drawn))
-        return numbers.integers(0, limit, count)
+        generator = np.random.PCG64(known)
+        generator.advance(sim.config.first_replica)  # past what the replicas before these have, a step each
+        return (np.random.Generator(generator).random(count) * limit).astype(np.int64)
     offsets = to_numpy(given)
     if offsets.shape != (count,) or offsets.dtype.kind not in "iu":
         raise ValueError(f"stagger got offsets {offsets.dtype} {offsets.shape}; give {count} whole numbers")

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.engine.attributes import given_params
-from gpu_envs.engine.options import Options, check_num_envs
+from gpu_envs.engine.options import MOST_REPLICAS, Options, check_num_envs
 from gpu_envs.engine.row_copies import Snapshot
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
@@ -89,7 +89,7 @@ class Saving(abc.ABC):
         self._check_ready("fork")
         k = check_num_envs(k, "k")
         arguments = {**dataclasses.asdict(self._options), "num_envs": self.num_envs * k}
-        arguments["first_replica"] *= k  # the replicas before these have forks too
+        arguments["first_replica"] = arguments["first_replica"] * k % MOST_REPLICAS  # those before these have forks too
         own = self._sim.layout.per_replica - self._sim.drawn.keys()
         given = given_params(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}

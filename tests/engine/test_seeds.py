@@ -145,7 +145,22 @@ def test_errors_name_the_replica_by_its_number_in_the_whole(make: Make) -> None:
         env.rollout(1, actions=np.array([[0, 1, 0, 7]]))
 
 
-@pytest.mark.parametrize("wrong", [-1, 2**32, 1.0, True, None, "0"])
+def test_parts_fork_as_often_as_memory_allows(make: Make) -> None:
+    """The number of the first replica grows with each fork, from any that a user gives."""
+    first = 2**32 - 1
+    part = make("CartPole-v1", 1, device="cpu", first_replica=first)
+    part.reset(seed=3)
+    for k in (2, 4, 8):
+        part, first = part.fork(k, randomness="fresh"), first * k
+    part.reset(seed=5)
+    part.stagger(seed=6)
+    assert numpy_of(part.get_state()["episode"]["seeds"]).view(np.uint64).tolist() == [5 + first + i for i in range(64)]
+    last = make("CartPole-v1", 1, device="cpu", first_replica=2**64 - 1)
+    last.reset(seed=3)
+    assert last.fork(2).num_envs == 2
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**64, 1.0, True, None, "0"])
 def test_first_replica_is_a_number(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"first_replica is .*; give a whole number from 0"):
         gpu_envs.make("CartPole-v1", 2, device="cpu", first_replica=wrong)

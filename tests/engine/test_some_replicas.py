@@ -255,8 +255,9 @@ def test_nobody_else_has_fresh_numbers(make: Make) -> None:
     for first, count in ((0, 8), (0, 4), (4, 4)):
         part = make("CartPole-v1", count, device="cpu", first_replica=first)
         part.reset(seed=3)
-        forks.append(seeds(part.fork(2, randomness="fresh")))
+        forks.append(seeds(part.fork(2, randomness="fresh").fork(3, randomness="fresh")))
     assert forks[0] == forks[1] + forks[2]
+    assert len({*forks[0]}) == 48
     forked, twin = env.fork(1), pickle.loads(pickle.dumps(env))
     for one in (env, forked, twin):
         one.set_state(moment, randomness="fresh")
