@@ -415,7 +415,7 @@ def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
     old, run = Path(__file__).parents[1] / "recordings" / "run_format_1", tmp_path / "run"
     shutil.copytree(old, run)
     (latest,) = (run / "checkpoints").iterdir()
-    state, trainer = checkpoint.load(latest), Trainer(RunDirectory.open(run).config())
+    state, trainer = checkpoint.load_run(latest), Trainer(RunDirectory.open(run).config())
     trainer.load(state)
     assert_same_bits(state["learners"], trainer.state()["learners"])
     assert_same_bits(state["environment"], trainer.state()["environment"])

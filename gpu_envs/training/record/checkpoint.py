@@ -123,6 +123,7 @@ def load_run(path: Path) -> dict[str, Any]:
         CheckpointError: As of ``load``, or it is not of a run.
     """
     state = load(path)
+    _upgrade(state)
     missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
     if missing:
         raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
@@ -134,6 +135,15 @@ def load_run(path: Path) -> dict[str, Any]:
         if len(ranks) != processes:
             raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
     return state
+
+
+def _upgrade(state: dict[str, Any]) -> None:
+    """Gives a checkpoint of format 1 what later ones have; its replay buffers are lost, and the run collects anew."""
+    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
+        if isinstance(part.get("buffers"), list):
+            part["buffers"] = {}
+        if isinstance(part.get("environment"), dict):
+            part["environment"].setdefault("drawn", {})
 
 
 @final
