@@ -44,6 +44,13 @@ class Policy:
     network: Network | None = None
     """What it computes."""
 
+    def __post_init__(self) -> None:
+        """Refuses other things than an algorithm and a network."""
+        for name, kind, example in (("algorithm", Algorithm, "PPO(gamma=0.95)"), ("network", Network, "Network()")):
+            value = getattr(self, name)
+            if not isinstance(value, kind | None):
+                raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
+
 
 def check_network(algorithm: Algorithm, network: Network) -> None:
     """Refuses settings of a network that its algorithm does not have."""

@@ -78,6 +78,15 @@ class Run(Settings):
     threads: int | None = setting(None, least=1, most=MOST_THREADS, resume=True)
     """Threads on the CPU, at most; None: one if minibatches are small, otherwise one for each core."""
 
+    def __new__(cls, **given: Any) -> "Run":
+        """Says where a setting belongs that is not the run's own."""
+        for name, value in given.items():
+            owners = [each.__name__ for each in (*ALGORITHMS.values(), Network) if name in settings_of(each)]
+            if owners:
+                part = "network" if owners == ["Network"] else "algorithm"
+                raise TypeError(f"{name} is a setting of the {part}: give {part}={owners[0]}({name}={value!r})")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         """Brings every setting into the form that is kept, or says which is wrong and what is allowed."""
         try:

@@ -357,3 +357,18 @@ def test_what_is_no_schedule_is_refused(given: Any) -> None:
 def test_the_text_of_a_schedule_reads_back_exactly(given: Any) -> None:
     for fraction in (0.0, 0.2, 1 / 3, 0.9, 1.0):
         assert Schedule.of(str(Schedule.of(given))).at(fraction) == Schedule.of(given).at(fraction)
+
+
+def test_what_is_given_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    wrong: Any = Run
+    for given, message in (
+        ({"gamma": 0.9}, r"algorithm: give algorithm=PPO\(gamma=0\.9\)"),
+        ({"tau": 0.1}, r"algorithm: give algorithm=SAC\(tau=0\.1\)"),
+        ({"hidden": (3,)}, r"network: give network=Network\(hidden=\(3,\)\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            wrong(env=ENV, **given)
+    policy: Any = Policy
+    for odd in ("sac", Network()):
+        with pytest.raises(ValueError, match="a policy's algorithm is .*; give an object such as PPO"):
+            policy(odd)
