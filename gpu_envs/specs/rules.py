@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+from gpu_envs import rules
 from gpu_envs.documented import documented
 
 Function: TypeAlias = Callable[..., Any]
@@ -68,14 +69,42 @@ def source_lines(function: types.FunctionType) -> tuple[list[str], int]:
     return _LINES[function]
 
 
+_WORDS = frozenset({"float", "int", "bool", "Any", *rules.__all__})
+"""Names of the annotations of functions that rules call."""
+
+
 def _read_ahead(function: object) -> None:
-    """Reads the source of a function and of those that it calls by name, where there is any."""
-    if isinstance(function, types.FunctionType) and function not in _LINES:
-        with contextlib.suppress(OSError, TypeError, ValueError):  # said where it is translated
-            source_lines(function)
-            called = inspect.getclosurevars(function)
-            for each in (*called.nonlocals.values(), *called.globals.values()):
-                _read_ahead(each)
+    """Reads the source of a function of the rules and of those that it calls, also through modules and classes."""
+    waiting = [function]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, types.FunctionType) and found not in _LINES:
+            with contextlib.suppress(OSError, TypeError, ValueError, NameError):  # said where it is translated
+                source_lines(found)
+                waiting += filter(_is_annotated, _named_in(found))
+
+
+def _named_in(function: types.FunctionType) -> list[object]:
+    """Returns what a function names, and what it may name of the modules and classes among that."""
+    outside = inspect.getclosurevars(function)
+    found = [*outside.nonlocals.values(), *outside.globals.values()]
+    places = set()
+    for value in found:  # which grows
+        if isinstance(value, types.ModuleType | type | types.SimpleNamespace) and id(value) not in places:
+            places.add(id(value))
+            inside = vars(value)  # getattr might import what is imported lazily
+            found += [inside[name] for name in function.__code__.co_names if name in inside]
+    return [value.__func__ if isinstance(value, staticmethod) else value for value in found]
+
+
+def _is_annotated(function: object) -> bool:
+    """Whether this is a function whose arguments have the annotations of rules; others are not translated."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    code, annotations = function.__code__, function.__annotations__
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    words = (getattr(annotations.get(name), "__name__", annotations.get(name, "")) for name in arguments)
+    return all(str(word).rpartition(".")[2] in _WORDS for word in words)
 
 
 def file_of_caller() -> Path | None:

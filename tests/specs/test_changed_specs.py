@@ -1,10 +1,12 @@
 """A spec that changed or moved after a run was trained: the message says what was, what is, and what to do."""
 
 import copy
+import inspect
 import pickle
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,20 +166,60 @@ def test_an_environment_keeps_the_rules_that_it_was_made_of(
     assert_same_bits(pickle.loads(kept).step(actions)[1], wanted)
 
 
-def test_functions_are_translated_as_they_were_imported(file: Path) -> None:
-    """With those that they call, though their file was edited before the first environment was made."""
-    calling = RULES.replace("0.1 if action == 1 else -0.1", "pace(action)")
-    file.write_text(
-        calling.replace(
-            "def step", "def pace(action: int) -> float:\n    return 0.1 if action == 1 else -0.1\n\n\ndef step"
-        )
-    )
+PACE = """
+import sys
+from gpu_envs.rules import Action
+
+here = sys.modules[__name__]
+
+
+class Paces:
+    @staticmethod
+    def pace(action: Action, unit: "float") -> float:
+        return half.pace(action, unit) + half.pace(action, unit)
+
+
+class half:
+    @staticmethod
+    def pace(action: Action, unit: float) -> float:
+        return 0.05 * unit if action == 1 else -0.05 * unit
+
+
+def pace(action: int, unit: float) -> float:
+    return here.Paces.pace(action, unit)
+"""
+
+
+@pytest.mark.parametrize("call", ["pace", "pace_of_mine.pace", "pace_of_mine.here.Paces.pace"])
+def test_functions_are_translated_as_they_were_imported(call: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that they call, though files were edited before the first environment was made."""
+    monkeypatch.syspath_prepend(file.parent)
+    helper = file.with_name("pace_of_mine.py")
+    helper.write_text(PACE)
+    calling = RULES.replace("0.1 if action == 1 else -0.1", f"{call}(action, 1.0)")
+    file.write_text(f"import pace_of_mine\nfrom pace_of_mine import pace\n{calling}")
     spec = gpu_envs.spec(f"{file}:MINE")
     edit(file)
+    helper.write_text("\n\n" + PACE.replace("0.05", "0.35"))
     env = gpu_envs.make(spec, 4, device="cpu")
     before, _ = env.reset(seed=0)
     after = env.step(np.ones(4, np.int64))[0]
     np.testing.assert_allclose(after - before, 0.1, rtol=1e-5)
+
+
+def test_a_library_is_not_read_ahead(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions lack the annotations of rules, without which nothing is translated."""
+    read, getsourcelines = [], inspect.getsourcelines
+
+    def recorded(function: Any) -> Any:
+        read.append(function.__name__)
+        return getsourcelines(function)
+
+    monkeypatch.setattr(inspect, "getsourcelines", recorded)
+    called = "torch.nn.functional.relu(pytest.approx(action))"
+    file.write_text(f"import pytest, torch\n{RULES.replace('0.1 if action == 1 else -0.1', called)}")
+    gpu_envs.spec(f"{file}:MINE")
+    assert sorted(read) == ["observe", "reset", "step"]
 
 
 @pytest.mark.parametrize("kind", ["functions", "header"])
