@@ -52,6 +52,12 @@ class SimulationConfig:
     """Keep returns, lengths and metrics of episodes."""
     drawn: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
     """Parameters that each replica draws when an episode begins, at first."""
+    table_shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict, compare=False)
+    """The shapes of tables that have been built; of others ``table_shape`` builds them."""
+
+    def table_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a table."""
+        return self.table_shapes.get(name) or self.spec.table(name, self.params).shape
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

@@ -44,7 +44,7 @@ def params_struct(config: SimulationConfig) -> str:
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
     fields = [f"    {_member(config, n, p)};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
-        sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
+        sizes = ", ".join(map(str, config.table_shape(name)))
         fields.append(f"    Table<const {CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 

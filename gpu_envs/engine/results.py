@@ -5,14 +5,14 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, library_of
 from gpu_envs.backend.base import Backend
-from gpu_envs.codegen import RESULTS, Layout, SimulationConfig, layout_of, tables
+from gpu_envs.codegen import RESULTS, Layout, SimulationConfig, layout_of
 from gpu_envs.documented import documented
 from gpu_envs.engine.actions import Actions
 from gpu_envs.errors import did_you_mean
@@ -147,20 +147,25 @@ def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]])
     return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
 
 
-def check_memory(layout: Layout, backend: Backend) -> str:
-    """Refuses a simulation whose arrays are larger than the device's memory, before anything is allocated.
+def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray] = ()) -> str:
+    """Refuses a simulation whose arrays are larger than the device's memory, before anything is allocated there.
+
+    Args:
+        layout: Of the simulation.
+        backend: Its device.
+        tables: Its tables, on the host.
 
     Returns:
         The refusal, for arrays that are smaller and cannot be allocated all the same.
     """
-    count, spec, read = layout.config.num_envs, layout.config.spec, tables(layout.config)
-    needed = sum(values.nbytes for values in read.values()) + sum(
+    count, spec = layout.config.num_envs, layout.config.spec
+    needed = sum(values.nbytes for values in tables) + sum(
         int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in layout.buffers().values()
     )
     available = backend.memory()
     lower = ["num_envs"] * (count > 1)
     lower += [role.count for role in spec.roles if isinstance(role.count, str)] if isinstance(spec, TeamSpec) else []
-    advice = [f"lower {' or '.join(lower)}"] * bool(lower) + ["make the tables smaller"] * bool(read)
+    advice = [f"lower {' or '.join(lower)}"] * bool(lower) + ["make the tables smaller"] * bool(tables)
     need = f"1 replica of {spec.id} needs" if count == 1 else f"{count:,} replicas of {spec.id} need"
     refusal = (
         f"{need} {needed / 2**30:,.1f} GiB on {backend.device}, which has {available / 2**30:,.1f} GiB; "
@@ -172,7 +177,7 @@ def check_memory(layout: Layout, backend: Backend) -> str:
 
 
 def check_replica(config: SimulationConfig, backend: Backend) -> None:
-    """Refuses a simulation of which a single replica is larger than the device's memory."""
+    """Refuses a simulation of which a single replica, without tables, is larger than the device's memory."""
     per_replica = frozenset(name for name, value in config.params.items() if config.spec.settings[name].is_own(value))
     check_memory(layout_of(dataclasses.replace(config, num_envs=1), backend.traits, per_replica), backend)
 

@@ -60,18 +60,21 @@ class Simulation:
         self._watched: list[tuple[np.ndarray, bytes]] = []
         settings = config.spec.settings
         own = frozenset(name for name, value in config.params.items() if settings[name].is_own(value))
-        layout = layout_of(config, backend.traits, own)
-        self._allocate(layout)
+        layout = self._allocate(own)
         self.program = EnvProgram(layout, self.buffers, self.arrays, backend)
         self.set_params(config.params)
 
     # --- memory ---
 
-    def _allocate(self, layout: Layout) -> None:
-        refusal = check_memory(layout, self.backend)
+    def _allocate(self, per_replica: frozenset[str]) -> Layout:
+        read = tables(self.config)  # large ones take time, and as much memory of the host
+        shapes = {name: values.shape for name, values in read.items()}
+        self.config = dataclasses.replace(self.config, table_shapes=shapes)
+        layout = layout_of(self.config, self.backend.traits, per_replica)
+        refusal = check_memory(layout, self.backend, read.values())
         try:
             self.buffers = allocated(self.arrays, layout.buffers())
-            self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}
+            self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_ERROR)
@@ -81,6 +84,7 @@ class Simulation:
         self.state = LiveState(fields, self.arrays)
         self.elapsed: Array = self.buffers["elapsed"]
         self.shapes = layout.results()
+        return layout
 
     def memory(self) -> tuple[tuple[int, int, str], ...]:
         """Its own memory, in order: where each array begins and ends, and its name."""

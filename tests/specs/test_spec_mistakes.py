@@ -14,6 +14,7 @@ import gpu_envs
 from gpu_envs import Field, Param, Table
 from gpu_envs.backend.arrays import NumpyArrays
 from gpu_envs.backend.host import HostBackend
+from gpu_envs.engine.results import check_replica
 from gpu_envs.registry.known import env_spec
 
 
@@ -183,6 +184,23 @@ def test_tables_are_counted_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
     gpu_envs.VectorEnv(pole, 2, device="cpu")
     with pytest.raises(MemoryError, match=r"2 replicas of CartPole-v1 need .* GiB .*lower num_envs or make the tables"):
         gpu_envs.VectorEnv(dataclasses.replace(pole, tables={"map": table}), 2, device="cpu")
+
+
+def test_tables_are_built_once() -> None:
+    built = []
+
+    def numbers(_: Any) -> list[float]:
+        built.append(1)
+        return [0.0, 1.0]
+
+    spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table(numbers)})
+    env = gpu_envs.VectorEnv(spec, 2, device="cpu")
+    env.set_attr("gravity", [1.0, 2.0])
+    env.reset(seed=0)
+    env.rollout(1)
+    assert len(built) == 1
+    check_replica(dataclasses.replace(env.simulation.config, table_shapes={}), env.simulation.backend)
+    assert len(built) == 1
 
 
 def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
