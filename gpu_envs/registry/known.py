@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,8 +26,10 @@ SPECS: dict[str, Spec] = {}
 ORIGINS: dict[str, Origin] = {}
 CLASHES: dict[str, str] = {}
 """Of an id that two distributions want: what is wrong."""
-PICKLED: dict[str, Spec] = {}
-"""Specs of environments that were pickled or copied in this process, by their keys: their ids may pass to others."""
+PICKLED: weakref.WeakValueDictionary[str, Spec] = weakref.WeakValueDictionary()
+"""Specs of environments that were pickled or copied in this process, by their keys: their ids may pass to others.
+
+Each stays while it is registered or an environment has it."""
 _LOADED = threading.Event()
 _LOADING = threading.RLock()
 """Held while distributions are imported, and taken again where one of them asks for an environment meanwhile."""
@@ -257,13 +260,11 @@ def id_of(name: str) -> str:
 
 
 def key_of(spec: Spec) -> str:
-    """Returns a key by which ``again`` finds a spec in this process, even if another has its id by then."""
-    for key, kept in [*PICKLED.items()]:
-        if kept.id == spec.id and kept == spec:
-            return key
-    key = os.urandom(16).hex()
-    PICKLED[key] = spec
-    return key
+    """Returns a key by which ``again`` finds a spec in this process, while it is there, though another has its id."""
+    if PICKLED.get(spec.key) is not spec:  # it has no key, or that of the spec that it is a copy of
+        object.__setattr__(spec, "key", os.urandom(16).hex())
+        PICKLED[spec.key] = spec
+    return spec.key
 
 
 def again(id: str, place: str, key: str = "") -> Spec:
@@ -274,8 +275,8 @@ def again(id: str, place: str, key: str = "") -> Spec:
         place: Its place, as ``lasting`` gave it.
         key: Its key, as ``key_of`` gave it in that process.
     """
-    if key in PICKLED:
-        return PICKLED[key]
+    if (own := PICKLED.get(key)) is not None:
+        return own
     known = SPECS.get(id)
     if known is not None and origin_of(id).reference in ("", id, place):
         return known

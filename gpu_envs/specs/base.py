@@ -85,6 +85,8 @@ class Spec(ABC):
     """The file that makes the spec; None: it is in no file."""
     rules_text: tuple[str, str] | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """Name and text of the header that an environment was made of; None: that of ``header`` as it stands."""
+    key: str = dataclasses.field(default="", init=False, compare=False, repr=False)
+    """What names it in pickles of its environments; empty: there are none."""
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same environment."""

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import gc
 import importlib
 import json
 import pickle
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -381,6 +383,10 @@ def test_copies_go_on_with_the_spec_that_they_were_made_of(tmp_path: Path) -> No
         assert twin.env_spec is spec
         assert twin.step(np.zeros(1, np.int64))[1].tolist() == [1]
     assert copy.deepcopy(gpu_envs.make("Walk-v0", device="cpu")).env_spec is edited
+    forgotten = weakref.ref(spec)
+    del env, twin, spec
+    gc.collect()
+    assert forgotten() is None
 
 
 def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:

@@ -5,6 +5,7 @@ import inspect
 import pickle
 import shutil
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Knows no more than a process that begins."""
     for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
-    monkeypatch.setattr(registry, "PICKLED", {})
+    monkeypatch.setattr(registry, "PICKLED", weakref.WeakValueDictionary())
     monkeypatch.setattr(loading, "TEXTS", {})
     for name in [name for name in sys.modules if name.startswith("gpu_envs_file_mine_")]:
         monkeypatch.delitem(sys.modules, name)

@@ -205,7 +205,6 @@ def forgotten() -> Iterator[None]:
         registry.SPECS,
         registry.ORIGINS,
         registry.CLASHES,
-        registry.PICKLED,
         gymnasium.registry,
     ]
     before = [table.copy() for table in tables]
