@@ -262,9 +262,10 @@ def silent_launcher(gpus: int) -> Iterator[None]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # that another process is lost is said here, too
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save in, after Ctrl-C
         "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
-        "PYTHONSAFEPATH": "1",  # a random.py or torch.py of the working folder is not imported in place of the real one
     }
     added = {name: value for name, value in added.items() if name not in os.environ}
+    added["PYTHONSAFEPATH"] = "1"  # no random.py of the working folder is imported in place of the real one
+    replaced = {name: os.environ[name] for name in added if name in os.environ}
     handlers, hook = request_handlers(), sys.unraisablehook
 
     def unraisable(found: Any) -> None:
@@ -284,6 +285,7 @@ def silent_launcher(gpus: int) -> Iterator[None]:
             logger.setLevel(level)
         for name in added:
             del os.environ[name]
+        os.environ.update(replaced)
 
 
 @contextlib.contextmanager

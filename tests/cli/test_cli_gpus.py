@@ -285,6 +285,17 @@ def test_a_signal_while_torch_throws_things_away(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("before", [None, "", "0", "1"])
+def test_workers_import_nothing_from_the_working_folder(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty variable is none to Python, and any other means yes."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYTHONSAFEPATH", before)
+    with launch.silent_launcher(1):
+        assert os.environ["PYTHONSAFEPATH"] == "1"
+    assert os.environ.get("PYTHONSAFEPATH") == before
+
+
 @pytest.mark.slow
 def test_what_is_ignored_stays_so(tmp_path: Path) -> None:
     """As under nohup, where a terminal that is closed ends nothing."""

@@ -370,5 +370,5 @@ def test_what_is_given_in_the_wrong_place_is_told_where_it_belongs() -> None:
             wrong(env=ENV, **given)
     policy: Any = Policy
     for odd in ("sac", Network()):
-        with pytest.raises(ValueError, match="a policy's algorithm is .*; give an object such as PPO"):
+        with pytest.raises(ValueError, match=r"a policy's algorithm is .*; give an object such as PPO"):
             policy(odd)
