@@ -17,7 +17,7 @@ from gpu_envs.training.settings import Setting
 _FORMS: Mapping[Any, str] = {
     int: "N", float: "X", str: "WORD", Schedule: "SCHEDULE", tuple[int, ...]: "N,N", bool: "on|off",
 }  # fmt: skip
-"""What stands for a value in the help, by its type."""
+"""Placeholder of a value in the help, by its type."""
 
 _NO_OPTIONS = ("gpus",)
 """It is an option of the command itself."""

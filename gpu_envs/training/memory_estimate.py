@@ -35,16 +35,16 @@ class MemoryEstimate:
     """Of those, bytes for each step that replay buffers hold."""
 
     def of(self, num_envs: int) -> int:
-        """The bytes of so many replicas."""
+        """Bytes of ``num_envs`` replicas."""
         return num_envs * self.per_replica
 
     def most(self, room: float) -> int:
-        """The most replicas that fit into so many bytes."""
+        """The most replicas that fit into ``room`` bytes."""
         return int(room // self.per_replica)
 
 
 def memory_of_run(config: Run, device: str) -> MemoryEstimate:
-    """What a run stores on a device, ``cpu`` or ``cuda:N``; ``num_envs`` plays no part.
+    """Estimates what each replica of a run stores on a device, ``cpu`` or ``cuda:N``.
 
     Raises:
         ValueError: A policy cannot learn its role's actions, or an off-policy one would never learn.

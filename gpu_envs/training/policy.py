@@ -1,4 +1,4 @@
-"""What a policy is made of: its algorithm and its network."""
+"""A policy's settings: its algorithm and its network."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ class Network(Settings):
 @documented
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A policy that learns with an algorithm or a network of its own; None: those of the run."""
+    """A learning policy whose algorithm or network differs from the run's."""
 
     algorithm: Algorithm | None = None
-    """How it learns."""
+    """Its algorithm; None: the run's."""
     network: Network | None = None
-    """What it computes."""
+    """Its network; None: the run's."""
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""

@@ -158,7 +158,7 @@ class Run(Settings):
 
     @property
     def variants(self) -> tuple["Run", ...]:
-        """The run as policies without settings of their own see it, and as each of the others does."""
+        """The run as its policies see it: with the shared algorithm and network, and with those of each ``Policy``."""
         return (self, *map(self.of_policy, self.own))
 
     def kept_of_policy(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Run(Settings):
         return self.gpus * self.replicas * self.horizon
 
     def steps_at(self, iteration: Any) -> Any:
-        """Environment steps after so many updates, of all replicas together; of a tensor too."""
+        """Environment steps of all replicas together after ``iteration`` updates, a number or a tensor."""
         updates, steps = self.since
         return steps + (iteration - updates) * self.steps_of_update
 
@@ -216,7 +216,7 @@ class Run(Settings):
     # --- flat names ---
 
     def flat(self) -> dict[str, Any]:
-        """All settings by their flat names; of a policy's own those that differ from the run's.
+        """All settings by their flat names; a ``Policy`` adds those that differ from the run's.
 
         Schedules are texts and tuples are lists, as JSON has them.
         """

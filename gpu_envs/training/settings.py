@@ -1,6 +1,6 @@
-"""Settings: a field's default, limits, help and whether a resumed run may change it are defined beside the field.
+"""Settings: a field holds its default, limits, help, and whether a resumed run may change it.
 
-Checks and messages, options of the command line, shell completion and files follow from that.
+Checks, messages, options of the command line, shell completion and files are derived from the fields.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ MOST_STEPS = 10**15
 @final
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a setting may be."""
+    """Limits of a setting, and where it applies."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -43,7 +43,7 @@ class Limits:
 
 
 def setting(default: Any, **limits: Any) -> Any:
-    """A field of a class of settings; the arguments after the default are those of ``Limits``."""
+    """Makes a field of a class of settings. Arguments after the default go to ``Limits``."""
     return dataclasses.field(default=default, metadata={"limits": Limits(**limits)})
 
 
@@ -59,7 +59,7 @@ class Setting:
     optional: bool
     """Whether None is allowed."""
     others: tuple[str, ...]
-    """Words that are allowed beside values of the type."""
+    """Allowed words besides values of the type."""
     default: Any
     limits: Limits
 

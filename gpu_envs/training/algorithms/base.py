@@ -1,4 +1,4 @@
-"""What algorithms have in common."""
+"""Base classes of the algorithms: shared settings and losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Algorithm(Settings):
     """The settings of every algorithm."""
 
     name: ClassVar[str]
-    """What the command line calls it."""
+    """Its name on the command line."""
     actions: ClassVar[tuple[str, ...]]
     """The kinds of actions that it learns: ``discrete``, ``box``."""
 
@@ -30,7 +30,7 @@ class Algorithm(Settings):
     gamma: float = setting(0.99, least=0.0, most=1.0)
     """Discount factor."""
     max_grad_norm: float | None = setting(0.5, least=0.0, most=1e9, above=True)
-    """Norm to which a longer gradient is shortened; None: no limit."""
+    """Largest norm of the gradient; None: no limit."""
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class OffPolicy(Algorithm, abc.ABC):
     n_step: int = setting(1, least=1, most=MOST)
     """Steps of rewards in a return, before the critics' estimate."""
     tau: float = setting(0.005, least=0.0, most=1.0, above=True)
-    """Share by which the target networks move towards the learning ones with each update."""
+    """Step of the target networks towards the learning networks, after each update."""
     exploration: str = setting("white", words=("white", "ou"))
     """Noise of sampled actions: white, new at each step; ou, an Ornstein-Uhlenbeck process."""
 
@@ -139,4 +139,4 @@ class OffPolicy(Algorithm, abc.ABC):
 
     @abc.abstractmethod
     def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
-        """The loss of the actor for each row, ``[B]``, by the critics' values of its own actions, ``[C, B]``."""
+        """The loss of the actor for each row, ``[B]``, from the critics' values of its actions, ``[C, B]``."""

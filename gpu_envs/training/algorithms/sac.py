@@ -46,7 +46,7 @@ class SAC(OffPolicy):
         return self.policy(outputs, normal)
 
     def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
-        """What the entropy adds to a value, ``[B]``: -alpha log pi(a), eq. 3."""
+        """The entropy bonus of a value, ``[B]``: -alpha log pi(a), eq. 3."""
         return -log_temperature.exp() * log_probs
 
     def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:

@@ -31,7 +31,7 @@ class TD3(OffPolicy):
     """Updates of the critics for each update of the actor."""
 
     def __post_init__(self) -> None:
-        """Refuses gradient steps of which the last ones would not reach the actor."""
+        """Refuses a number of gradient steps after which the actor would lag behind."""
         super().__post_init__()
         if self.gradient_steps % self.policy_delay:
             raise ValueError(
