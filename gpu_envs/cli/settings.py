@@ -23,6 +23,10 @@ _NO_OPTIONS = ("gpus",)
 """It is an option of the command itself."""
 
 
+_TOLD = 100.0
+"""Greatest upper limit that the help names."""
+
+
 @functools.cache
 def options() -> Mapping[str, Setting]:
     """The settings that are options, by their flat names."""
@@ -31,7 +35,8 @@ def options() -> Mapping[str, Setting]:
 
 def flag_of(name: str) -> str:
     """The option of a setting."""
-    return {"params": "--param", "policies": "--policy"}.get(name, "--" + name.replace("_", "-"))
+    policy, dot, key = name.rpartition(".")
+    return {"params": "--param", "policies": "--policy"}.get(name, f"--{policy}{dot}{key.replace('_', '-')}")
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
@@ -60,12 +65,15 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
         flag, group, text = flag_of(name), groups[owners_of(name)], ""
         if values is not None:
             doc, shown = re.sub(r"\bNone\b", "none", field.doc), field.shown(values.get(name, field.default))
+            if field.kind is float and field.limits.most <= _TOLD:
+                start = "Above" if field.limits.above else "From"
+                doc = f"{doc} {start} {field.limits.least:g} to {field.limits.most:g}."
             text = _help(doc, name, shown, preset, values)
         if field.kind is bool:
             flags = [flag, f"--no-{flag[2:]}"] + [f"{flag}=none"] * field.optional
             group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
         else:
-            form = "|".join((_FORMS[field.kind], *field.others))
+            form = "|".join((*(field.limits.words or (_FORMS[field.kind],)), *field.others))
             group.add_argument(flag, dest=name, type=explained(field.parsed), metavar=form, help=text, **common)
 
 

@@ -27,6 +27,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
 from gpu_envs.training.algorithms import PPO
+from gpu_envs.training.policy import owners_of
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.run import AUTO, CHANGEABLE, OF_A_POLICY, Run, changeable
 from gpu_envs.training.settings_file import SETTINGS_FILE, read
@@ -290,6 +291,8 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Run:
     spec = registry.spec_of_run(env, found.config, trust=found.trust) if named else registry.spec(env)
     no_preset = found.preset is None and found.config is not None  # a file stands in for the preset called default
     algorithm = given(found).get("algorithm", file.get("algorithm"))
+    if algorithm != file.get("algorithm"):  # a run's file has all settings of its algorithm
+        file = {key: item for key, item in file.items() if "." in key or algorithm in (owners_of(key) or (algorithm,))}
     _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset, algorithm)
     return Run.from_flat(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed)
 

@@ -43,6 +43,15 @@ class Policy:
     """Its algorithm; None: the run's."""
     network: Network | None = None
     """Its network; None: the run's."""
+    _explicit: frozenset[str] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Flat names that were given for it, others being the run's; None: every setting of algorithm and network was."""
+
+    def explicit(self, name: str) -> bool:
+        """Whether a setting was given for this policy, so that it stays where the run's changes."""
+        if self._explicit is not None:
+            return name in self._explicit
+        part = self.network if name in settings_of(Network) else self.algorithm
+        return part is not None
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""
@@ -50,6 +59,13 @@ class Policy:
             value = getattr(self, name)
             if not isinstance(value, kind | None):
                 raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
+
+
+def suited(network: Network, algorithm: Algorithm) -> Network:
+    """The run's network without settings that a policy's algorithm does not have."""
+    fields = settings_of(Network).items()
+    others = {name: field.default for name, field in fields if algorithm.name not in (field.limits.only or ALGORITHMS)}
+    return dataclasses.replace(network, **others)
 
 
 def check_network(algorithm: Algorithm, network: Network) -> None:

@@ -16,7 +16,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
-from gpu_envs.training.policy import Network, Policy, check_network, foreign, owners_of
+from gpu_envs.training.policy import Network, Policy, check_network, foreign, owners_of, suited
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import MOST, MOST_STEPS, Setting, Settings, setting, settings_of, whole_number
 
@@ -64,7 +64,7 @@ class Run(Settings):
     target_role: str | None = setting(None, resume=True)
     """Role whose return that is; None: the first that learns."""
     run_dir: str | None = setting(None)
-    """Run directory for settings, logs and checkpoints; None: a new folder in runs/; empty: none."""
+    """Run directory for settings, logs and checkpoints; None: a new folder in runs/; empty: keep nothing."""
     log_interval: int = setting(10, least=1, most=MOST_STEPS, resume=True)
     """Updates between two rows of the log."""
     checkpoint_interval: int = setting(200, least=0, most=MOST_STEPS, resume=True)
@@ -82,9 +82,13 @@ class Run(Settings):
         """Says where a setting belongs that is not the run's own."""
         for name, value in given.items():
             owners = [each.__name__ for each in (*ALGORITHMS.values(), Network) if name in settings_of(each)]
+            if owners == ["Network"]:
+                raise TypeError(f"{name} is a setting of the network: give network=Network({name}={value!r})")
             if owners:
-                part = "network" if owners == ["Network"] else "algorithm"
-                raise TypeError(f"{name} is a setting of the {part}: give {part}={owners[0]}({name}={value!r})")
+                classes = ", ".join(owners)
+                raise TypeError(
+                    f"{name} is a setting of the algorithm ({classes}): give algorithm={owners[0]}({name}={value!r})"
+                )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -116,14 +120,12 @@ class Run(Settings):
             object.__setattr__(self, name, value)
         _check_params(self.params)
         check_network(self.algorithm, self.network)
+        self._check_buffer()
         for name in self.own:
             try:
-                own = self.of_policy(name)
-                check_network(own.algorithm, own.network)
+                self.of_policy(name)
             except ValueError as error:
                 raise ValueError(f"policy {name!r}: {error}") from None
-        for each in self.variants:
-            each._check_buffer()
 
     def _check_buffer(self) -> None:
         """Refuses a buffer that a horizon does not fit into, and a run that would end before it learns."""
@@ -152,9 +154,9 @@ class Run(Settings):
         """The run as one policy sees it: with its own algorithm and network."""
         own = self.own.get(name, Policy())
         names = {role: policy if isinstance(policy, str) else role for role, policy in self.policies.items()}
-        return dataclasses.replace(
-            self, algorithm=own.algorithm or self.algorithm, network=own.network or self.network, policies=names
-        )
+        algorithm = own.algorithm or self.algorithm
+        network = own.network or suited(self.network, algorithm)
+        return dataclasses.replace(self, algorithm=algorithm, network=network, policies=names)
 
     @property
     def variants(self) -> tuple["Run", ...]:
@@ -223,14 +225,14 @@ class Run(Settings):
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
         found: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
         found |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
-        for name in self.own:
+        shared = dict(found)
+        for name, policy in self.own.items():
             own = self.of_policy(name)
-            inherited = _flat(*_parts(found, {"algorithm": own.algorithm.name}))
-            values = _flat(own.algorithm, own.network)
-            differing = {key: value for key, value in values.items() if value != inherited[key]}
-            if own.algorithm.name != self.algorithm.name:
-                differing["algorithm"] = own.algorithm.name
-            found |= {f"{name}.{key}": value for key, value in differing.items()}
+            fields = {**settings_of(type(own.algorithm)), **settings_of(Network)}
+            inherited = {key: _plain(field.default) for key, field in fields.items()} | shared
+            for key, value in _flat(own.algorithm, own.network).items():
+                if value != inherited[key] or (policy.explicit(key) and key in CHANGEABLE):
+                    found[f"{name}.{key}"] = value
         return found
 
     @classmethod
@@ -261,9 +263,7 @@ class Run(Settings):
                 )
             for key in values:
                 if key not in OF_A_POLICY:
-                    wrong = (
-                        "is the whole run's." if key in SETTINGS else f"does not exist{did_you_mean(key, OF_A_POLICY)}"
-                    )
+                    wrong = "is the whole run's." if key in NAMES else f"does not exist{did_you_mean(key, OF_A_POLICY)}"
                     raise ValueError(
                         f"{name}.{key}: the setting {key!r} {wrong} A policy may have of its own: "
                         f"{', '.join(OF_A_POLICY)}"
@@ -273,7 +273,8 @@ class Run(Settings):
                 of_network = values.keys() & settings_of(Network).keys()
                 policies[name] = Policy(
                     own_algorithm if values.keys() - of_network else None,
-                    own_network if of_network or own_network != network else None,
+                    own_network if of_network else None,
+                    frozenset(values),
                 )
             except ValueError as error:
                 raise ValueError(f"policy {name!r}: {error}") from None
@@ -319,27 +320,42 @@ _CHOSEN = (
 """Options of an environment that the trainer chooses."""
 
 
-def upgraded(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run directory by their flat names; format 1 had other names and fields of all algorithms."""
-    if "policy_settings" not in given:
+def upgraded(given: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
+    """Settings of a run directory by their flat names.
+
+    Format 1 had other names, and every run had the settings of all algorithms, of which it used its policies'. Settings
+    of format 2 stay as they are.
+    """
+    if version > 1:
         return dict(given)
-    own = given["policy_settings"]
+    own = given.get("policy_settings", {})
     if not isinstance(own, Mapping) or not all(isinstance(values, Mapping) for values in own.values()):
         raise ValueError(f"policy_settings is {own!r}; expected settings by the policy's name")
-    names = {"slots": "buffer_size", "warm_up": "learning_starts", "batch": "batch_size", "updates": "gradient_steps"}
-    found = {name: value for name, value in given.items() if name not in ("policy_settings", *_GONE)}
-    found = {names.get(name, name): value for name, value in found.items()}
-    algorithms = {"": found.get("algorithm", PPO.name)}
+    shared = {name: value for name, value in given.items() if name != "policy_settings"}
+    algorithm = shared.get("algorithm", PPO.name)
+    found = _upgraded(shared, algorithm)
     for policy, values in own.items():
-        algorithms[policy] = values.get("algorithm", algorithms[""])
-        found |= {f"{policy}.{names.get(name, name)}": value for name, value in values.items() if name not in _GONE}
+        other = values.get("algorithm", algorithm)
+        lacking = {name: owners_of(_NEW.get(name, name)) for name in shared}  # by the run's algorithm, perhaps not here
+        of_run = {name: shared[name] for name, owners in lacking.items() if owners and algorithm not in owners}
+        upgraded_own = _upgraded({**of_run, **values}, other)
+        found |= {f"{policy}.{name}": value for name, value in upgraded_own.items()}
+    return found
 
-    def owned(name: str) -> bool:
-        policy, _, key = name.rpartition(".")
-        return not owners_of(key) or algorithms[policy] in owners_of(key)
 
-    return {name: value for name, value in found.items() if owned(name)}
+def _upgraded(given: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """Settings of format 1 by today's names, without those that the algorithm does not have."""
+    if given.get("atoms") is not None:
+        raise ValueError("atoms is a setting of C51, which is gone: use the version of gpu_envs that wrote the run")
+    found = {_NEW.get(name, name): value for name, value in given.items() if name not in _GONE}
+    if isinstance(found.get("initial_std"), int | float):
+        limits = SETTINGS["initial_std"].limits
+        found["initial_std"] = min(max(found["initial_std"], limits.least), limits.most)
+    return {name: value for name, value in found.items() if not owners_of(name) or algorithm in owners_of(name)}
 
+
+_NEW = {"slots": "buffer_size", "warm_up": "learning_starts", "batch": "batch_size", "updates": "gradient_steps"}
+"""Settings of format 1 that have other names now."""
 
 _GONE = ("atoms", "least_return", "most_return")
 """Settings of format 1 that do not exist any more."""

@@ -257,7 +257,8 @@ def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert groups[1].startswith("the run:")
     for name, setting in options().items():
         flag, doc = flag_of(name), re.sub(r"\bNone\b", "none", setting.doc)
-        assert re.search(rf"{flag}\b.* {re.escape(doc)} \(default: ", unwrapped(text)), name
+        limits = r"( (From|Above) \S+ to \S+\.)?"
+        assert re.search(rf"{flag}\b.* {re.escape(doc)}{limits} \(default: ", unwrapped(text)), name
         (group,) = (each for each in groups[1:] if re.search(rf"^  {flag}[ ,\n]", each, re.MULTILINE))
         title, _, _ = group.partition(" alone:")
         assert {*title.replace(" and ", ", ").split(", ")} == {*owners_of(name)} or (

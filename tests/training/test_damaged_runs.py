@@ -155,7 +155,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [Path(config.run_dir or "") for config in configs]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_changed_value(
     batch: int, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ from harness import IDS, TEAM_IDS
 from trainers import run_of
 
 import gpu_envs
-from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC
+from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC, TD3
 from gpu_envs.training.policy import Network, Policy, listed, owners_of
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.run import CHANGEABLE, OF_A_POLICY, SETTINGS, Run, upgraded
@@ -217,7 +217,7 @@ def test_a_policy_takes_of_the_run_what_its_algorithm_has() -> None:
     run = run_of(env=ENV, clip=0.3, epochs=7, shared_trunk=True, hidden=(8,), **{"a.algorithm": "pqn", "b.gamma": 0.9})
     assert (run.of_policy("a").algorithm, run.of_policy("a").network) == (PQN(epochs=7), Network(hidden=(8,)))
     assert run.of_policy("b").algorithm == PPO(clip=0.3, epochs=7, gamma=0.9)
-    assert run.of_policy("b").network is run.network
+    assert run.of_policy("b").network == run.network
     assert run.of_policy("c").algorithm is run.algorithm
 
 
@@ -297,7 +297,8 @@ def test_settings_of_format_1_are_read() -> None:
     found = upgraded(old)
     assert found == {
         "env": "Pendulum-v1", "algorithm": "td3", "buffer_size": 300, "learning_starts": 7, "batch_size": 64,
-        "gradient_steps": 4, "gamma": 0.9, "a.algorithm": "ppo", "a.clip": 0.3, "b.gradient_steps": 2,
+        "gradient_steps": 4, "gamma": 0.9, "a.algorithm": "ppo", "a.clip": 0.3, "a.initial_std": 0.5,
+        "b.gradient_steps": 2,
     }  # fmt: skip
     run = run_of(**found)
     assert run.flat() == run_of(**upgraded(run.flat())).flat()
@@ -362,8 +363,8 @@ def test_the_text_of_a_schedule_reads_back_exactly(given: Any) -> None:
 def test_what_is_given_in_the_wrong_place_is_told_where_it_belongs() -> None:
     wrong: Any = Run
     for given, message in (
-        ({"gamma": 0.9}, r"algorithm: give algorithm=PPO\(gamma=0\.9\)"),
-        ({"tau": 0.1}, r"algorithm: give algorithm=SAC\(tau=0\.1\)"),
+        ({"gamma": 0.9}, r"algorithm \(PPO, .*\): give algorithm=PPO\(gamma=0\.9\)"),
+        ({"tau": 0.1}, r"algorithm \(SAC, TD3, DDPG\): give algorithm=SAC\(tau=0\.1\)"),
         ({"hidden": (3,)}, r"network: give network=Network\(hidden=\(3,\)\)"),
     ):
         with pytest.raises(TypeError, match=message):
@@ -372,3 +373,31 @@ def test_what_is_given_in_the_wrong_place_is_told_where_it_belongs() -> None:
     for odd in ("sac", Network()):
         with pytest.raises(ValueError, match=r"a policy's algorithm is .*; give an object such as PPO"):
             policy(odd)
+
+
+def test_settings_of_a_policy_that_the_runs_algorithm_refuses() -> None:
+    """Nothing is made of inherited values, which may not go together."""
+    run = Run(env=ENV, algorithm=SAC(gradient_steps=1), policies={"agent": Policy(TD3(gradient_steps=2))})
+    assert Run.from_flat(run.flat()) == run
+    run = Run(env=ENV, network=Network(shared_trunk=True), policies={"agent": Policy(SAC())})
+    assert not run.of_policy("agent").network.shared_trunk
+
+
+def test_a_policys_own_value_stays_where_the_runs_changes() -> None:
+    rate, other = Schedule.of(3e-4), Schedule.of(1e-4)
+    typed = Run(env=ENV, algorithm=PPO(learning_rate=rate), policies={"a": Policy(PPO(learning_rate=rate, gamma=0.9))})
+    named = run_of(env=ENV, learning_rate=3e-4, **{"a.gamma": 0.9, "b.learning_rate": 3e-4})
+    for run, policy, expected in ((typed, "a", rate), (named, "a", other), (named, "b", rate)):
+        changed = run.changed({"learning_rate": 1e-4}).of_policy(policy)
+        assert changed.algorithm.learning_rate == expected
+
+
+def test_format_1_gave_every_run_the_settings_of_all_algorithms() -> None:
+    old = {"env": ENV, "algorithm": "ppo", "epochs": 2, "batch": 512, "tau": 0.05, "initial_std": 50.0, "atoms": None}
+    run = Run.from_flat(upgraded({**old, "policy_settings": {"agent": {"algorithm": "sac", "warm_up": 9}}}))
+    agent: Any = run.of_policy("agent").algorithm
+    assert (agent.batch_size, agent.learning_starts, agent.tau) == (512, 9, 0.05)
+    assert (run.algorithm, run.network.initial_std) == (PPO(epochs=2), 7.38)
+    assert Run.from_flat(upgraded({**old, "algorithm": "a2c"})).algorithm == A2C()
+    with pytest.raises(ValueError, match="atoms is a setting of C51, which is gone"):
+        upgraded({**old, "atoms": 51})

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018)."""
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, whose equations are named)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SAC(OffPolicy):
         return (mean + log_std.exp() * normal).tanh()
 
     def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C, eq. 21."""
+        """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C."""
         from torch.nn.functional import softplus
 
         mean, log_std = _split(outputs)
@@ -54,7 +54,10 @@ class SAC(OffPolicy):
         return -(q_values.amin(0) + bonus)
 
     def temperature_gradient(self, log_probs: torch.Tensor, target_entropy: float) -> torch.Tensor:
-        """The gradient of the loss by log alpha for each row, ``[B]``: -(log pi(a) + target entropy), eq. 18."""
+        """The gradient by log alpha for each row, ``[B]``: -(log pi(a) + target entropy).
+
+        It is that of -log(alpha) (log pi(a) + target entropy), in place of eq. 18's alpha, as is usual.
+        """
         return -(log_probs + target_entropy)
 
 

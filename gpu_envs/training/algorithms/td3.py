@@ -48,7 +48,7 @@ class TD3(OffPolicy):
         return outputs.tanh(), None
 
     def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Target policy smoothing: a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1), eq. 14."""
+        """Target policy smoothing, eq. 14, within the bounds: a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1)."""
         most = self.target_noise_clip
         return (outputs.tanh() + (self.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0), None
 

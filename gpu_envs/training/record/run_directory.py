@@ -102,7 +102,8 @@ class RunDirectory:
 
     def config(self) -> Run:
         """The configuration of the run."""
-        config = Run.from_flat(upgraded(self.about()["config"]))
+        about = self.about()
+        config = Run.from_flat(upgraded(about["config"], about.get("format", 1)))
         place = parse(config.env)
         if place is not None and place.is_file and not Path(place.place).is_file():
             raise FileNotFoundError(
