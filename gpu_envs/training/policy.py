@@ -55,9 +55,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""
-        for name, kind, example in (("algorithm", Algorithm, "PPO(gamma=0.95)"), ("network", Network, "Network()")):
+        allowed = {"algorithm": (*ALGORITHMS.values(), type(None)), "network": (Network, type(None))}
+        for name, example in (("algorithm", "PPO(gamma=0.95)"), ("network", "Network()")):
             value = getattr(self, name)
-            if not isinstance(value, kind | None):
+            if type(value) not in allowed[name]:
                 raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
 
 

@@ -104,8 +104,9 @@ class Run(Settings):
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
-        for name, kind, example in (("algorithm", Algorithm, "SAC(tau=0.05)"), ("network", Network, "Network()")):
-            if not isinstance(getattr(self, name), kind):
+        allowed = {"algorithm": (*ALGORITHMS.values(),), "network": (Network,)}
+        for name, example in (("algorithm", "SAC(tau=0.05)"), ("network", "Network()")):
+            if type(getattr(self, name)) not in allowed[name]:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give an object such as {example}")
         for role, policy in self.policies.items():
             if not isinstance(policy, Policy) and not (isinstance(policy, str) and policy.isprintable()):

@@ -50,7 +50,10 @@ class OnPolicy(Algorithm):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradient(OnPolicy, abc.ABC):
-    """PPO and A2C: the loss of a sample is that of the policy, plus the value's, minus the entropy bonus."""
+    """PPO and A2C: the loss of a sample is that of the policy, plus the value's, minus the entropy bonus.
+
+    Networks learn from these losses in kernels (``policy_loss.cuh``), which tests compare with the ones here.
+    """
 
     actions: ClassVar[tuple[str, ...]] = ("discrete", "box")
 
