@@ -37,7 +37,7 @@ constexpr int ROLLOUT_THREADS = sizeof(real) == 4 ? 768 : 256;
 // The actions of a step to come, which arrive while this one is computed.
 constexpr int STEPS_AHEAD = 2;
 template <class Env> FN void fetch_actions_ahead(const RolloutCall& call, int t, const Env& env) {
-    if (!ON_GPU || t >= call.steps - STEPS_AHEAD) return;
+    if (!ON_GPU || unsigned(t) + STEPS_AHEAD >= unsigned(call.steps)) return;
     const Index base  = Index(t + STEPS_AHEAD) * call.buffers.count;
     const int   bytes = call.action_kind == UINT8 ? 1 : call.action_kind == INT64 || call.action_kind == FLOAT64 ? 8 : 4;
     FOR_EACH_LANE(k, env)
