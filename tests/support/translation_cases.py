@@ -105,7 +105,7 @@ math.atan(x) + math.atan2(x, y) + math.tanh(x / 3)
 math.expm1(x / 3) + math.log1p(abs(x)) + math.log1p(i * i)
 math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + math.log10(abs(y))
 math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)
-math.hypot(x * 1e300, y * 1e307, i) / 1e300 + math.hypot(x * 1e-300, y * 1e-308) * 1e300
+math.hypot(x * 1e30, y * 1e37, i) / 1e30 + math.hypot(x * 1e-30, y * 1e-37) * 1e30
 """.strip().splitlines()
 """What is computed within some units in the last place."""
 
