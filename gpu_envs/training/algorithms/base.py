@@ -49,6 +49,21 @@ class OnPolicy(Algorithm):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Minibatched(OnPolicy):
+    """The settings of algorithms that go through a horizon several times, in parts."""
+
+    epochs: int = setting(4, least=1, most=MOST)
+    """Passes of an update over the horizon."""
+    minibatches: int = setting(4, least=1, most=MOST)
+    """Random parts into which the horizon is split in each epoch."""
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """Epochs and minibatches of an update."""
+        return self.epochs, self.minibatches
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradient(OnPolicy, abc.ABC):
     """PPO and A2C: the loss of a sample is that of the policy, plus the value's, minus the entropy bonus.
 
@@ -143,3 +158,24 @@ class OffPolicy(Algorithm, abc.ABC):
     @abc.abstractmethod
     def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
         """The loss of the actor for each row, ``[B]``, from the critics' values of its actions, ``[C, B]``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deterministic(OffPolicy, abc.ABC):
+    """TD3 and DDPG: the actor's tanh is the action, to which training adds noise."""
+
+    noise: float = setting(0.1, least=0.0, most=10.0)
+    """Standard deviation of the noise on actions in training, where the action bounds are -1 and 1."""
+
+    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+        """tanh(outputs) + noise, within the bounds."""
+        return (outputs.tanh() + self.noise * normal).clamp(-1.0, 1.0)
+
+    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        del normal
+        return outputs.tanh(), None
+
+    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+        """-Q_1(s, a)."""
+        del bonus
+        return -q_values[0]

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import PolicyGradient
-from gpu_envs.training.settings import MOST, setting
+from gpu_envs.training.algorithms.base import Minibatched, PolicyGradient
+from gpu_envs.training.settings import setting
 
 if TYPE_CHECKING:
     import torch
@@ -16,24 +16,15 @@ if TYPE_CHECKING:
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPO(PolicyGradient):
+class PPO(PolicyGradient, Minibatched):
     """Several epochs over a horizon, with the probability ratio clipped."""
 
     name: ClassVar[str] = "ppo"
 
-    epochs: int = setting(4, least=1, most=MOST)
-    """Passes of an update over the horizon."""
-    minibatches: int = setting(4, least=1, most=MOST)
-    """Random parts into which the horizon is split in each epoch."""
     clip: float = setting(0.2, least=0.0, most=10.0, above=True)
     """Largest change of an action's probability in an update: the ratio stays within 1 - clip and 1 + clip."""
     target_kl: float | None = setting(None, least=0.0, most=1e3, above=True)
     """KL divergence from the acting policy at which an update stops; None: no limit."""
-
-    @property
-    def passes(self) -> tuple[int, int]:
-        """Epochs and minibatches of an update."""
-        return self.epochs, self.minibatches
 
     def policy_loss(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor

@@ -30,14 +30,14 @@ class SAC(OffPolicy):
 
     def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
         mean, log_std = _split(outputs)
-        return (mean + log_std.exp() * normal).tanh()
+        return mean.addcmul(log_std.exp(), normal).tanh()
 
     def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C."""
         from torch.nn.functional import softplus
 
         mean, log_std = _split(outputs)
-        u = mean + log_std.exp() * normal
+        u = mean.addcmul(log_std.exp(), normal)
         log_slope = 2.0 * (math.log(2.0) - u - softplus(-2.0 * u))  # log(1 - tanh(u)^2), exact far out too
         log_probs = -(0.5 * normal.square() + log_std + 0.5 * math.log(2.0 * math.pi) + log_slope)
         return u.tanh(), log_probs.sum(1)

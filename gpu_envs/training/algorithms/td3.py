@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import OffPolicy
+from gpu_envs.training.algorithms.base import Deterministic
 from gpu_envs.training.settings import MOST, setting
 
 if TYPE_CHECKING:
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TD3(OffPolicy):
+class TD3(Deterministic):
     """Two critics, target actions smoothed by noise, and an actor that learns with every second update."""
 
     name: ClassVar[str] = "td3"
 
-    noise: float = setting(0.1, least=0.0, most=10.0)
-    """Standard deviation of the noise on actions in training, where the action bounds are -1 and 1."""
     target_noise: float = setting(0.2, least=0.0, most=10.0)
     """Standard deviation of the noise on the target actor's actions."""
     target_noise_clip: float = setting(0.5, least=0.0, most=10.0)
@@ -39,20 +37,7 @@ class TD3(OffPolicy):
                 "policy_delay, since the actor learns with every policy_delay-th update"
             )
 
-    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
-        """tanh(outputs) + noise, within the bounds."""
-        return (outputs.tanh() + self.noise * normal).clamp(-1.0, 1.0)
-
-    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        del normal
-        return outputs.tanh(), None
-
     def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Target policy smoothing, eq. 14, within the bounds: a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1)."""
         most = self.target_noise_clip
         return (outputs.tanh() + (self.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0), None
-
-    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
-        """-Q_1(s, a)."""
-        del bonus
-        return -q_values[0]
