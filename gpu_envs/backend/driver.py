@@ -59,13 +59,15 @@ def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int],
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
     attributes = [] if attribute is None else [Attribute(attribute, 0, 1)]
     chosen = (Attribute * 1)(*attributes)
-    check = import_cupy().cuda.driver.check_status
-
-    @functools.cache  # one for each stream: another Python thread may launch while the driver reads one
-    def config_of(stream: int) -> Any:
-        return ctypes.byref(Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, chosen, len(attributes)))
+    configs: dict[int, Any] = {}  # one for each stream: another Python thread may launch while the driver reads one
 
     def run(stream: int, _keep: ctypes.Structure = struct) -> None:
-        check(launch(config_of(stream), function, arguments, None))
+        config = configs.get(stream)
+        if config is None:
+            made = Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, chosen, len(attributes))
+            configs[stream] = config = ctypes.byref(made)
+        status = launch(config, function, arguments, None)
+        if status:
+            import_cupy().cuda.driver.check_status(status)
 
     return run

@@ -53,9 +53,9 @@ class Saving(abc.ABC):
     def set_state(self, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept") -> None:
         """Copies in what ``get_state`` gave, here or in another environment of the same kind.
 
-        The observations stay as they were until ``observe`` or the next step. A snapshot of some replicas, or of one,
-        that lies in the simulation's own memory is copied there, without waiting for the device unless replicas have an
-        array parameter in common; of one on the host all is checked before anything changes.
+        The observations are those of the written state from ``observe`` or the next step on. A snapshot of some
+        replicas, or of one, that lies in the simulation's own memory is copied there, without waiting for the device
+        unless replicas have an array parameter in common; of one on the host all is checked before anything changes.
 
         Args:
             state: Of as many replicas as are written, or of one, which all of them then continue.

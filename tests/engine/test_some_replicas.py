@@ -298,6 +298,7 @@ def test_a_snapshot_that_somebody_looked_into_says_the_same(variant: Variant, pl
     seen = {part: dict(values) for part, values in seen.items()}
     for one, moment in ((env, kept), (twin, seen)):
         one.set_state(moment, [6, 0, 3])
+        one.observe()
     assert_same_bits(all_buffers(env), all_buffers(twin))
     assert int(numpy_of(all_buffers(env)["staggered"])[0]) == np.count_nonzero(numpy_of(all_buffers(env)["offset"]))
     kept["episode"]["offset"][...] = 0

@@ -5,6 +5,7 @@
 """
 
 import os
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -64,8 +65,13 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_updates_move_weights_as_torch_does(seed: int, device: str) -> None:
-    """The first two iterations, the horizon in which nothing is learnt yet included."""
+def test_updates_move_weights_as_torch_does(
+    seed: int, device: str, record_property: Callable[[str, object], None]
+) -> None:
+    """The first two iterations, the horizon in which nothing is learnt yet included.
+
+    ``--junitxml`` keeps how far apart each part is.
+    """
     settings = settings_of(Random(seed), device)
     ours, plain = (Trainer(run_of(**settings, fused=fused)) for fused in (None, False))
     for iteration in range(2):
@@ -79,6 +85,7 @@ def test_updates_move_weights_as_torch_does(seed: int, device: str) -> None:
             for part, values in start.items():
                 moved, wanted = ((after[part] - values).double() for after in (found, expected))
                 apart = ((moved - wanted).norm() / wanted.norm().clamp(min=1e-12)).item()
+                record_property(f"{settings['precision']} {settings['algorithm']} {iteration} {name} {part}", apart)
                 about = f"iteration {iteration + 1}, {name}'s {part} is {apart:.3f} apart: {settings}"
                 assert apart < APART[settings["precision"]], about
 

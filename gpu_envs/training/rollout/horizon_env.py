@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 import gpu_envs
-from gpu_envs.backend import open_backend
+from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.codegen import SimulationConfig
 from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
 from gpu_envs.engine.options import Options, config_of
@@ -236,7 +236,7 @@ def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None)
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
     found = config_of(spec, num_envs, options, own)
-    check_replica(found, open_backend(device))  # before roles_of names each agent
+    check_replica(found, open_backend(resolve_device(device)))  # before roles_of names each agent
     apart = any(splits_of(role.seen for role in roles_of(found.spec, found.params)))
     return dataclasses.replace(found, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
