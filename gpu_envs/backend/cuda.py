@@ -1,6 +1,5 @@
 """The CUDA backend: NVRTC compiles, and kernels are CuPy's RawKernels; neither nvcc nor a CUDA toolkit is needed."""
 
-import contextlib
 import ctypes
 import functools
 import re
@@ -36,15 +35,14 @@ def wake(device: str) -> None:
 
 
 def start_context(index: int) -> None:
-    """Starts a device's CUDA context; leaves it to later calls to report what is wrong.
+    """Starts the context of a device that CuPy and torch use; leaves it to later calls to report what is wrong.
 
-    The device stays the current one of this thread: making another one current again would start a context there too.
+    CuPy would do this too, but importing it takes turns with the import of torch in the main thread.
     """
-    if index < driver.device_count():
-        with contextlib.suppress(ImportError, RuntimeError):
-            runtime = import_cupy().cuda.runtime
-            runtime.setDevice(index)
-            runtime.free(0)
+    library, device, context = driver.library(), ctypes.c_int(0), ctypes.c_void_p()
+    if library is not None and index < driver.device_count():
+        library.cuDeviceGet(ctypes.byref(device), index)
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -56,7 +56,6 @@ class FakeCuda:
             getDevice=lambda: self.current,
             setDevice=self.choose,
             driverGetVersion=lambda: self.version,
-            free=lambda _: self.record("start", self.current),
             deviceGetAttribute=lambda number, _: {16: 132, 97: 232448, 75: self.major, 76: 0}[number],
             memGetInfo=lambda: (5, 10 + self.current),
         )
@@ -71,6 +70,14 @@ class FakeCuda:
 
     def cuDeviceGetCount(self, count: Any) -> int:
         target(count).value = 2
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        target(device).value = 100 + index
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, _: Any, device: ctypes.c_int) -> int:
+        self.record("start", device.value)
         return 0
 
     def cuLaunchKernelEx(self, config: Any, function: ctypes.c_void_p, arguments: Any, more: Any) -> int:
@@ -215,14 +222,12 @@ def test_who_is_woken(monkeypatch: pytest.MonkeyPatch, device: str, index: int |
     assert started == ([] if index is None else [index])
 
 
-def no_cupy() -> NoReturn:
-    raise ImportError("there is no CuPy")
-
-
 def test_a_device_is_started_by_its_context(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cuda, cupy, driver):  # CuPy is not imported for it
+        monkeypatch.setattr(module, "import_cupy", None)
     cuda.start_context(1)
-    assert (fake.calls, fake.current) == ([("start", 1)], 1)
+    assert fake.calls == [("start", 101)]
     cuda.start_context(2)  # the call that uses this device reports that it is missing
-    monkeypatch.setattr(cuda, "import_cupy", no_cupy)
+    monkeypatch.setattr(driver, "library", lambda: None)
     cuda.start_context(1)
     assert len(fake.calls) == 1

@@ -23,8 +23,11 @@ COUNT = int(os.environ.get("GENERATED_TRAININGS", "48" if "cuda" in DEVICES else
 DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", GRID, FIELD)
 BOX = ("Pendulum-v1", "MountainCarContinuous-v0", f"{FIELD} continuous")
 
-APART = {"float32": 0.02, "tf32": 0.1, "bf16": 0.3}
-"""How far apart two updates may be, as a part of their length: roundings change some of the sampled actions."""
+APART = {"float32": 0.001, "tf32": 0.1, "bf16": 0.3}
+"""How far apart two updates may be, as a part of their length: roundings change some of the sampled actions.
+
+Of 2,000 cases on an H200 the farthest were 0.0001, 0.08 and 0.23 apart.
+"""
 
 
 def settings_of(random: Random, device: str) -> dict[str, Any]:
