@@ -26,7 +26,6 @@ _SAMPLE = 128
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
 
-
 _SIGNS = (
     *("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"),
     *("Storage size calculation overflowed", "invalid storage size"),
@@ -39,9 +38,11 @@ class ShortageError(MemoryError):
     """There is too little memory, and the message says what to lower."""
 
 
-def is_shortage(error: RuntimeError) -> bool:
-    """Whether an error says that memory did not suffice."""
-    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS)
+def is_shortage(error: Exception) -> bool:
+    """Whether an error of NumPy, CuPy or torch says that memory did not suffice."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 @contextlib.contextmanager
@@ -55,10 +56,8 @@ def explain_shortage(config: Run, device: str) -> Iterator[None]:
     """
     try:
         yield
-    except ShortageError:
-        raise
-    except (MemoryError, RuntimeError) as error:  # NumPy and CuPy, by which the environment allocates, or torch
-        if isinstance(error, RuntimeError) and not is_shortage(error):
+    except Exception as error:
+        if isinstance(error, ShortageError) or not is_shortage(error):
             raise
         wanted, total = asked_for(str(error)), memory_of(device)
         if isinstance(error, torch.OutOfMemoryError):
@@ -79,8 +78,8 @@ def give_back(device: str) -> None:
     gc.collect()  # a Trainer that is done with goes when cycles are looked for, and not before
     if device != "cpu":
         torch.cuda.empty_cache()
-    if device != "cpu" and "cupy" in sys.modules:
-        import_cupy().get_default_memory_pool().free_all_blocks()
+        if "cupy" in sys.modules:
+            import_cupy().get_default_memory_pool().free_all_blocks()
 
 
 def memory_of(device: str) -> int:

@@ -30,6 +30,7 @@ FORMAT = 2
 READ = (1, FORMAT)
 """The versions that can be read; ``run.upgraded`` translates the settings of version 1."""
 
+_KIND = "training"
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
 _PARTIAL = ".partial"
 _PART = ".buffers-"
@@ -37,18 +38,14 @@ _PIECE = 2**22
 """Numbers of a replay buffer that are on the host at a time."""
 
 
-def save(path: str | Path, payload: Mapping[str, Any], kind: str = "training") -> None:
+def save(path: str | Path, payload: Mapping[str, Any]) -> None:
     """Writes a checkpoint; a reader of ``path`` finds the old one or the new one, whole, at any time.
 
-    Args:
-        path: The file. One that is there is replaced.
-        payload: Dicts, lists and tuples of tensors, NumPy arrays (which become tensors), numbers, strings, bools and
-            None. Tensors are copied to the CPU, each by itself: a view does not drag its whole storage along.
-        kind: What it is a checkpoint of; ``load`` refuses another.
+    It holds dicts, lists and tuples of tensors, arrays (as tensors), numbers, strings, bools and None.
     """
-    whole = {"version": FORMAT, "kind": kind, "payload": _plain(payload, "payload")}
+    content = {"version": FORMAT, "kind": _KIND, "payload": _plain(payload, "payload")}
     data = io.BytesIO()
-    torch.save(whole, data)  # into the file itself, torch would make errors of its own of a full disk and of Ctrl-C
+    torch.save(content, data)  # into the file itself, torch would make errors of its own of a full disk and of Ctrl-C
     with replacing(Path(path)) as file:
         file.write(data.getbuffer())
 
@@ -58,10 +55,8 @@ def writing(path: Path) -> Iterator[None]:
     """Lets an error of the file system say what could not be written."""
     try:
         yield
-    except NotWrittenError:
-        raise
     except OSError as error:
-        raise NotWrittenError.of(path, error) from error
+        raise error if isinstance(error, NotWrittenError) else NotWrittenError.of(path, error) from error
 
 
 @contextlib.contextmanager
@@ -91,7 +86,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def load(path: str | Path, device: str | torch.device = "cpu", kind: str = "training") -> dict[str, Any]:
+def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """Reads the payload of a checkpoint, its tensors on ``device``.
 
     Raises:
@@ -102,17 +97,25 @@ def load(path: str | Path, device: str | torch.device = "cpu", kind: str = "trai
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     with path.open("rb") as file, _explaining(path):
-        whole = _read(file, device)
-    if not isinstance(whole, dict) or not {"version", "kind", "payload"} <= set(whole):
+        with _stored(file) as archive:  # torch itself does not look at the checksums
+            damaged = archive.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"{damaged} fails its checksum")
+            if not any(name.endswith("/data.pkl") for name in archive.namelist()):
+                raise zipfile.BadZipFile("it is not a file of torch's")
+        file.seek(0)
+        content = torch.load(file, map_location=torch.device(device), weights_only=True)
+        check_plain(content)
+    if not isinstance(content, dict) or not {"version", "kind", "payload"} <= set(content):
         raise CheckpointError(f"{path} is a file of torch's, but no checkpoint of gpu_envs")
-    if whole["version"] not in READ:
+    if content["version"] not in READ:
         raise CheckpointError(
-            f"{path} is of format {whole['version']}; this gpu_envs reads format {FORMAT}. "
+            f"{path} is of format {content['version']}; this gpu_envs reads format {FORMAT}. "
             "Use the version of gpu_envs that wrote it: config.json in the run's folder names it"
         )
-    if whole["kind"] != kind:
-        raise CheckpointError(f"{path} is a checkpoint of kind {whole['kind']!r}; expected {kind!r}")
-    payload: dict[str, Any] = whole["payload"]
+    if content["kind"] != _KIND:
+        raise CheckpointError(f"{path} is a checkpoint of kind {content['kind']!r}; expected {_KIND!r}")
+    payload: dict[str, Any] = content["payload"]
     return payload
 
 
@@ -123,7 +126,11 @@ def load_run(path: Path) -> dict[str, Any]:
         CheckpointError: As of ``load``, or it is not of a run.
     """
     state = load(path)
-    _upgrade(state)
+    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
+        if isinstance(part.get("buffers"), list):  # format 1: its replay buffers are lost, and the run collects again
+            part["buffers"] = {}
+        if isinstance(part.get("environment"), dict):
+            part["environment"].setdefault("drawn", {})
     missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
     if missing:
         raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
@@ -137,23 +144,9 @@ def load_run(path: Path) -> dict[str, Any]:
     return state
 
 
-def _upgrade(state: dict[str, Any]) -> None:
-    """Gives a checkpoint of format 1 what later ones have; its replay buffers are lost, and the run collects anew."""
-    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
-        if isinstance(part.get("buffers"), list):
-            part["buffers"] = {}
-        if isinstance(part.get("environment"), dict):
-            part["environment"].setdefault("drawn", {})
-
-
 @final
 class Checkpoints:
-    """The checkpoints of a run: the last few, by iteration.
-
-    Attributes:
-        folder: Where they are.
-        keep: How many stay.
-    """
+    """The checkpoints of a run in a folder, of which the newest ``keep`` stay."""
 
     def __init__(self, folder: str | Path, keep: int = 3) -> None:
         if keep < 1:
@@ -172,16 +165,15 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             save(path, payload)
         except OSError as error:
-            last = self.latest()
-            kept = f"the last good checkpoint is {display(last)}" if last else "there is no checkpoint yet"
-            advice = f"; {kept}. Make room, then gpu-envs train --resume goes on"
+            latest = self.latest()
+            last = f"the last good checkpoint is {display(latest)}" if latest else "there is no checkpoint yet"
+            advice = f"; {last}. Make room, then gpu-envs train --resume goes on"
             raise NotWrittenError.of(path, error, advice) from error
         others = [old for old in self.paths() if old != path]
-        for old in others[: max(0, len(others) - self.keep + 1)]:
-            old.unlink(missing_ok=True)
-        stay = {kept.stem for kept in self.paths()}
+        old = others[: max(0, len(others) - self.keep + 1)]
+        stay = {path.stem for path in self.paths() if path not in old}
         parts = [part for part in self.folder.glob(f"*{_PART}*") if part.name.partition(_PART)[0] not in stay]
-        for left in (*parts, *self.folder.glob(f"*{_PARTIAL}")):
+        for left in (*old, *parts, *self.folder.glob(f"*{_PARTIAL}")):
             left.unlink(missing_ok=True)
         return path
 
@@ -275,52 +267,33 @@ def _explaining(path: Path) -> Iterator[None]:
     """Says of errors that come of the bytes of a checkpoint which file is damaged, and what to do."""
     try:
         yield
-    except MemoryError:
-        raise
     except Exception as error:  # of bytes that anybody may have written zipfile, pickle and torch raise nearly anything
-        if isinstance(error, RuntimeError) and is_shortage(error):
+        if is_shortage(error):
             raise
-        raise _damaged(path, error) from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        paths = Checkpoints(path.parent).paths() if _NAME.fullmatch(path.name) else []
+        older = [other for other in paths if iteration_of(other) < iteration_of(path)]
+        advice = (
+            f"The checkpoint before it is {older[-1]}: remove the damaged file to go on from there"
+            if older
+            else "There is no checkpoint before it"
+        )
+        raise CheckpointError(f"the checkpoint {path} is damaged ({reason}). {advice}") from None
 
 
-def _read(file: BinaryIO, device: str | torch.device) -> Any:
-    with _stored(file) as archive:  # torch itself does not look at the checksums
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"{damaged} fails its checksum")
-        if not any(name.endswith("/data.pkl") for name in archive.namelist()):
-            raise zipfile.BadZipFile("it is not a file of torch's")
-    file.seek(0)
-    whole = torch.load(file, map_location=torch.device(device), weights_only=True)
-    check_plain(whole)
-    return whole
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    older = []
-    if _NAME.fullmatch(path.name):
-        older = [other for other in Checkpoints(path.parent).paths() if iteration_of(other) < iteration_of(path)]
-    advice = (
-        f"The checkpoint before it is {older[-1]}: remove the damaged file to go on from there"
-        if older
-        else "There is no checkpoint before it"
-    )
-    return CheckpointError(f"the checkpoint {path} is damaged ({reason}). {advice}")
+_SCALARS = ((bool | np.bool_, bool), (int | np.integer, int), (float | np.floating, float), (str, str))
+"""Types, those of NumPy among them, and what their values become."""
 
 
 def _plain(value: Any, where: str) -> Any:
     """The value in types that are read back without running code; exact, so that subclasses do not slip through."""
-    if value is None or isinstance(value, bool | np.bool_):
-        return None if value is None else bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
-    if isinstance(value, str):
-        return str(value)
+    if value is None:
+        return None
+    for kinds, plain in _SCALARS:
+        if isinstance(value, kinds):
+            return plain(value)
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True).contiguous()
+        return value.detach().to("cpu", copy=True).contiguous()  # a view does not drag its whole storage along
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.array(value, order="C"))
     if isinstance(value, Mapping):
