@@ -22,40 +22,31 @@ _MASK: Final = 0xA282EAD8
 
 @final
 class EventWriter:
-    """One event file, to which scalars are appended.
-
-    Attributes:
-        path: The file.
-    """
+    """One event file, to which scalars are appended."""
 
     def __init__(self, folder: str | Path, purge_step: int | None = None) -> None:
         """Starts a file, sorted after those that are there; their events from ``purge_step`` on count no longer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob("events.out.tfevents.*")))
-        self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}"
-        self._file = self.path.open("xb")
-        self._write(_event(0, _bytes(3, b"brain.Event:2")))
+        self._file = (folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}").open("xb")
+        self._write(0, _bytes(3, b"brain.Event:2"))
         if purge_step is not None:
-            self._write(_event(purge_step, _bytes(7, _number(1, _SESSION_START))))
-        self.flush()
+            self._write(purge_step, _bytes(7, _number(1, _SESSION_START)))
+        self._file.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends a value for each tag."""
-        summary = b"".join(
-            _bytes(1, _bytes(1, tag.encode()) + _tag(2, _FLOAT) + _float32(value)) for tag, value in values.items()
-        )
-        self._write(_event(step, _bytes(5, summary)))
-
-    def flush(self) -> None:
-        """Hands everything written to the operating system."""
+        """Appends a value for each tag, and hands all to the operating system."""
+        tagged = ((_bytes(1, tag.encode()), _tag(2, _FLOAT) + _float32(value)) for tag, value in values.items())
+        self._write(step, _bytes(5, b"".join(_bytes(1, tag + value) for tag, value in tagged)))
         self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
-    def _write(self, record: bytes) -> None:
+    def _write(self, step: int, content: bytes) -> None:
+        record = _tag(1, _DOUBLE) + struct.pack("<d", time.time()) + _number(2, step) + content
         length = struct.pack("<Q", len(record))
         self._file.write(length + _masked(length) + record + _masked(record))
 
@@ -74,21 +65,13 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF)
 
 
-def _table() -> tuple[int, ...]:
-    entries = []
-    for byte in range(256):
-        entry = byte
-        for _ in range(8):
-            entry = (entry >> 1) ^ (0x82F63B78 if entry & 1 else 0)
-        entries.append(entry)
-    return tuple(entries)
+def _entry(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
 
 
-_TABLE: Final = _table()
-
-
-def _event(step: int, content: bytes) -> bytes:
-    return _tag(1, _DOUBLE) + struct.pack("<d", time.time()) + _number(2, step) + content
+_TABLE: Final = tuple(map(_entry, range(256)))
 
 
 def _tag(field: int, wire: int) -> bytes:

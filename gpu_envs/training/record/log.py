@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -16,10 +16,7 @@ FIRST = ("iteration", "steps", "seconds")
 
 @final
 class RunLog:
-    """Appends to log.csv, and to an event file beside it.
-
-    The columns are those of the first entry. Rows are flushed one by one, so a killed run loses at most the last.
-    """
+    """Appends to log.csv, row by row, and to an event file beside it; the columns are those of the first entry."""
 
     def __init__(self, path: str | Path) -> None:
         """Opens a CSV file, one that is there too: then call ``resume`` before the first ``write``."""
@@ -33,36 +30,25 @@ class RunLog:
             self._columns = next(iter(_rows(self.path)), ("", []))[1]
 
     def write(self, iteration: int, steps: int, record: Mapping[str, float], seconds: float) -> None:
-        """Appends an entry.
-
-        Args:
-            iteration: Which update.
-            steps: Steps of the environment so far; the horizontal axis in TensorBoard.
-            record: Values by name. What the first entry had and this one lacks stays empty.
-            seconds: Of training so far.
-
-        Raises:
-            ValueError: A name that the first entry did not have.
-        """
+        """Appends an entry of values by name, some of those that the first one had; ``seconds`` are of training."""
         if not self._columns:
             clash = [name for name in record if name in FIRST]
             if clash:
                 raise ValueError(f"the log has a column {clash[0]!r} of its own; give the value another name")
             self._columns = [*FIRST, *record]
             self._append(self._columns)
-        for name in record:
-            if name not in self._columns or name in FIRST:
-                raise ValueError(
-                    f"the log has no column {name!r}{did_you_mean(name, self._columns)} The first entry fixes the "
-                    f"columns; they are {', '.join(self._columns)}"
-                )
+        others = [name for name in record if name not in self._columns[len(FIRST) :]]
+        if others:
+            raise ValueError(
+                f"the log has no column {others[0]!r}{did_you_mean(others[0], self._columns)} The first entry fixes "
+                f"the columns; they are {', '.join(self._columns)}"
+            )
         cells = [str(iteration), str(steps), f"{seconds:.3f}"]
         self._append(cells + [_cell(record[name]) if name in record else "" for name in self._columns[len(FIRST) :]])
         with writing(self.path.parent / "the file of TensorBoard's events"):
             if self._events is None:
                 self._events = EventWriter(self.path.parent, self._purge_step)
             self._events.scalars(steps, {name: float(value) for name, value in record.items()})
-            self._events.flush()
 
     def resume(self, iteration: int) -> None:
         """Drops the rows after an iteration, and a last one cut short, so that the log goes on as if never stopped.
@@ -71,16 +57,13 @@ class RunLog:
         """
         self.close()
         rows = _rows(self.path) if self.path.exists() else []
-        kept, last_steps = [line for line, _ in rows[:1]], -1
-        for line, row in rows[1:]:
-            if int(row[0]) <= iteration:
-                kept.append(line)
-                last_steps = int(row[1])
-        if last_steps < 0:
-            kept, self._columns = [], []  # nothing was learnt of this run yet: the next entry may have other columns
-        self._purge_step = last_steps + 1
+        done = [(line, int(row[1])) for line, row in rows[1:] if int(row[0]) <= iteration]
+        if not done:
+            rows, self._columns = [], []  # nothing was learnt of this run yet: the next entry may have other columns
+        self._purge_step = done[-1][1] + 1 if done else 0
+        lines = [*(line for line, _ in rows[:1]), *(line for line, _ in done)]
         with replacing(self.path) as file:
-            file.write("".join(kept).encode())
+            file.write("".join(lines).encode())
 
     def close(self) -> None:
         """Closes the event file; the CSV file is closed after every row."""
@@ -110,7 +93,13 @@ def _rows(path: Path) -> list[tuple[str, list[str]]]:
     try:
         for line in path.read_bytes().decode().split("\n")[:-1]:
             row = next(csv.reader([line], strict=True), [])
-            _check_row(row, rows[0][1] if rows else None)
+            if not rows and tuple(row[: len(FIRST)]) != FIRST:
+                raise ValueError(f"it does not begin with {','.join(FIRST)}")
+            if rows and len(row) != len(rows[0][1]):
+                raise ValueError(f"it has {len(row)} cells for {len(rows[0][1])} columns")
+            for cell, kind in zip(row if rows else (), (int, int, *[float] * len(row)), strict=False):
+                if cell or kind is int:
+                    kind(cell)
             rows.append((f"{line}\n", row))
     except (ValueError, csv.Error) as error:
         raise ValueError(
@@ -118,15 +107,3 @@ def _rows(path: Path) -> list[tuple[str, list[str]]]:
             "away, and a new one begins"
         ) from None
     return rows
-
-
-def _check_row(row: Sequence[str], header: Sequence[str] | None) -> None:
-    if header is None:
-        if tuple(row[: len(FIRST)]) != FIRST:
-            raise ValueError(f"it does not begin with {','.join(FIRST)}")
-        return
-    if len(row) != len(header):
-        raise ValueError(f"it has {len(row)} cells for {len(header)} columns")
-    for cell, read in zip(row, (int, int, *[float] * len(row)), strict=False):
-        if cell or read is int:
-            read(cell)

@@ -32,14 +32,12 @@ class Progress:
 
         Args:
             total_steps: What a full bar stands for.
-            quiet: True: nothing; False: a bar whatever the stream is; None: a bar in a terminal or a notebook, lines
-                elsewhere.
+            quiet: True: nothing; False: a bar whatever the stream is; None: a bar in a terminal or a notebook.
             stream: Where it is drawn; None: standard error, or nowhere if that is closed.
             unit: What steps are called in the speed.
             target: Figures that are aimed at, by the names that ``update`` gives them.
         """
-        self._total = max(1, total_steps)
-        self._unit, self._target = unit, dict(target or {})
+        self._total, self._unit, self._target = max(1, total_steps), unit, target or {}
         self._stream = sys.stderr if stream is None else stream
         # Python has no standard error where it started with a closed one, as a daemon and pythonw do.
         self._draws = not quiet and self._stream is not None and not self._stream.closed
@@ -55,18 +53,14 @@ class Progress:
 
         NaN is the return of a role, or the metric, of which no episode has ended.
         """
-        if not self._draws:
+        interval = _INTERVAL_OF_LINES if self._in_lines else _INTERVAL if steps < self._total else 0.0
+        if not self._draws or time.monotonic() - self._drawn_at < interval:
             return
-        now = time.monotonic()
-        if self._in_lines:
-            if now - self._drawn_at >= _INTERVAL_OF_LINES:
-                self._drawn_at = now
-                self._write(self._fitted(steps, steps_per_s, returns, metrics or {}).lstrip() + "\n")
-            return
-        if now - self._drawn_at < _INTERVAL and steps < self._total:
-            return
-        self._drawn_at = now
+        self._drawn_at = time.monotonic()
         line = self._fitted(steps, steps_per_s, returns, metrics or {})
+        if self._in_lines:
+            self._write(line.lstrip() + "\n")
+            return
         self._write("\r" + line + " " * (self._shown - len(line)))
         self._shown = len(line)
 
@@ -104,25 +98,23 @@ class Progress:
             parts.pop()
         text = "  ".join(parts)[:width]
         room = 0 if self._in_lines else min(_BAR[1], width - len(text) - 1)
-        return text if room < _BAR[0] else f"{self._bar(done, room)} {text}"
-
-    def _bar(self, done: float, room: int) -> str:
+        if room < _BAR[0]:
+            return text
         full, empty = "█░"
         try:
             (full + empty).encode(self._stream.encoding or "ascii")
         except UnicodeEncodeError:
             full, empty = "#."
         count = math.floor(done * room)
-        return full * count + empty * (room - count)
+        return f"{full * count}{empty * (room - count)} {text}"
 
     def _width(self) -> int:
         if self._in_lines:
             return _LENGTH_OF_LINES
         try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
         except (OSError, ValueError, io.UnsupportedOperation):
-            columns = shutil.get_terminal_size().columns
-        return columns or 80
+            return shutil.get_terminal_size().columns or 80
 
 
 def amount(value: float) -> str:
@@ -138,9 +130,8 @@ def duration(seconds: float) -> str:
     """Seconds as ``12s``, ``3:04`` or ``1:02:03``."""
     if not math.isfinite(seconds):
         return "?"
-    whole = math.ceil(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, second = divmod(whole, 60)
+    minutes, second = divmod(math.ceil(seconds), 60)
     hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+    if hours:
+        return f"{hours}:{minute:02d}:{second:02d}"
+    return f"{minute}:{second:02d}" if minute else f"{second}s"

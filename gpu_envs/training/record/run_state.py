@@ -12,7 +12,7 @@ import torch
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import Checkpoints, read_buffer
-from gpu_envs.training.record.structure import check_structure
+from gpu_envs.training.record.structure import Maybe, check_structure
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
@@ -26,11 +26,7 @@ _OWN = (
 
 
 def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
-    """Refuses a policy whose weights are NaN or infinite.
-
-    Raises:
-        CheckpointError: Some are.
-    """
+    """Refuses a policy whose weights are NaN or infinite."""
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
@@ -39,15 +35,11 @@ def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
             )
 
 
-def check_fits(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Compares what a run is (environment, parameters, shapes of weights) with what its checkpoint says it was.
-
-    Raises:
-        CheckpointError: They differ; the message names everything that does.
-    """
+def check_fits(expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuses a checkpoint of another environment, parameters or shapes of weights; names everything that differs."""
     absent = object()
     differences = []
-    for name in [*expected, *(name for name in found if name not in expected)]:
+    for name in expected | found:
         here, there = (comparable(side.get(name, absent)) for side in (expected, found))
         if here != there:
             shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
@@ -92,8 +84,7 @@ def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str
 def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a process has of its own in its trainer's state."""
     learners: Mapping[str, Mapping[str, Any]] = state["learners"]
-    scales = {name: kept.get("rewards") for name, kept in learners.items()}
-    running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
+    running = {name: kept["rewards"]["running"] for name, kept in learners.items() if kept.get("rewards") is not None}
     memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
     return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
 
@@ -118,8 +109,9 @@ def _state_of(kept: Mapping[str, Any], rank: int) -> dict[str, Any]:
     if "ranks" not in kept:
         return dict(kept)
     own = kept["ranks"][rank]
-    following = _following(kept, own["running"], own["memories"])
-    return {name: own.get(name, part) if name in _OWN else part for name, part in following.items() if name != "ranks"}
+    state = _following(kept, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
+    del state["ranks"]
+    return state
 
 
 def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, same: bool) -> dict[str, Any]:
@@ -138,25 +130,25 @@ def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, 
     if then.get("format") != now["format"]:  # format 1 described fewer settings
         now, then = ({name: side[name] for name in now.keys() & then.keys()} for side in (now, then))
     check_fits(now, then)
-    found = _state_of(kept, rank) if same else _anew(kept)
+    state = _state_of(kept, rank) if same else _anew(kept)
     # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
     apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
-    alike, given = (_without_buffers(state)[0] for state in (expected if same else _anew(expected), found))
-    check_structure({name: part for name, part in alike.items() if name not in apart}, given, "its state")
-    for part in ("windows", "metrics"):
-        check_structure(dict.fromkeys(expected[part], list), found[part], f"its state[{part!r}]")
-    streams, given = ({n: player["stream"] for n, player in state["players"].items()} for state in (expected, found))
-    check_structure(streams, given, "its state['players']")
-    for name, learner in found["learners"].items():
+    example, checked = (_without_buffers(each)[0] for each in (expected if same else _anew(expected), state))
+    example = {name: part for name, part in example.items() if name not in apart}
+    example |= {part: dict.fromkeys(expected[part], list) for part in ("windows", "metrics")}
+    streams = {name: player["stream"] for name, player in expected["players"].items()}
+    example["players"] = {name: {"stream": stream, "frozen": Maybe(dict)} for name, stream in streams.items()}
+    check_structure(example, checked, "its state")
+    for name, learner in state["learners"].items():
         check_finite(learner["module"], name)
-    return found
+    return state
 
 
 def _anew(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The same where episodes begin anew, in whatever process."""
     scales = {name: state.get("rewards") for name, state in kept["learners"].items()}
     zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
-    return _following(kept, zeros, {name: None for name, state in kept["learners"].items() if "own" in state})
+    return _following(kept, zeros, dict.fromkeys(kept["learners"]))
 
 
 def _following(

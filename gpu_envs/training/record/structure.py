@@ -22,13 +22,10 @@ class Maybe(NamedTuple):
 
 
 def check_structure(expected: Any, found: Any, where: str) -> None:
-    """Compares names, types, shapes and dtypes with those of an example.
+    """Compares names, types, shapes and dtypes with those of an example; ``where`` is the place, for the message.
 
-    Args:
-        expected: The example. A type stands for its instances, a range for its numbers, ``{str: x}`` for any names, and
-            ``[x]`` for any number of x. A dict may have other names, too, unless all of it are tensors.
-        found: What is checked.
-        where: Its place in the checkpoint, for the message.
+    A type stands for its instances, a range for its numbers, ``{str: x}`` for any names, and ``[x]`` for any number of
+    x. A dict may have other names, too, unless all of it are tensors.
 
     Raises:
         CheckpointError: They differ.
