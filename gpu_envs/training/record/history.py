@@ -12,13 +12,7 @@ from gpu_envs.training.run import Run
 
 @final
 class History:
-    """The reports of a run, taken in one after the other.
-
-    Attributes:
-        unlogged: Reports that the log has no row of yet.
-        log: Where rows go; None: nowhere.
-        target: The return that is aimed at, by its role; empty where none is.
-    """
+    """The reports of a run, taken in one after the other; of ``unlogged`` ones the log has no row yet."""
 
     def __init__(self, config: Run, roles: Sequence[str], first_learning: str, metrics: Sequence[str] = ()) -> None:
         """Begins without a report; the return of ``first_learning`` counts, where the configuration names no role."""
@@ -83,8 +77,7 @@ class History:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave."""
-        for name, window in self._windows.items():
-            window.load(state["windows"][name])
-        for name, window in self._measured.items():
-            window.load(state["metrics"][name])
+        for windows, states in ((self._windows, state["windows"]), (self._measured, state["metrics"])):
+            for name, window in windows.items():
+                window.load(states[name])
         self.unlogged[:] = [IterationReport(number, {}, *others) for number, *others in state["recent"]]

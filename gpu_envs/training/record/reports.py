@@ -83,16 +83,12 @@ class Marks:
         else:
             self._times[which] = time.perf_counter()
 
-    def wait(self) -> None:
-        """Waits for the last one."""
-        if self._events:
-            self._events[2].synchronize()
-
-    def between(self, first: int) -> float:
-        """The seconds from one to the next."""
-        if self._events:
-            return float(self._events[first].elapsed_time(self._events[first + 1])) / 1e3
-        return self._times[first + 1] - self._times[first]
+    def seconds(self) -> list[float]:
+        """Waits for the last one, and returns the seconds from each to the next."""
+        if not self._events:
+            return [self._times[i + 1] - self._times[i] for i in range(2)]
+        self._events[2].synchronize()
+        return [float(self._events[i].elapsed_time(self._events[i + 1])) / 1e3 for i in range(2)]
 
 
 @final
@@ -100,27 +96,25 @@ class Mailbox:
     """Carries the figures of iterations to the host, a few behind the device."""
 
     def __init__(
-        self, roles: Sequence[str], learners: Mapping[str, Sequence[str | None]],
-        horizon: int, device: str, depth: int, metrics: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """Allocates.
+        self,
+        roles: Sequence[str],
+        learners: Mapping[str, Sequence[str | None]],
+        horizon: int,
+        device: str,
+        depth: int,
+        metrics: Sequence[str] = (),
+    ) -> None:
+        """Allocates for iterations of a horizon, of which ``depth`` may be under way before one is waited for.
 
-        Args:
-            roles: Whose episodes are told of.
-            learners: By name, what each one's figures are called; None: those are not told.
-            horizon: Steps of an iteration.
-            device: Where they come from.
-            depth: So many iterations may be under way before the first is waited for.
-            metrics: Of episodes.
+        Episodes are counted of ``roles`` and ``metrics``; of ``learners`` come the figures that have a name.
         """
-        self._roles, self._learners, self._horizon = tuple(roles), dict(learners), horizon
-        self._metrics = tuple(metrics)
-        self._measured = (len(metrics) + 1) * horizon if metrics else 0
-        self.size = 3 * horizon * len(roles) + self._measured + sum(map(len, learners.values())) + 1
+        self._roles, self._learners, self._metrics = tuple(roles), learners, tuple(metrics)
+        self._horizon, self._depth = horizon, depth
+        self._rows = 3 * len(roles) + (len(metrics) + 1 if metrics else 0)
+        self.size = self._rows * horizon + sum(map(len, learners.values())) + 1
         on_gpu = device != "cpu"
         self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
         self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
-        self._depth = depth
 
     def begin(self) -> Marks:
         """The marks of the iteration that begins."""
@@ -138,30 +132,26 @@ class Mailbox:
 
         When a report is seen depends on no clock, so that what follows from it is the same every time.
         """
-        found = []
-        while self._queue:
-            if not all_of_them and len(self._queue) < self._depth:
-                break
+        reports = []
+        while self._queue and (all_of_them or len(self._queue) >= self._depth):
             iteration, slot, marks = self._queue.popleft()
-            marks.wait()
-            found.append(self._read(iteration, slot.numpy().copy(), marks))
+            seconds = marks.seconds()
+            reports.append(self._read(iteration, slot.numpy().copy(), *seconds))
             self._free.append((slot, marks))
-        return found
+        return reports
 
-    def _read(self, iteration: int, values: np.ndarray, marks: Marks) -> IterationReport:
-        split = 3 * self._horizon * len(self._roles)
-        episodes = values[:split].reshape(len(self._roles), 3, self._horizon).astype(np.float64)
-        measured = values[split : split + self._measured].reshape(-1, self._horizon).astype(np.float64)
-        figures = iter(values[split + self._measured : -1].tolist())
+    def _read(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:
+        end = self._rows * self._horizon
+        steps, values = values[:end].reshape(-1, self._horizon).astype(np.float64), values[end:]
+        of_roles, measured = np.split(steps, [3 * len(self._roles)])
+        figures = iter(values[:-1].tolist())
+        of_learners = {name: dict(zip(names, figures, strict=False)) for name, names in self._learners.items()}
         return IterationReport(
             iteration,
-            dict(zip(self._roles, episodes, strict=True)),
-            {
-                learner: {name: value for name, value in [(name, next(figures)) for name in names] if name is not None}
-                for learner, names in self._learners.items()
-            },
-            marks.between(0),
-            marks.between(1),
+            dict(zip(self._roles, of_roles.reshape(-1, 3, self._horizon), strict=True)),
+            {name: {key: x for key, x in each.items() if key is not None} for name, each in of_learners.items()},
+            rollout,
+            update,
             bool(values[-1]),
             {name: np.stack([measured[0], row]) for name, row in zip(self._metrics, measured[1:], strict=True)},
         )
@@ -173,32 +163,23 @@ class EpisodeWindow:
 
     def __init__(self, sums: int = 2) -> None:
         """Holds so many sums: of a role's episodes two, of their returns and of their lengths."""
-        self._steps: collections.deque[tuple[float, ...]] = collections.deque()
-        self._rows = 1 + sums
-        self._sums = np.zeros(self._rows)
+        self._steps = np.zeros((0, 1 + sums))
 
     def add(self, episodes: np.ndarray) -> None:
         """Takes in the steps of an iteration, ``[3, horizon]``, and lets go of those that are no longer needed."""
-        for step in episodes.T[episodes[0] > 0]:
-            self._steps.append(tuple(map(float, step)))
-        count, keep = 0.0, 0
-        for step in reversed(self._steps):
-            if count >= WINDOW:
-                break
-            count += step[0]
-            keep += 1
-        while len(self._steps) > keep:
-            self._steps.popleft()
-        self._sums = np.array(self._steps, np.float64).reshape(-1, self._rows).sum(0)
+        steps = np.concatenate([self._steps, episodes.T[episodes[0] > 0]])
+        later = steps[:, 0].sum() - steps[:, 0].cumsum()  # episodes after each step
+        self._steps = steps[later < WINDOW]
 
     @property
     def full(self) -> bool:
         """Whether it has as many episodes as it should."""
-        return bool(self._sums[0] >= WINDOW)
+        return bool(self._steps[:, 0].sum() >= WINDOW)
 
     def mean(self, which: int = 0) -> float:
         """The mean of what there is a sum of; NaN without episodes."""
-        return float(self._sums[1 + which] / self._sums[0]) if self._sums[0] else math.nan
+        count, *sums = self._steps.sum(0)
+        return float(sums[which] / count) if count else math.nan
 
     @property
     def mean_return(self) -> float:
@@ -212,14 +193,11 @@ class EpisodeWindow:
 
     def state(self) -> list[list[float]]:
         """The steps."""
-        return [list(step) for step in self._steps]
+        return self._steps.tolist()
 
     def load(self, state: Sequence[Sequence[float]]) -> None:
         """Takes over what ``state`` gave."""
-        self._steps.clear()
-        self._sums = np.zeros(self._rows)
-        if state:
-            self.add(np.array(state, np.float64).T)
+        self._steps = np.array(state, np.float64).reshape(-1, self._steps.shape[1])
 
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
@@ -231,15 +209,10 @@ _COUNTS = ("samples", "transitions")
 
 def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
     """Returns a learner's figures under a log's names; NaN, for missing, where an iteration learnt from no sample."""
-    count = figures.get("samples", 1.0)
+    count = figures.get("samples", 1.0) or math.nan
     learnt = all(figures.get(name, 1.0) for name in _COUNTS)
-    found = {}
-    for name, value in figures.items():
-        if name in (*_SUMS, "gradient_norm") and not learnt:
-            found[name] = math.nan
-        elif name not in _COUNTS:
-            found[name] = value / count if name in _SUMS else value
-    return found
+    means = {name: value / count if name in _SUMS else value for name, value in figures.items() if name not in _COUNTS}
+    return means if learnt else means | {name: math.nan for name in (*_SUMS, "gradient_norm") if name in means}
 
 
 def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -35,14 +36,9 @@ ROOT = "runs"
 
 @final
 class RunDirectory:
-    """Where a run keeps what it was told, what it measured, and what it learnt.
-
-    Attributes:
-        path: The folder.
-    """
+    """Where a run keeps what it was told, what it measured, and what it learnt; made by ``create`` and ``open``."""
 
     def __init__(self, path: Path) -> None:
-        """Takes a folder as it is; ``create`` and ``open`` are the usual ways."""
         self.path = path
 
     @classmethod
@@ -58,38 +54,31 @@ class RunDirectory:
             FileExistsError: The folder holds something already.
             NotADirectoryError: There is a file of that name.
         """
-        if path is None:
-            made = new_folder(Path(root), id_of(config.env))
-        else:
-            made = Path(path)
-            wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)
-            if wrong is not None:
-                raise NotADirectoryError(f"the run directory cannot be {made}, because {wrong} is a file: name another")
-            made.mkdir(parents=True, exist_ok=True)
-            try:
-                if any(made.iterdir()):
-                    raise FileExistsError
-                (made / _LOCK).open("xb").close()  # of processes that find the folder empty, one succeeds
-            except FileExistsError:
-                raise FileExistsError(
-                    f"the run directory {made} is not empty: name another, or go on with that run by "
-                    f"gpu-envs train --resume {made}"
-                ) from None
-        run = cls(made)
+        folder = new_folder(Path(root), id_of(config.env)) if path is None else Path(path)
+        wrong = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
+        if wrong is not None:
+            raise NotADirectoryError(f"the run directory cannot be {folder}, because {wrong} is a file: name another")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if any(folder.iterdir()):
+                raise FileExistsError
+            (folder / _LOCK).open("xb").close()  # of processes that find the folder empty, one succeeds
+        except FileExistsError:
+            raise FileExistsError(
+                f"the run directory {folder} is not empty: name another, or go on with that run by "
+                f"gpu-envs train --resume {folder}"
+            ) from None
+        run = cls(folder)
         try:
             run._write(config, {})
         except BaseException:
-            (made / _LOCK).unlink(missing_ok=True)  # once there is room on the disk, the same command succeeds
+            (folder / _LOCK).unlink(missing_ok=True)  # once there is room on the disk, the same command succeeds
             raise
         return run
 
     @classmethod
     def open(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
-        """Opens the folder of a run.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """Opens the folder of a run, or raises FileNotFoundError."""
         if isinstance(path, RunDirectory):
             return path
         folder = Path(path)
@@ -113,28 +102,24 @@ class RunDirectory:
         return config
 
     def spec(self, *, trust: bool) -> Spec:
-        """The spec of the run's environment, imported where it is not known.
-
-        Raises:
-            UntrustedError: It is neither installed nor named by the user, and not to be trusted.
-        """
+        """The spec of the run's environment, imported where it is not known, if it is to be trusted."""
         return spec_of_run(self.config().env, f"the run {self.path}", trust=trust)
 
     def about(self) -> dict[str, Any]:
         """All of config.json: the configuration, its changes, versions, the device's name, and the command lines."""
         path = self.path / _CONFIG
         try:
-            found = json.loads(path.read_text())
+            about = json.loads(path.read_text())
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
-        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+        if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
             raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")
-        if found.get("format", 1) not in READ:
+        if about.get("format", 1) not in READ:
             raise ValueError(
-                f"{path} is of format {found['format']}, written by gpu_envs {found.get('gpu_envs')}; this one, "
+                f"{path} is of format {about['format']}, written by gpu_envs {about.get('gpu_envs')}; this one, "
                 f"{gpu_envs.__version__}, reads format {FORMAT}: use that version"
             )
-        return found
+        return about
 
     def amend(self, config: Run, iteration: int) -> None:
         """Writes the configuration of a run that goes on; what is another from that iteration on is kept, too."""
@@ -148,10 +133,9 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes from training this run meanwhile.
+        """Keeps other processes from training this run meanwhile, where the file system knows locks.
 
-        The operating system lets go of the lock when the process ends, however it ends. Where a file system knows no
-        locks, there is none.
+        The operating system lets go of the lock when the process ends, however it ends.
 
         Raises:
             BlockingIOError: Another process trains it.
@@ -197,9 +181,16 @@ class RunDirectory:
         return read_log(self.log_path)
 
     def _write(self, config: Run, about: dict[str, Any]) -> None:
-        commands = [*about.get("commands", []), *_command()]
-        about = about | {"format": FORMAT, "config": config.flat(), **_versions(config.device), "commands": commands}
-        about["launch"] = os.environ.get("TORCHELASTIC_RUN_ID")
+        about = about | {
+            "format": FORMAT,
+            "config": config.flat(),
+            "gpu_envs": gpu_envs.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": device_name(config.device),
+            "commands": [*about.get("commands", []), *_command()],
+            "launch": os.environ.get("TORCHELASTIC_RUN_ID"),
+        }
         with replacing(self.path / SETTINGS_FILE) as file:
             file.write(written(config).encode())
         with replacing(self.path / _CONFIG) as file:
@@ -217,24 +208,12 @@ def new_folder(root: Path, env: str) -> Path:
     """Makes a folder with a name of its own, even where two runs start in the same second."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
     root.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = root / (stem if number == 1 else f"{stem}-{number}")
-        try:
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
-def _versions(device: str) -> dict[str, str]:
-    return {
-        "gpu_envs": gpu_envs.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device_name(device),
-    }
+            break
+    return path
 
 
 def device_name(device: str) -> str:

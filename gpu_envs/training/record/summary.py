@@ -21,14 +21,13 @@ _REASONS: Final = {
 
 def result_rows(result: Any) -> list[Row]:
     """Names and values of a training run's ``Result``."""
-    rows = [("finished", _REASONS.get(result.reason, result.reason))]
-    for role, value in result.returns.items():
-        name = "return" if len(result.returns) == 1 else f"return of {role}"
-        rows.append((name, "no episode ended" if math.isnan(value) else f"{value:.6g}"))
-    rows += [(name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)]
     speed = result.steps / result.seconds if result.seconds > 0 else 0.0
+    names = {role: "return" if len(result.returns) == 1 else f"return of {role}" for role in result.returns}
+    returns = {names[role]: value for role, value in result.returns.items()}
     return [
-        *rows,
+        ("finished", _REASONS.get(result.reason, result.reason)),
+        *((name, "no episode ended" if math.isnan(value) else f"{value:.6g}") for name, value in returns.items()),
+        *((name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)),
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
         *((f"torch ran {name}", why) for name, why in result.torch_because.items()),
@@ -38,13 +37,15 @@ def result_rows(result: Any) -> list[Row]:
 def evaluation_rows(results: Mapping[str, Any]) -> list[Row]:
     """How each role does, by the ``Evaluation`` of it, below a row of headings."""
     rows: list[Row] = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
+    metrics: dict[str, Any] = {}  # alike for all roles
     for role, found in results.items():
-        numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
-        rows.append((role, *numbers, f"{found.episodes:,}"))
-    metrics = {name: metric for row in results.values() for name, metric in row.metrics.items()}  # alike for all roles
-    for name, metric in metrics.items():
-        rows.append((name, f"{metric.mean:.6g}", f"+-{metric.interval:.3g}", f"{metric.std:.4g}", "", ""))
-    return rows
+        rows.append((role, *_numbers(found), f"{found.length:.6g}", f"{found.episodes:,}"))
+        metrics |= found.metrics
+    return [*rows, *((name, *_numbers(metric), "", "") for name, metric in metrics.items())]
+
+
+def _numbers(estimate: Any) -> Row:
+    return f"{estimate.mean:.6g}", f"+-{estimate.interval:.3g}", f"{estimate.std:.4g}"
 
 
 def table(rows: Sequence[Row], *, heading: bool = False) -> str:
