@@ -15,10 +15,10 @@ from gpu_envs.training.process.watch import ENDED
 PROGRAM = """
 import os, signal, subprocess, threading
 from gpu_envs.training.process.settings import interruption
-from gpu_envs.training.process.watch import Watch
+from gpu_envs.training.process.watch import peer_monitor
 signal.signal(signal.SIGUSR1, lambda *_: None)
 other = subprocess.Popen(["sleep", "30"])
-with Watch([other.pid], patience=1.0), interruption():
+with peer_monitor([other.pid], patience=1.0), interruption():
     print("ready", flush=True)
     if {gone}:
         other.kill()

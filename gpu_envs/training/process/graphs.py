@@ -14,15 +14,12 @@ from gpu_envs.training.process.memory import is_shortage
 GraphWork: TypeAlias = Callable[[], None]
 
 
-def why_eager(device: str, asked: bool | None) -> str:
+def why_eager(device: str, graphs: bool | None) -> str:
     """Why work cannot be recorded; empty where it can."""
-    if asked is False:
-        return "graphs are turned off"
-    if device == "cpu":
-        if asked:
-            raise ValueError("graphs=True needs a CUDA device; leave it out, or give device='cuda'")
-        return "there are no CUDA graphs on a CPU"
-    return ""
+    if graphs and device == "cpu":
+        raise ValueError("graphs=True needs a CUDA device; leave it out, or give device='cuda'")
+    reason = "there are no CUDA graphs on a CPU" if device == "cpu" else ""
+    return "graphs are turned off" if graphs is False else reason
 
 
 def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[list[GraphWork], str]:
@@ -61,11 +58,7 @@ def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[
         graph = torch.cuda.CUDAGraph()
         pool = graphs[0].pool() if graphs else None
         try:
-            with (
-                _no_garbage_collection(),
-                _empty_is_error(),
-                torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"),
-            ):
+            with _strictly(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 work()
         except RuntimeError as error:
             # Where a capture fails, torch's generator may go on believing that it is being captured.
@@ -83,23 +76,19 @@ def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[
 
 
 @contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keeps the garbage collector from destroying an old run's graphs, which CUDA refuses during a capture."""
+def _strictly() -> Iterator[None]:
+    """Turns torch's warning of a graph without work, whose replays would do nothing, into an error.
+
+    It also keeps the garbage collector from destroying an old run's graphs, which CUDA refuses during a capture.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "The CUDA Graph is empty", UserWarning)
+            yield
+    except UserWarning as warning:
+        raise AssertionError(f"nothing was recorded, and a replay would do nothing: {warning}") from None
     finally:
         if enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _empty_is_error() -> Iterator[None]:
-    """Turns torch's warning of a graph without work, whose replays would do nothing, into an error."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "The CUDA Graph is empty", UserWarning)
-        try:
-            yield
-        except UserWarning as warning:
-            raise AssertionError(f"nothing was recorded, and a replay would do nothing: {warning}") from None

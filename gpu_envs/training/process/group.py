@@ -37,12 +37,7 @@ def _losses_told() -> Iterator[None]:
 
 @final
 class Group:
-    """Processes of torch's that make the same calls in the same order; or one alone, for which they cost nothing.
-
-    Attributes:
-        rank: The number of this process.
-        size: How many there are.
-    """
+    """Processes of torch's that make the same calls in the same order; or one alone, for which they cost nothing."""
 
     def __init__(self, handle: Any = None) -> None:
         """Takes a process group of ``torch.distributed``; None: alone."""

@@ -6,7 +6,6 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, final
 
 import torch
@@ -46,13 +45,10 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_threads(device: str, threads: int | None) -> Iterator[None]:
-    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is.
-
-    No more than there are cores: torch's threads wait for one another without giving up theirs.
-    """
+    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is."""
     before = torch.get_num_threads()
     if device == "cpu" and threads is not None:
-        torch.set_num_threads(min(threads, available_threads()))
+        torch.set_num_threads(min(threads, available_threads()))  # torch's wait for one another, and keep their cores
     try:
         yield
     finally:
@@ -79,27 +75,24 @@ class RandomState:
 
     def __init__(self, seed: int, device: str) -> None:
         self._device = torch.device(device)
-        self._own: dict[str, Any] = {"cpu": torch.Generator().manual_seed(seed).get_state()}
-        if self._device.type == "cuda":
-            self._own["cuda"] = torch.Generator(self._device).manual_seed(seed).get_state()
+        kinds = {"cpu": torch.device("cpu"), self._device.type: self._device}
+        self._own: dict[str, Any] = {
+            kind: torch.Generator(place).manual_seed(seed).get_state() for kind, place in kinds.items()
+        }
         self._outside: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, seed: int, rank: int, device: str, *when: str) -> "RandomState":
         """Those of one of the processes that train a run of this seed."""
-        own = (rank,) if rank else ()
-        return cls(derived_seed(seed, "modules", *own, *when), device)
+        return cls(derived_seed(seed, "modules", *((rank,) if rank else ()), *when), device)
 
     def __enter__(self) -> None:
         """Takes the process's aside."""
         self._outside = self._current()
         self._set(self._own)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Puts them back."""
-        del kind, error, trace
         assert self._outside is not None
         self._own = self._current()
         self._set(self._outside)
@@ -156,8 +149,8 @@ def interruption() -> Iterator[threading.Event]:
     pressed = threading.Event()
     before = request_handlers()
 
-    def note(signum: int, frame: Any) -> None:
-        del signum, frame
+    def note(*signal_and_frame: Any) -> None:
+        del signal_and_frame
         pressed.set()
         set_handlers(before)
 

@@ -7,13 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, final
+from typing import Final
 
 ENDED: Final = 128 + signal.SIGTERM
 """The exit code."""
 
-REQUESTS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+REQUESTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that tell a process to end."""
 
 
@@ -49,39 +48,26 @@ def state_of(process: int) -> str:
     return ""
 
 
-@final
-class Watch:
-    """Watches one of several processes while they train."""
+@contextlib.contextmanager
+def peer_monitor(peers: Sequence[int], patience: float = 5.0) -> Iterator[None]:
+    """Ends this process, when it was told to end, if it may wait for a process of this host that has ended.
 
-    def __init__(self, others: Sequence[int], patience: float = 5.0) -> None:
-        """Prepares.
+    It has ``patience`` seconds to find that out by itself.
+    """
+    done = threading.Event()
 
-        Args:
-            others: The processes of this host that this one may wait for.
-            patience: Seconds to find out by itself that another is gone.
-        """
-        self._others: Final = others
-        self._patience: Final = patience
-        self._done: Final = threading.Event()
-        self._reader: Final = signal_reader(self._wait) if others else contextlib.nullcontext()
-
-    def __enter__(self) -> None:
-        """Begins."""
-        self._reader.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends."""
-        self._done.set()
-        self._reader.__exit__(kind, error, trace)
-
-    def _wait(self, told: socket.socket) -> None:
-        while (numbers := told.recv(1)) and numbers[0] not in REQUESTS:
+    def wait(signals: socket.socket) -> None:
+        while (numbers := signals.recv(1)) and numbers[0] not in REQUESTS:
             pass
-        while numbers and not self._done.wait(0.5):
-            if any(map(_gone, self._others)) and not self._done.wait(self._patience):
+        while numbers and not done.wait(0.5):
+            if any(map(_gone, peers)) and not done.wait(patience):
                 os._exit(ENDED)
+
+    with signal_reader(wait) if peers else contextlib.nullcontext():
+        try:
+            yield
+        finally:
+            done.set()
 
 
 def _gone(process: int) -> bool:
