@@ -15,66 +15,69 @@ from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 from gpu_envs.training.run import Run
 
-_ACTING = "torch, and kernel_sample of sample.cuh"
-_CHOOSING = "kernel_prefer of choices.cuh, and kernel_sample of sample.cuh"
-_HORIZON = "kernel_act_and_step of act_and_step.cuh, a whole horizon with its steps"
-_BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
-_STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
+_ACTING = "torch, and kernel_sample of common/sample.cuh"
+_CHOOSING = "kernel_prefer of off_policy/choices.cuh, and kernel_sample of common/sample.cuh"
+_HORIZON = "kernel_act_and_step of small/act_and_step.cuh, a whole horizon with its steps"
+_BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
+_STEP = ("step", "kernel_collect and kernel_adam of common/optimise.cuh")
 _WIDE_GRADIENT = (
-    "kernel_update of wide_update.cuh, kernel_gradient of wide_gradient.cuh, kernel_reduce of wide_reduce.cuh"
+    "kernel_update of wide/update.cuh, kernel_gradient of wide/gradient.cuh, kernel_reduce of wide/reduce.cuh"
 )
 
 _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
     "narrow": (
-        ("acting", "kernel_act of network_act.cuh"),
-        ("values", "kernel_values of network_act.cuh"),
-        ("gradient", "kernel_update of network_update.cuh"),
-        ("step", "kernel_step of network_reduce.cuh, which adds up the gradient"),
+        ("acting", "kernel_act of small/act.cuh"),
+        ("values", "kernel_values of small/act.cuh"),
+        ("gradient", "kernel_update of small/update.cuh"),
+        ("step", "kernel_step of small/reduce.cuh, which adds up the gradient"),
     ),
     "wide": (
-        ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
-        ("acting", "kernel_act of wide_act.cuh"),
-        ("values", "kernel_values of wide_act.cuh"),
+        ("weights", "kernel_pack of wide/pack.cuh, before each of the others"),
+        ("acting", "kernel_act of wide/act.cuh"),
+        ("values", "kernel_values of wide/act.cuh"),
         ("gradient", _WIDE_GRADIENT),
         _STEP,
     ),
     "functions": (
-        ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
-        ("acting", f"kernel_outputs of wide_outputs.cuh, {_CHOOSING}"),
-        ("values", "kernel_outputs of wide_outputs.cuh, and kernel_best of choices.cuh"),
-        ("gradient", f"{_WIDE_GRADIENT}; of the loss kernel_judge of choices.cuh"),
+        ("weights", "kernel_pack of wide/pack.cuh, before each of the others"),
+        ("acting", f"kernel_outputs of wide/outputs.cuh, {_CHOOSING}"),
+        ("values", "kernel_outputs of wide/outputs.cuh, and kernel_best of off_policy/choices.cuh"),
+        ("gradient", f"{_WIDE_GRADIENT}; of the loss kernel_judge of off_policy/choices.cuh"),
         _STEP,
     ),
     "values": (
         ("acting", f"torch, {_CHOOSING}"),
-        ("values", "torch, and kernel_best of choices.cuh"),
-        ("gradient", "torch, and of the loss kernel_judge of choices.cuh"),
+        ("values", "torch, and kernel_best of off_policy/choices.cuh"),
+        ("gradient", "torch, and of the loss kernel_judge of off_policy/choices.cuh"),
         _STEP,
     ),
     "actors": (("acting", _ACTING), _BUFFER, ("gradients", "torch"), _STEP),
     "small batch": (
         ("acting", _ACTING),
         _BUFFER,
-        ("gradients", "kernel_critics and kernel_actor of small_batch.cuh, which take the step too"),
-        ("step", "of several processes: kernel_collect and kernel_adam of optimise.cuh"),
+        ("gradients", "kernel_critics and kernel_actor of off_policy/small_batch.cuh, which take the step too"),
+        ("step", "of several processes: kernel_collect and kernel_adam of common/optimise.cuh"),
     ),
     "functions on a CPU": (
         ("acting", _ACTING),
         _BUFFER,
-        ("gradients", "kernels of perceptrons.cuh, for networks, and of actor_critic.cuh, for losses"),
+        ("gradients", "kernels of cpu/perceptrons.cuh, for networks, and of off_policy/actor_critic.cuh, for losses"),
         _STEP,
     ),
     "functions on a GPU": (
-        ("weights", "kernel_pack of wide_pack.cuh, before networks run"),
+        ("weights", "kernel_pack of wide/pack.cuh, before networks run"),
         ("acting", _ACTING),
         _BUFFER,
-        ("gradients", f"kernel_outputs of wide_outputs.cuh, {_WIDE_GRADIENT}; for losses those of actor_critic.cuh"),
+        (
+            "gradients",
+            f"kernel_outputs of wide/outputs.cuh, {_WIDE_GRADIENT}; for losses those of off_policy/actor_critic.cuh",
+        ),
         _STEP,
     ),
     "": (
         ("acting", _ACTING),
         ("values", "torch"),
-        ("gradient", "torch, and kernel_loss of loss.cuh"),
+        ("gradient", "torch, and kernel_loss of common/loss.cuh"),
         _STEP,
     ),
 }

@@ -116,7 +116,7 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     there = said(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
     assert "kernel_act_and_step of act_and_step.cuh" in there
-    assert "kernel_act of network_act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
+    assert "kernel_act of small/act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
     assert "kernel_outputs of wide_outputs" in said(
         capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )
@@ -129,7 +129,7 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     [
         ("Pendulum-v1 --preset sac --device cpu", "perceptrons.cuh"),
         ("Pendulum-v1 --preset sac --device cuda", "small_batch.cuh"),
-        ("TagContinuous-v0 --preset sac-runners --device cuda", "wide_outputs.cuh"),
+        ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/outputs.cuh"),
         ("Acrobot-v1 --preset pqn --device cuda", "choices.cuh"),
         ("CartPole-v1 --device cuda", "act_and_step.cuh"),
     ],

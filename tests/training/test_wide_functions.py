@@ -102,7 +102,7 @@ def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
         features, outputs, nets = int(drawn.integers(1, 513)), int(drawn.integers(1, 89)), int(drawn.integers(1, 3))
         case = Function(features, hidden, outputs, nets, normalised=bool(drawn.integers(2)))
         network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
-        begun = network.act_program().source.partition('#line 1 "wide_rows.cuh"')[0]
+        begun = network.act_program().source.partition('#line 1 "rows.cuh"')[0]
         numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024  # noqa: SLF001 - shared memory, to the byte
         bounds = f"sizeof(WideNumbers) <= {numbers} && {numbers} < sizeof(WideNumbers) + 128"
         compile_with_nvrtc(f"{begun}static_assert({bounds});\n}}\n")

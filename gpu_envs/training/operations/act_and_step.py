@@ -44,7 +44,7 @@ def act_and_step_program(layout: SingleLayout, network: Network, processors: int
         *before_drivers(layout, declared, acting),
         *headers("drivers/one_step.cuh"),
         ("generated", call.cpp()),
-        *headers("training/act_and_step.cuh"),
+        *headers("training/small/act_and_step.cuh"),
     ]
     return Program(
         name=f"{layout.spec.id}-act_and_step",

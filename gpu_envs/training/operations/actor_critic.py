@@ -70,7 +70,9 @@ def program(features: int, width: int, nets: int, *, stochastic: bool) -> Progra
         sizes={"features": features, "width": width, "nets": nets, "outputs": outputs, "inputs": features + width},
         weight=width,
     )
-    return program_of((ELEMENTARY, "training/squashed.cuh", "training/actor_critic.cuh"), _CALLS, settings)
+    return program_of(
+        (ELEMENTARY, "training/off_policy/squashed.cuh", "training/off_policy/actor_critic.cuh"), _CALLS, settings
+    )
 
 
 def losses_text(features: int, width: int, nets: int, *, stochastic: bool) -> str:

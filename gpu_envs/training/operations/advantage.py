@@ -67,7 +67,7 @@ DISCOUNTED_CALL = Struct.of(
 def program() -> Program:
     """The source. A row's work is worth more the longer the horizon; the weight is that of a usual one."""
     calls = {"advantages": ADVANTAGE_CALL, "places": PLACES_CALL, "discounted": DISCOUNTED_CALL}
-    parts = ("training/moments.cuh", "training/advantage.cuh")
+    parts = ("training/common/moments.cuh", "training/common/advantage.cuh")
     return program_of(parts, calls, KernelSettings(prologue=MOMENTS_IN_CPP, weight=32))
 
 

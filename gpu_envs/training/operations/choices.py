@@ -35,7 +35,7 @@ def program(head: Head) -> Program:
     plain = head_settings(head)
     sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
     settings = dataclasses.replace(plain, prologue=f"{plain.prologue}\nconstexpr int {sums};", staging_bytes=0)
-    return program_of((ELEMENTARY, "training/choices.cuh"), _CALLS, settings)
+    return program_of((ELEMENTARY, "training/off_policy/choices.cuh"), _CALLS, settings)
 
 
 @final

@@ -35,7 +35,7 @@ SCHEDULE_CALL = Struct.of(
 def program() -> Program:
     """The source."""
     settings = KernelSettings(prologue=f"constexpr int THREADS = {_THREADS};", grid=Grid(threads=_THREADS, replicas=1))
-    return program_of(("training/schedule.cuh",), {"schedule": SCHEDULE_CALL}, settings)
+    return program_of(("training/common/schedule.cuh",), {"schedule": SCHEDULE_CALL}, settings)
 
 
 @final

@@ -29,7 +29,7 @@ def program() -> Program:
     settings = KernelSettings(
         prologue=f"constexpr int BLOCK = {_BLOCK};", grid=Grid(threads=_BLOCK, replicas=1), weight=64
     )
-    return program_of(("training/episodes.cuh",), {"episodes": EPISODES_CALL}, settings)
+    return program_of(("training/common/episodes.cuh",), {"episodes": EPISODES_CALL}, settings)
 
 
 @final

@@ -175,7 +175,7 @@ class Network:
         return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)
 
     def _group_bytes(self, groups: int) -> int:
-        """Shared memory of a block of so many warpgroups: as in ``network_by_groups.cuh``."""
+        """Shared memory of a block of so many warpgroups: as in ``small/by_groups.cuh``."""
         depth, size, inputs = self._arithmetic
         first, second = self.hidden
         outputs = self.head.parameters
@@ -244,8 +244,8 @@ class Network:
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        own = ["network_parts", "network", "network_forth", "network_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
+        own = ["common/layers", "small/network", "small/forth", "small/act"]
+        return self._program("common/sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
     def acting_parts(self, threads: int, more: str) -> tuple[list[tuple[str, str]], int]:
         """The source of acting, for others' kernels, in a namespace ``acting``; and the memory of a block of these.
@@ -258,8 +258,8 @@ class Network:
         shared = _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(threads), 128)
         aliases = (f"using {name} = {kind};" for name, kind in head.types.items())
         settings = "\n".join([head.prologue, *aliases, SAMPLE_CALL.cpp(), ACT_CALL.cpp()])
-        names = ("distributions", "sampler", "tensor_core")
-        own = ("network_parts", "network", "network_forth")
+        names = ("common/distributions", "common/sampler", "common/tensor_core")
+        own = ("common/layers", "small/network", "small/forth")
         parts = [
             ("acting", f"namespace acting {{\n{settings}"),
             *headers(*(f"training/{name}.cuh" for name in names)),
@@ -271,14 +271,14 @@ class Network:
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
-        own: list[str | tuple[str, str]] = ["network_parts", "network", "samples", "network_samples"]
+        own: list[str | tuple[str, str]] = ["common/layers", "small/network", "common/samples", "small/samples_of_rows"]
         if self._by_groups:
             lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
-            own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
+            own += [("products", group_products(self.precision, lines)), "common/warpgroup", "small/by_groups"]
         else:
-            own += ["network_by_warps"]
-        calls, own = {"update": UPDATE_CALL}, [*own, "network_update"]
-        return self._program("policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
+            own += ["small/by_warps"]
+        calls, own = {"update": UPDATE_CALL}, [*own, "small/update"]
+        return self._program("common/policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
 
     def _shape(self, shared: int, threads: int) -> str:
         """What is compiled in, for blocks of so much shared memory and so many threads."""
@@ -317,9 +317,9 @@ class Network:
             grid=Grid(threads=threads, replicas=1, shared_bytes=shared, early=early),
         )
         parts: list[str | tuple[str, str]] = [
-            "distributions",
+            "common/distributions",
             of_head,
-            "tensor_core",
+            "common/tensor_core",
             ("shape", self._shape(shared, threads)),
             *own,
         ]
@@ -378,5 +378,5 @@ def _padded(count: int, multiple: int) -> int:
 
 
 def _stride(columns: int) -> int:
-    """As ``stride_of`` in ``network.cuh``."""
+    """As ``stride_of`` in ``small/network.cuh``."""
     return _padded(columns + 8, 16) - 8

@@ -51,12 +51,12 @@ def reduce_program(processes: int = 1) -> Program:
         sizes={"processes": processes},
         grid=Grid(threads=_STEP_THREADS, replicas=1, shared_bytes=_step_bytes(_STEP_THREADS), together=True),
     )
-    parts = [f"training/{part}.cuh" for part in ("peers", "adam", "network_step", "network_reduce")]
+    parts = [f"training/{part}.cuh" for part in ("common/peers", "common/adam", "small/step", "small/reduce")]
     return program_of(parts, {"reduce": REDUCE_CALL, "step": STEP_CALL}, settings)
 
 
 def _step_bytes(threads: int) -> int:
-    """Shared memory of a block that takes a step: ``StepMemory`` in ``network_step.cuh``."""
+    """Shared memory of a block that takes a step: ``StepMemory`` in ``small/step.cuh``."""
     return 4 * (strips_at_a_time(threads) * _SLICES * _STRIP + 2)
 
 

@@ -49,7 +49,9 @@ def program() -> Program:
         f"constexpr int BLOCK = {_BLOCK}, SUMS = {len(SUMS)};",
     ]
     settings = KernelSettings(prologue="\n".join(lines), grid=Grid(threads=_BLOCK, replicas=1))
-    return program_of(("training/moments.cuh", "training/measure.cuh"), {"measure": MEASURE_CALL}, settings)
+    return program_of(
+        ("training/common/moments.cuh", "training/common/measure.cuh"), {"measure": MEASURE_CALL}, settings
+    )
 
 
 @final

@@ -175,7 +175,7 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 def program(head: Head, kernel: str) -> Program:
     """The source of the sampler, ``sample``, or of the loss, ``loss``."""
     functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
-    parts = [f"training/{part}.cuh" for part in ("distributions", functions, kernel)]
+    parts = [f"training/common/{part}.cuh" for part in ("distributions", functions, kernel)]
     return program_of(parts, {kernel: call}, head_settings(head))
 
 

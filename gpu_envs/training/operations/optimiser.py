@@ -68,7 +68,7 @@ ADAM_CALL = Struct.of(
 
 def program(processes: int = 1) -> Program:
     """The source, where the gradients of so many processes are added up through memory of their GPUs."""
-    parts = ("training/peers.cuh", "training/adam.cuh", "training/optimise.cuh")
+    parts = ("training/common/peers.cuh", "training/common/adam.cuh", "training/common/optimise.cuh")
     return program_of(parts, {"collect": COLLECT_CALL, "adam": ADAM_CALL}, settings(processes, SUM_NUMBERS))
 
 

@@ -120,7 +120,7 @@ def program(form: Form) -> Program:
         },
         weight=max(1, form.lines // 4),
     )  # fmt: skip
-    parts = (ELEMENTARY, ("form", "\n".join(text)), "training/perceptrons.cuh")
+    parts = (ELEMENTARY, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
     return program_of(parts, {"forth": FORTH_CALL, "back": BACK_CALL, "gradient": GRADIENT_CALL}, settings)
 
 

@@ -28,7 +28,7 @@ MOST = 2**31
 
 def program() -> Program:
     """The source."""
-    return program_of(("training/permutation.cuh",), {"permute": PERMUTATION_CALL}, KernelSettings(weight=4))
+    return program_of(("training/common/permutation.cuh",), {"permute": PERMUTATION_CALL}, KernelSettings(weight=4))
 
 
 _ELEMENTS = 8

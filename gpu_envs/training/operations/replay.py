@@ -99,7 +99,7 @@ def program(features: int, width: int) -> Program:
     lengths = f"constexpr int FEATURES = {features}, WIDTH = {width}, STRIDE = {stride};"
     sizes = {"features": features, "width": width, "stride": stride}
     settings = KernelSettings(prologue=lengths, sizes=sizes, weight=4)
-    return program_of(("training/replay.cuh",), {"insert": INSERT_CALL, "draw": DRAW_CALL}, settings)
+    return program_of(("training/common/replay.cuh",), {"insert": INSERT_CALL, "draw": DRAW_CALL}, settings)
 
 
 def stride_of(features: int, width: int) -> int:

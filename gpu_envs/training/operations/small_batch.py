@@ -134,7 +134,12 @@ def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> 
         ),
     )  # fmt: skip
     parts = (
-        ELEMENTARY, "training/tensor_core.cuh", "training/cluster.cuh", "training/squashed.cuh",
-        ("form", "\n".join(text)), "training/adam.cuh", "training/small_batch.cuh",
-    )  # fmt: skip
+        ELEMENTARY,
+        "training/common/tensor_core.cuh",
+        "training/off_policy/cluster.cuh",
+        "training/off_policy/squashed.cuh",
+        ("form", "\n".join(text)),
+        "training/common/adam.cuh",
+        "training/off_policy/small_batch.cuh",
+    )
     return program_of(parts, {"critics": CRITICS_CALL, "actor": ACTOR_CALL}, settings)

@@ -255,11 +255,11 @@ class WideNetwork:
     def act_program(self) -> Program:
         """Acting and valuing, or the outputs of functions."""
         if self.functions:
-            return self._program("", None, ["wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
+            return self._program("", None, ["wide/rows", "wide/outputs"], {"outputs": OUTPUTS_CALL})
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        rows = "wide_resident" if self._resident_bytes else "wide_rows"
-        own = ["wide_means", "wide_choices", "wide_draw", rows, "wide_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls, shared=self._resident_bytes)
+        rows = "wide/resident" if self._resident_bytes else "wide/rows"
+        own = ["wide/means", "wide/choices", "wide/draw", rows, "wide/act"]
+        return self._program("common/sampler", SAMPLE_CALL, own, calls, shared=self._resident_bytes)
 
     @functools.cached_property
     def _resident_bytes(self) -> int | None:
@@ -276,27 +276,27 @@ class WideNetwork:
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
         if self.functions:
-            own = ["wide_given", "wide_keeping", "wide_rows_update", "wide_update"]
+            own = ["wide/given", "wide/keeping", "wide/rows_update", "wide/update"]
             return self._program("", None, own, {"update": BACK_CALL})
-        rows = ["wide_resident", "wide_keeping", "wide_resident_update"]
-        rows = rows if self._resident_bytes else ["wide_keeping", "wide_rows_update"]
-        own = ["samples", "wide_means", "wide_choices", "wide_judge", "wide_policy", *rows, "wide_update"]
-        return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL}, shared=self._resident_bytes)
+        rows = ["wide/resident", "wide/keeping", "wide/resident_update"]
+        rows = rows if self._resident_bytes else ["wide/keeping", "wide/rows_update"]
+        own = ["common/samples", "wide/means", "wide/choices", "wide/judge", "wide/policy", *rows, "wide/update"]
+        return self._program("common/policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL}, shared=self._resident_bytes)
 
     def gradient_program(self) -> Program:
         """The gradient, part by part."""
         shared = _GRADIENT_STAGES * (256 + ROWS) * _PIECE + UNIT * _PIECE + 2 * 1024
-        return self._program("", None, ["wide_slices", "wide_gradient"], {"gradient": GRADIENT_CALL}, shared=shared)
+        return self._program("", None, ["wide/slices", "wide/gradient"], {"gradient": GRADIENT_CALL}, shared=shared)
 
     def reduce_program(self) -> Program:
         """The sums of those parts."""
         return self._program(
-            "", None, ["wide_slices", "wide_reduce"], {"reduce": REDUCE_CALL}, threads=REDUCE_THREADS, shared=16
+            "", None, ["wide/slices", "wide/reduce"], {"reduce": REDUCE_CALL}, threads=REDUCE_THREADS, shared=16
         )
 
     def pack_program(self) -> Program:
         """The weights as they are streamed."""
-        return self._program("", None, ["wide_pack"], {"pack": PACK_CALL}, threads=_PACK_THREADS, shared=16)
+        return self._program("", None, ["wide/pack"], {"pack": PACK_CALL}, threads=_PACK_THREADS, shared=16)
 
     def _program(
         self, of_head: str, call: Struct | None, own: Sequence[str], calls: Mapping[str, Struct], *,
@@ -320,10 +320,10 @@ class WideNetwork:
         for net in range(len(self.nets)):
             lines |= {size for shape in self._shapes(net)[1:] for size in shape[:1]}
             lines |= {_padded(outs, 16) for _, outs in self._shapes(net)}
-        heads = ["distributions", of_head] if of_head else ["distributions"]
+        heads = ["common/distributions", of_head] if of_head else ["common/distributions"]
         parts: list[str | tuple[str, str]] = [
-            *heads, "tensor_core", ("shape", self._shape(threads, bytes_)), "network_parts",
-            ("products", group_products(self.precision, lines)), "warpgroup", "ring", "wide", *own,
+            *heads, "common/tensor_core", ("shape", self._shape(threads, bytes_)), "common/layers",
+            ("products", group_products(self.precision, lines)), "common/warpgroup", "wide/ring", "wide/rowwise", *own,
         ]  # fmt: skip
         return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
 

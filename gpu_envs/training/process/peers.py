@@ -65,7 +65,7 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
 def small_program(processes: int) -> Program:
     """The source of what is exchanged beside gradients."""
     calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL}
-    return program_of(("training/peers.cuh", "training/peers_gather.cuh"), calls, settings(processes))
+    return program_of(("training/common/peers.cuh", "training/common/gather.cuh"), calls, settings(processes))
 
 
 def blocks_of(numbers: int) -> int:

@@ -1,4 +1,4 @@
-// Adds up what the blocks of wide_gradient.cuh and wide_update.cuh found.
+// Adds up what the blocks of gradient.cuh and update.cuh found.
 
 template <int NET> FN float over_blocks(const WideReduceCall& call, int place) {
     const int first = NETS > 1 && NET == 1 ? call.actors : 0, end = NETS > 1 && NET == 0 ? call.actors : call.blocks;

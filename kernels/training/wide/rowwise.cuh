@@ -1,9 +1,9 @@
 // Perceptrons of layers up to 256 wide, on Hopper: a warpgroup takes 64 rows through all layers.
 //
 // Rows of activations lie in shared memory, where they are the next product's left factor. The weights do not fit beside
-// them: they stream through a ring, packed by wide_pack.cuh in the order in which they are used, forth through all
+// them: they stream through a ring, packed by pack.cuh in the order in which they are used, forth through all
 // layers and, for updates, back. More than CHUNK features come in chunks. (Where all weights do find room, in
-// wide_resident.cuh, no ring is needed, and rows stay in registers.)
+// resident.cuh, no ring is needed, and rows stay in registers.)
 //
 // Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and for
 // each net n and layer l in_of(n, l), out_of(n, l), rows_of(n, l) (of the weights, padding included), weight_at(n, l),

@@ -1,4 +1,4 @@
-// The loss of policies and values: what wide_update.cuh makes derivatives of.
+// The loss of policies and values: what update.cuh makes derivatives of.
 
 FN constexpr bool keeps_of(const UpdateCall&)       { return true; }   // for the gradient of the weights
 FN constexpr bool reaches_inputs(const UpdateCall&) { return false; }  // on the way back

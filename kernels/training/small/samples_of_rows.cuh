@@ -1,4 +1,4 @@
-// Samples of network_update.cuh with their observations, fetched a tile ahead; and which network a block has.
+// Samples of update.cuh with their observations, fetched a tile ahead; and which network a block has.
 
 struct SampleRow : Sample {
     int       next;  // place of the tile after

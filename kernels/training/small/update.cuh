@@ -1,7 +1,7 @@
 // The gradient of the loss of a minibatch by all weights of actor and critic, in one launch and a sum.
 //
 // Some of the blocks have the actor, the others the critic. A block takes tiles of samples, and at the end
-// writes its sums; network_step.cuh adds those of all blocks, in a fixed order.
+// writes its sums; step.cuh adds those of all blocks, in a fixed order.
 
 template <class Role>
 FN void update(const Role& role, SampleRow& sample, const UpdateCall& call, int place, int worker, int workers) {

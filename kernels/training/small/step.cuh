@@ -1,4 +1,4 @@
-// What follows the blocks of network_update.cuh: a step of Adam along the sum of what they found.
+// What follows the blocks of update.cuh: a step of Adam along the sum of what they found.
 //
 // They leave a row each of one matrix, a column for each parameter and each of the loss's sums. Its columns are summed in
 // an order that depends on nothing but the number of rows, 32 columns, a strip, by a team of warps. Then the blocks wait for

@@ -1,6 +1,6 @@
-// The gradients of wide perceptrons' weights: products of what wide_update.cuh kept, 64 samples at a time.
+// The gradients of wide perceptrons' weights: products of what update.cuh kept, 64 samples at a time.
 //
-// What all blocks find is added up by wide_reduce.cuh, in an order that depends on nothing but their number.
+// What all blocks find is added up by reduce.cuh, in an order that depends on nothing but their number.
 
 constexpr int LEFT_BYTES = SLICE * PIECE, RIGHT_BYTES = 256 * PIECE, DEEP = 4;
 

@@ -58,7 +58,7 @@ template <int NET, class Call> FN ResidentRows begin_resident(const Call& call, 
     return ResidentRows(memory);
 }
 
-// All layers from `L` on: `tile` is told of hidden ones as in wide.cuh, and `use(c)` is given the outputs.
+// All layers from `L` on: `tile` is told of hidden ones as in rowwise.cuh, and `use(c)` is given the outputs.
 template <int NET, int L, int STEPS_OF_ROWS, class Tile, class Use>
 FN void go_forth(const ResidentRows& own, const Left (&rows)[STEPS_OF_ROWS], const Tile& tile, const Use& use) {
     constexpr int N = outs_of(NET, L) / 8, PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;

@@ -1,4 +1,4 @@
-// Weights as wide.cuh streams them: pieces of lines of LINE bytes, in the order in which they are used.
+// Weights as rowwise.cuh streams them: pieces of lines of LINE bytes, in the order in which they are used.
 
 template <int NET, int STEP> FN void pack(const PackCall& call, int first, int every) {
     constexpr int l = layer_of(STEP), lines = lines_of(NET, STEP), depths = pieces_of(depth_of(NET, STEP)) * LINE_EACH;

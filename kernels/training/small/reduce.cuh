@@ -1,4 +1,4 @@
-// The sums over the blocks of network_update.cuh in a launch behind it: alone, or with the step along them.
+// The sums over the blocks of update.cuh in a launch behind it: alone, or with the step along them.
 
 KERNEL_OF_BLOCKS(kernel_reduce, ReduceCall, STEP_THREADS, STEP_BLOCKS) {
     auto& memory = *reinterpret_cast<StepMemory<STEP_THREADS>*>(staging);

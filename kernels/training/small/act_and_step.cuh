@@ -2,7 +2,7 @@
 // keeps the state of its own in registers from the first step to the last, and tensor cores run the network, which lies
 // in the block's memory, for 16 of them at a time. Once that is loaded nobody waits for another warp. CUDA only.
 //
-// Before it: in the namespace `acting` the network, with network_forth.cuh; then the environment, with one_step.cuh.
+// Before it: in the namespace `acting` the network, with forth.cuh; then the environment, with one_step.cuh.
 
 struct RowsOfWarp {
     Index own, count;  // this thread's replica, and where those of the warp end

@@ -1,6 +1,6 @@
 // What an update of wide perceptrons keeps of a tile of samples, and what it recalls on the way back.
 //
-// The products of which the weights' gradients are made in wide_gradient.cuh are of it, transposed: of each 64 samples the
+// The products of which the weights' gradients are made in gradient.cuh are of it, transposed: of each 64 samples the
 // inputs, the activations of hidden layers, and the derivatives by all layers' sums. Where those gradients are not wanted
 // no more is kept than the way back needs: relu's slopes, a bit each, find room in registers.
 

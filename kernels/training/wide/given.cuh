@@ -1,4 +1,4 @@
-// A loss of the outputs of functions whose derivatives by them are linear, each in its own output: what wide_update.cuh
+// A loss of the outputs of functions whose derivatives by them are linear, each in its own output: what update.cuh
 // goes back from. The outputs are told where they are wanted.
 
 struct FunctionRow { int place, alive; };
