@@ -5,7 +5,6 @@ line, in TOML, in the run directory and when a run is resumed.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, final
@@ -78,17 +77,14 @@ class Run(Settings):
     threads: int | None = setting(None, least=1, most=MOST_THREADS, resume=True)
     """Threads on the CPU, at most; None: one if minibatches are small, otherwise one for each core."""
 
-    def __new__(cls, **given: Any) -> "Run":
+    def __new__(cls, **settings: Any) -> "Run":
         """Says where a setting belongs that is not the run's own."""
-        for name, value in given.items():
+        for name, value in settings.items():
             owners = [each.__name__ for each in (*ALGORITHMS.values(), Network) if name in settings_of(each)]
-            if owners == ["Network"]:
-                raise TypeError(f"{name} is a setting of the network: give network=Network({name}={value!r})")
             if owners:
-                classes = ", ".join(owners)
-                raise TypeError(
-                    f"{name} is a setting of the algorithm ({classes}): give algorithm={owners[0]}({name}={value!r})"
-                )
+                part = "network" if owners == ["Network"] else "algorithm"
+                which = "" if part == "network" else f" ({', '.join(owners)})"
+                raise TypeError(f"{name} is a setting of the {part}{which}: give {part}={owners[0]}({name}={value!r})")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -104,9 +100,11 @@ class Run(Settings):
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
-        allowed = {"algorithm": (*ALGORITHMS.values(),), "network": (Network,)}
-        for name, example in (("algorithm", "SAC(tau=0.05)"), ("network", "Network()")):
-            if type(getattr(self, name)) not in allowed[name]:
+        for name, allowed, example in (
+            ("algorithm", ALGORITHMS.values(), "SAC(tau=0.05)"),
+            ("network", (Network,), "Network()"),
+        ):
+            if type(getattr(self, name)) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give an object such as {example}")
         for role, policy in self.policies.items():
             if not isinstance(policy, Policy) and not (isinstance(policy, str) and policy.isprintable()):
@@ -116,9 +114,9 @@ class Run(Settings):
         since = tuple(map(whole_number, self.since)) if isinstance(self.since, list | tuple) else ()
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
-        params = {name: stored(value) for name, value in self.params.items()}
-        for name, value in (("params", params), ("policies", dict(self.policies)), ("since", since)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "params", {name: stored(value) for name, value in self.params.items()})
+        object.__setattr__(self, "policies", dict(self.policies))
+        object.__setattr__(self, "since", since)
         _check_params(self.params)
         check_network(self.algorithm, self.network)
         self._check_buffer()
@@ -130,18 +128,19 @@ class Run(Settings):
 
     def _check_buffer(self) -> None:
         """Refuses a buffer that a horizon does not fit into, and a run that would end before it learns."""
-        own = self.algorithm
-        if not isinstance(own, OffPolicy):
+        algorithm = self.algorithm
+        if not isinstance(algorithm, OffPolicy):
             return
-        if own.buffer_size <= max(self.horizon, own.n_step):
+        if algorithm.buffer_size <= max(self.horizon, algorithm.n_step):
             raise ValueError(
-                f"buffer_size is {own.buffer_size}, one of which is always free; horizon is {self.horizon} and n_step "
-                f"is {own.n_step}: give a buffer_size above both"
+                f"buffer_size is {algorithm.buffer_size}, one of which is always free; horizon is {self.horizon} and "
+                f"n_step is {algorithm.n_step}: give a buffer_size above both"
             )
-        if own.learning_starts * self.gpus >= self.total_steps:
+        steps = self.total_steps // self.gpus
+        if algorithm.learning_starts * self.gpus >= self.total_steps:
             raise ValueError(
-                f"learning_starts is {own.learning_starts:,}, and the run ends after {self.total_steps // self.gpus:,} "
-                "steps of each GPU, before anything is learnt: give fewer, or more total_steps"
+                f"learning_starts is {algorithm.learning_starts:,}, and the run ends after {steps:,} steps of each "
+                "GPU, before anything is learnt: give fewer, or more total_steps"
             )
 
     # --- policies ---
@@ -153,11 +152,11 @@ class Run(Settings):
 
     def of_policy(self, name: str) -> "Run":
         """The run as one policy sees it: with its own algorithm and network."""
-        own = self.own.get(name, Policy())
-        names = {role: policy if isinstance(policy, str) else role for role, policy in self.policies.items()}
-        algorithm = own.algorithm or self.algorithm
-        network = own.network or suited(self.network, algorithm)
-        return dataclasses.replace(self, algorithm=algorithm, network=network, policies=names)
+        policy = self.own.get(name, Policy())
+        algorithm = policy.algorithm or self.algorithm
+        network = policy.network or suited(self.network, algorithm)
+        policies = dict(self.policies) | {role: role for role in self.own}
+        return dataclasses.replace(self, algorithm=algorithm, network=network, policies=policies)
 
     @property
     def variants(self) -> tuple["Run", ...]:
@@ -172,11 +171,7 @@ class Run(Settings):
 
     @property
     def replicas(self) -> int:
-        """``num_envs`` as a number.
-
-        Raises:
-            ValueError: It is still "auto".
-        """
+        """``num_envs`` as a number."""
         if self.num_envs == AUTO:
             raise ValueError(
                 f"num_envs is {AUTO!r}, which gpu_envs.training.train turns into a number; choose_num_envs says which"
@@ -224,17 +219,17 @@ class Run(Settings):
         Schedules are texts and tuples are lists, as JSON has them.
         """
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
-        found: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
-        found |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
-        shared = dict(found)
+        shared: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
+        shared |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
+        own: dict[str, Any] = {}
         for name, policy in self.own.items():
-            own = self.of_policy(name)
-            fields = {**settings_of(type(own.algorithm)), **settings_of(Network)}
+            run = self.of_policy(name)
+            fields = {**settings_of(type(run.algorithm)), **settings_of(Network)}
             inherited = {key: _plain(field.default) for key, field in fields.items()} | shared
-            for key, value in _flat(own.algorithm, own.network).items():
+            for key, value in _flat(run.algorithm, run.network).items():
                 if value != inherited[key] or (policy.explicit(key) and key in CHANGEABLE):
-                    found[f"{name}.{key}"] = value
-        return found
+                    own[f"{name}.{key}"] = value
+        return shared | own
 
     @classmethod
     def from_flat(cls, given: Mapping[str, Any]) -> "Run":
@@ -252,35 +247,13 @@ class Run(Settings):
                     f"a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: {', '.join(NAMES)}"
                 )
         algorithm, network = _parts(shared, {}, strict=True)
-        policies = shared.get("policies", {})
-        if not isinstance(policies, Mapping):
-            return cls(env=shared["env"], policies=policies)  # which refuses them
-        policies = dict(policies)
-        for name, values in own.items():
-            if policies.get(name, name) != name:
-                raise ValueError(
-                    f"{name}.{next(iter(values))}: {name!r} acts by the policy {policies[name]!r}; give the setting to "
-                    "that policy, if it learns, or leave one of the two out"
-                )
-            for key in values:
-                if key not in OF_A_POLICY:
-                    wrong = "is the whole run's." if key in NAMES else f"does not exist{did_you_mean(key, OF_A_POLICY)}"
-                    raise ValueError(
-                        f"{name}.{key}: the setting {key!r} {wrong} A policy may have of its own: "
-                        f"{', '.join(OF_A_POLICY)}"
-                    )
-            try:
-                own_algorithm, own_network = _parts(shared, values)
-                of_network = values.keys() & settings_of(Network).keys()
-                policies[name] = Policy(
-                    own_algorithm if values.keys() - of_network else None,
-                    own_network if of_network else None,
-                    frozenset(values),
-                )
-            except ValueError as error:
-                raise ValueError(f"policy {name!r}: {error}") from None
-        rest = {name: value for name, value in shared.items() if name in _RUN or name in ("env", "params")}
-        return cls(**rest, policies=policies, algorithm=algorithm, network=network)
+        rest = {name: value for name, value in shared.items() if name in _RUN or name in ("env", *MAPPINGS)}
+        policies = rest.get("policies", {})
+        if isinstance(policies, Mapping):  # Run refuses others
+            rest["policies"] = dict(policies) | {
+                name: _policy(name, shared, settings, policies.get(name, name)) for name, settings in own.items()
+            }
+        return cls(**rest, algorithm=algorithm, network=network)
 
     def changed(self, changes: Mapping[str, Any]) -> "Run":
         """The resumed run, with other settings by their flat names.
@@ -297,6 +270,29 @@ class Run(Settings):
         return self.from_flat(self.flat() | dict(changes))
 
 
+def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], acting: Any) -> Policy:
+    """A policy with settings of its own, whose role the policy ``acting`` acts for."""
+    if acting != name:
+        raise ValueError(
+            f"{name}.{next(iter(settings))}: {name!r} acts by the policy {acting!r}; give the setting to that policy, "
+            "if it learns, or leave one of the two out"
+        )
+    for key in settings:
+        if key not in OF_A_POLICY:
+            wrong = "is the whole run's." if key in NAMES else f"does not exist{did_you_mean(key, OF_A_POLICY)}"
+            raise ValueError(
+                f"{name}.{key}: the setting {key!r} {wrong} A policy may have of its own: {', '.join(OF_A_POLICY)}"
+            )
+    of_network = settings.keys() & settings_of(Network).keys()
+    try:
+        algorithm, network = _parts(shared, settings)
+    except ValueError as error:
+        raise ValueError(f"policy {name!r}: {error}") from None
+    return Policy(
+        algorithm if settings.keys() - of_network else None, network if of_network else None, frozenset(settings)
+    )
+
+
 def changeable(name: str) -> bool:
     """Whether a resumed run may change the setting of a flat name."""
     policy, _, key = name.rpartition(".")
@@ -305,8 +301,8 @@ def changeable(name: str) -> bool:
 
 def _check_params(params: Mapping[str, Any]) -> None:
     """Refuses options of an environment that the trainer chooses."""
-    for name in params:
-        if name in _CHOSEN:
+    for name in _CHOSEN:
+        if name in params:
             instead = f"give the run's setting {name}" if name in SETTINGS else "leave it out"
             raise ValueError(f"params names {name}, which the trainer chooses by itself; {instead}")
     if params.get("precision", "float32") != "float32":
@@ -316,8 +312,9 @@ def _check_params(params: Mapping[str, Any]) -> None:
 
 
 _CHOSEN = (
-    "shared_observations", "active_heads", "output", "autoreset_mode", "first_replica", "num_envs", "device", "threads",
-)  # fmt: skip
+    *("shared_observations", "active_heads", "output", "autoreset_mode"),
+    *("first_replica", "num_envs", "device", "threads"),
+)
 """Options of an environment that the trainer chooses."""
 
 
@@ -334,25 +331,29 @@ def upgraded(given: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
         raise ValueError(f"policy_settings is {own!r}; expected settings by the policy's name")
     shared = {name: value for name, value in given.items() if name != "policy_settings"}
     algorithm = shared.get("algorithm", PPO.name)
-    found = _upgraded(shared, algorithm)
+    settings = _upgraded(shared, algorithm)
     for policy, values in own.items():
-        other = values.get("algorithm", algorithm)
-        lacking = {name: owners_of(_NEW.get(name, name)) for name in shared}  # by the run's algorithm, perhaps not here
-        of_run = {name: shared[name] for name, owners in lacking.items() if owners and algorithm not in owners}
-        upgraded_own = _upgraded({**of_run, **values}, other)
-        found |= {f"{policy}.{name}": value for name, value in upgraded_own.items()}
-    return found
+        owners = {name: owners_of(_NEW.get(name, name)) for name in shared}
+        of_run = {name: shared[name] for name in shared if owners[name] and algorithm not in owners[name]}
+        upgraded_own = _upgraded({**of_run, **values}, values.get("algorithm", algorithm))
+        settings |= {f"{policy}.{name}": value for name, value in upgraded_own.items()}
+    return settings
 
 
 def _upgraded(given: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Settings of format 1 by today's names, without those that the algorithm does not have."""
     if given.get("atoms") is not None:
         raise ValueError("atoms is a setting of C51, which is gone: use the version of gpu_envs that wrote the run")
-    found = {_NEW.get(name, name): value for name, value in given.items() if name not in _GONE}
-    if isinstance(found.get("initial_std"), int | float):
+    settings = {_NEW.get(name, name): value for name, value in given.items() if name not in _GONE}
+    if isinstance(settings.get("initial_std"), int | float):
         limits = SETTINGS["initial_std"].limits
-        found["initial_std"] = min(max(found["initial_std"], limits.least), limits.most)
-    return {name: value for name, value in found.items() if not owners_of(name) or algorithm in owners_of(name)}
+        settings["initial_std"] = min(max(settings["initial_std"], limits.least), limits.most)
+    return _of(algorithm, settings)
+
+
+def _of(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some settings that an algorithm, or all, have."""
+    return {name: value for name, value in settings.items() if algorithm in (owners_of(name) or (algorithm,))}
 
 
 _NEW = {"slots": "buffer_size", "warm_up": "learning_starts", "batch": "batch_size", "updates": "gradient_steps"}
@@ -386,19 +387,14 @@ def _parts(shared: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool = 
         owners = owners_of(key)
         if owners and name not in owners and (strict or key in own):
             raise ValueError(foreign(name, key))
-    of_algorithm, of_network = settings_of(ALGORITHMS[name]), settings_of(Network)
-    usable = {key: value for key, value in given.items() if not owners_of(key) or name in owners_of(key)}
-    return (
-        ALGORITHMS[name](**{key: usable[key] for key in of_algorithm if key in usable}),
-        Network(**{key: usable[key] for key in of_network if key in usable}),
-    )
+    usable = _of(name, given)
+    algorithm = ALGORITHMS[name](**{key: usable[key] for key in settings_of(ALGORITHMS[name]) if key in usable})
+    return algorithm, Network(**{key: usable[key] for key in settings_of(Network) if key in usable})
 
 
 def _flat(algorithm: Algorithm, network: Network) -> dict[str, Any]:
-    values = {"algorithm": algorithm.name}
-    for part in (algorithm, network):
-        values |= {name: _plain(getattr(part, name)) for name in settings_of(type(part))}
-    return {name: value for name, value in values.items() if not owners_of(name) or algorithm.name in owners_of(name)}
+    values = {name: _plain(getattr(part, name)) for part in (algorithm, network) for name in settings_of(type(part))}
+    return _of(algorithm.name, {"algorithm": algorithm.name} | values)
 
 
 def _plain(value: Any) -> Any:
@@ -406,13 +402,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
 
 
-@functools.cache
-def _described() -> Mapping[str, Setting]:
-    algorithms = {name: field for cls in ALGORITHMS.values() for name, field in settings_of(cls).items()}
-    return {**settings_of(Run), **algorithms, **settings_of(Network)}
-
-
-SETTINGS: Mapping[str, Setting] = _described()
+SETTINGS: Mapping[str, Setting] = {
+    **settings_of(Run),
+    **{name: field for cls in ALGORITHMS.values() for name, field in settings_of(cls).items()},
+    **settings_of(Network),
+}
 """Every setting by its flat name, without ``algorithm``, ``params`` and ``policies``."""
 
 _RUN = (*settings_of(Run), "since")

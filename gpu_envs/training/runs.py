@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import processes_of, with_buffers
 from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
-from gpu_envs.training.rollout.horizon_env import role_infos, simulated
+from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
@@ -55,9 +55,14 @@ def train(
 
 
 def resume(
-    run: str | Path | RunDirectory, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None,
-    trust: bool = False, group: Any = None, **changes: Any,
-) -> Result:  # fmt: skip
+    run: str | Path | RunDirectory,
+    *,
+    progress: bool | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    trust: bool = False,
+    group: Any = None,
+    **changes: Any,
+) -> Result:
     """Goes on with a run from its last checkpoint, bit for bit as if it had never stopped.
 
     With another number of processes than it had, policies, optimisers, normalisers and counters go on, and episodes
@@ -65,10 +70,10 @@ def resume(
 
     Args:
         run: Its folder.
-        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
+        progress: As of ``train``, and ``group``.
         modules: Policies of your own, as the run had them.
         trust: Import the environment's file, where the folder names one that this process was not given.
-        group: A process group of ``torch.distributed``, whose processes all call this.
+        group: As of ``train``.
         **changes: Settings that are others from now on, by their flat names: where it runs, for how many steps in
             all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
 
@@ -93,8 +98,8 @@ def resume(
             then, steps = (config.gpus, 0) if state is None else (processes_of(state), state["steps"])
             if first and done > 0 and then != processes.size:
                 warnings.warn(
-                    f"the run was trained by {_counted(then)}, and goes on with {processes.size}: what it has learnt "
-                    "and counted stays, and episodes begin anew",
+                    f"the run was trained by {then} process{'es' * (then > 1)}, and goes on with {processes.size}: "
+                    "what it has learnt and counted stays, and episodes begin anew",
                     stacklevel=2,
                 )
             if config.gpus != processes.size or config.steps_at(done) != steps:
@@ -112,10 +117,18 @@ def resume(
 
 @alone()
 def evaluate(
-    run: str | Path | RunDirectory, *, episodes: int = 1000, greedy: bool = True, device: str = "auto",
-    seed: int | None = None, num_envs: int | None = None, policies: Mapping[str, str] | None = None,
-    modules: Mapping[str, nn.Module] | None = None, trust: bool = False, progress: bool | None = None,
-) -> Evaluations:  # fmt: skip
+    run: str | Path | RunDirectory,
+    *,
+    episodes: int = 1000,
+    greedy: bool = True,
+    device: str = "auto",
+    seed: int | None = None,
+    num_envs: int | None = None,
+    policies: Mapping[str, str] | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    trust: bool = False,
+    progress: bool | None = None,
+) -> Evaluations:
     """Plays full episodes with the policies of a run's last checkpoint.
 
     Args:
@@ -125,9 +138,9 @@ def evaluate(
         device: Where.
         seed: Of environments and actions; None: derived from the run's.
         num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
-        policies: Others for some roles, such as ``{"runner": "random"}``.
-        modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
-        trust: Import the environment's file, where the folder names one that this process was not given.
+        policies: As of ``load_policies``, and ``modules`` and ``trust``.
+        modules: As of ``load_policies``.
+        trust: As of ``load_policies``.
         progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
 
     Returns:
@@ -138,21 +151,23 @@ def evaluate(
         RuntimeError: An episode did not end within 1,000,000 steps.
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
-    config = loaded.config
-    with torch_threads(loaded.device, config.cpu_threads):
-        return play(
-            config, loaded.parts, loaded.networks, loaded.device,
-            episodes=episodes, greedy=greedy, seed=loaded.seed if seed is None else seed, num_envs=num_envs,
-            progress=progress,
-        )  # fmt: skip
+    own_seed = loaded.seed if seed is None else seed
+    how: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
+    with torch_threads(loaded.device, loaded.config.cpu_threads):
+        return play(loaded.config, loaded.parts, loaded.networks, loaded.device, seed=own_seed, **how)
 
 
 @alone()
 def load_policies(
-    run: str | Path | RunDirectory, *, device: str = "auto", policies: Mapping[str, str] | None = None,
-    params: Mapping[str, Any] | None = None, modules: Mapping[str, nn.Module] | None = None, purpose: str = "evaluate",
+    run: str | Path | RunDirectory,
+    *,
+    device: str = "auto",
+    policies: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    purpose: str = "evaluate",
     trust: bool = False,
-) -> TrainedPolicies:  # fmt: skip
+) -> TrainedPolicies:
     """Reads the policies of a run's last checkpoint, to act in an environment of yours.
 
     Args:
@@ -171,36 +186,34 @@ def load_policies(
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)
     trained = folder.config()
+    policies, modules = policies or {}, modules or {}
     config = dataclasses.replace(
         trained,
         device=device,
-        policies={**trained.policies, **(policies or {})},
+        policies={**trained.policies, **policies},
         params={**trained.params, **(params or {})},
     )
     latest = folder.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
     place = resolve_device(device)
+    networks: dict[str, Networks | None] = {}
     with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        open_backend(place)  # says what is missing
-        roles = role_infos(simulated(replicated(config, 1), 1, place))
+        parts = assign(_roles(config, place), config.policies)
         state = load_run(latest)
-        parts = assign(roles, config.policies)
-        check_modules(modules or {}, parts)
-        own_modules = dict(modules or {})
-        networks: dict[str, Networks | None] = {}
+        check_modules(modules, parts)
         for name, own in parts.items():
             policy_rows = PolicyRows(name, own, 1, place)
-            source = f"{folder.path}:{name}"
             if not learns(name):
-                asked_for = name.rpartition(" (")[0] in (policies or {}).values()
+                asked_for = name.rpartition(" (")[0] in policies.values()
                 kept = None if asked_for else state["players"].get(name)  # its source may be gone
                 networks[name] = make_player(policy_rows, config, place, kept)[1]
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
-                learnt, module = state["learners"][name], own_modules.get(name)
-                networks[name] = restored(learnt, policy_rows, trained.of_policy(name), place, source, module)
+                learnt, source = state["learners"][name], f"{folder.path}:{name}"
+                own_run = trained.of_policy(name)
+                networks[name] = restored(learnt, policy_rows, own_run, place, source, modules.get(name))
     return TrainedPolicies(
         config,
         place,
@@ -208,7 +221,7 @@ def load_policies(
         networks,
         derived_seed(trained.seed, "evaluation"),
         trained.steps_at(iteration_of(latest)),
-        {name: _mean_return(window) for name, window in state["windows"].items()},
+        {name: EpisodeWindow.of(steps).mean_return for name, steps in state["windows"].items()},
     )
 
 
@@ -219,24 +232,17 @@ def load_guests(
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Run(env=env, device=device, params=dict(params or {}))
-    open_backend(place)  # says what is missing
-    roles = role_infos(simulated(replicated(config, 1), 1, place))
+    roles = _roles(config, place)
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
-    for name in parts:
-        if learns(name):
-            raise ValueError(
-                f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
-            )
+    for name in filter(learns, parts):
+        raise ValueError(
+            f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
+        )
     networks = {name: make_player(PolicyRows(name, own, 1, place), config, place)[1] for name, own in parts.items()}
     return TrainedPolicies(config, place, parts, networks, 0, 0, {})
 
 
-def _mean_return(kept: Sequence[Sequence[float]]) -> float:
-    window = EpisodeWindow()
-    window.load(kept)
-    return window.mean_return
-
-
-def _counted(processes: int) -> str:
-    return f"{processes} process{'es' * (processes > 1)}"
+def _roles(config: Run, device: str) -> tuple[RoleInfo, ...]:
+    open_backend(device)  # says what is missing
+    return role_infos(simulated(replicated(config, 1), 1, device))

@@ -165,6 +165,13 @@ class EpisodeWindow:
         """Holds so many sums: of a role's episodes two, of their returns and of their lengths."""
         self._steps = np.zeros((0, 1 + sums))
 
+    @classmethod
+    def of(cls, state: Sequence[Sequence[float]]) -> "EpisodeWindow":
+        """A role's window in the state that ``state`` gave."""
+        window = cls()
+        window.load(state)
+        return window
+
     def add(self, episodes: np.ndarray) -> None:
         """Takes in the steps of an iteration, ``[3, horizon]``, and lets go of those that are no longer needed."""
         steps = np.concatenate([self._steps, episodes.T[episodes[0] > 0]])

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -80,30 +80,22 @@ class Evaluations(dict[str, Evaluation]):
 
 
 def play(
-    config: Run, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
-    device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None, progress: bool | None = False,
+    config: Run,
+    parts: Mapping[str, tuple[RoleMembers, ...]],
+    networks: Mapping[str, Networks | None],
+    device: str,
+    *,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+    num_envs: int | None,
+    progress: bool | None = False,
     spec: Spec | None = None,
-) -> Evaluations:  # fmt: skip
-    """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
+) -> Evaluations:
+    """Plays full episodes, as ``runs.evaluate``. Every replica contributes its first ones, however long they take.
 
-    Args:
-        config: The environment. Of a parameter with a value for each replica, those values take turns.
-        parts: By policy, the agents it acts for.
-        networks: By policy; None: random actions.
-        device: Where.
-        episodes: How many at least.
-        greedy: Take the likeliest actions.
-        seed: Of environments and actions.
-        num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
-        spec: The spec of an environment that was made before, under whose rules they play; None: that of ``config``.
-        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
-
-    Returns:
-        By role.
-
-    Raises:
-        MemoryError: The device has too little; the message says which setting to lower, and to what.
-        RuntimeError: An episode did not end within 1,000,000 steps.
+    ``parts`` and ``networks`` are by policy, without networks random actions. ``spec`` is that of an environment that
+    was made before, under whose rules they play; None: that of ``config``.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
@@ -122,39 +114,35 @@ def play(
         horizon_env = HorizonEnv(replicated(config, count), device, count, 1, spec=spec)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
-        tally = {name: Tally(each, count, 2, device) for name in horizon_env.storage}
+        tallies = {name: Tally(each, count, 2, device) for name in horizon_env.storage}
         measured = Tally(each, count, len(horizon_env.metrics), device)
         for turn in range(MOST_STEPS * each):
             horizon_env.carry_over()
-            seen, masks = horizon_env.observations(0), horizon_env.action_masks(0)
-            horizon_env.step(0, policies.act(turn, seen, masks, greedy=greedy))
+            observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
+            horizon_env.step(0, policies.act(turn, observations, masks, greedy=greedy))
             ended = horizon_env.ended[0]
             for name, storage in horizon_env.storage.items():
                 returns, lengths = storage.episode_return[0], storage.episode_length[0]
-                tally[name].add(ended, returns.double().mean(1), lengths.double().mean(1))
+                tallies[name].add(ended, returns.double().mean(1), lengths.double().mean(1))
             if horizon_env.episode_metrics is not None:
                 measured.add(ended, *horizon_env.episode_metrics[0].T)
             if turn % _LOOK_EVERY == _LOOK_EVERY - 1:
-                done = next(iter(tally.values())).ended()  # a replica's roles end together
-                means = {name: of_role.mean() for name, of_role in tally.items()}
+                done = next(iter(tallies.values())).ended()  # a replica's roles end together
+                means = {name: tally.mean() for name, tally in tallies.items()}
                 bar.update(done, done / (time.perf_counter() - start), means)
                 if done == each * count:
-                    found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
-                    return Evaluations({name: _evaluation(t.estimates(), done, found) for name, t in tally.items()})
+                    metrics = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
+                    return Evaluations({name: tally.evaluation(metrics) for name, tally in tallies.items()})
         raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
 def replicated(config: Run, count: int) -> Run:
-    """The configuration with parameters for so many replicas.
-
-    Of a parameter with a value for each replica, replica ``i`` takes value ``i`` modulo their number.
-    """
+    """The configuration for so many replicas: of a parameter with a value for each, those values take turns."""
 
     def taken(value: Any) -> Any:
         if isinstance(value, str) or dimensions(value) != 1 or len(value) == 0:
             return value
-        values = to_numpy(value)
-        return values[np.arange(count) % len(values)]
+        return np.resize(to_numpy(value), count)
 
     params = {name: value if name in ARGUMENTS else taken(value) for name, value in config.params.items()}
     return dataclasses.replace(config, params=params)
@@ -165,20 +153,16 @@ class ActingPolicies:
     """The policies of all agents, which act together and do not learn."""
 
     def __init__(
-        self, config: Run, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
-        roles: tuple[RoleInfo, ...], num_envs: int, device: str, seed: int,
-    ) -> None:  # fmt: skip
-        """Says which policy acts for which agents.
-
-        Args:
-            config: The run.
-            parts: By policy, the agents it acts for.
-            networks: By policy; None: random actions.
-            roles: All roles of the environment.
-            num_envs: Replicas.
-            device: Where.
-            seed: Of the actions.
-        """
+        self,
+        config: Run,
+        parts: Mapping[str, tuple[RoleMembers, ...]],
+        networks: Mapping[str, Networks | None],
+        roles: tuple[RoleInfo, ...],
+        num_envs: int,
+        device: str,
+        seed: int,
+    ) -> None:
+        """Says which policy acts for which agents, by ``parts`` and ``networks``; without networks at random."""
         self._players, self._device = [], device
         for name, own in parts.items():
             ops = Ops(own[0].role.head, device, config.cpu_threads)
@@ -186,9 +170,13 @@ class ActingPolicies:
         self._actions = acting_buffers(roles, num_envs, device, [player.policy_rows for player in self._players])
 
     def act(
-        self, turn: int, observations: Mapping[str, Rows],
-        action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
-    ) -> Mapping[str, torch.Tensor]:  # fmt: skip
+        self,
+        turn: int,
+        observations: Mapping[str, Rows],
+        action_masks: Mapping[str, torch.Tensor] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Mapping[str, torch.Tensor]:
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
         with own_precision(self._device):
             for player in self._players:
@@ -236,21 +224,14 @@ class Tally:
 
     def estimates(self) -> list[Estimate]:
         """What the episodes have of each number."""
-        found = []
+        estimates = []
         for values in self._values[:, :-1].flatten(1):
-            spread = values.std().item() if values.numel() > 1 else 0.0
-            found.append(Estimate(values.mean().item(), spread, 1.96 * spread / math.sqrt(values.numel())))
-        return found
+            std = values.std().item() if values.numel() > 1 else 0.0
+            estimates.append(Estimate(values.mean().item(), std, 1.96 * std / math.sqrt(values.numel())))
+        return estimates
 
-
-def _evaluation(found: Sequence[Estimate], episodes: int, metrics: Mapping[str, Estimate]) -> Evaluation:
-    returns, lengths = found
-    return Evaluation(
-        mean=returns.mean,
-        std=returns.std,
-        interval=returns.interval,
-        length=lengths.mean,
-        length_interval=lengths.interval,
-        episodes=episodes,
-        metrics=metrics,
-    )
+    def evaluation(self, metrics: Mapping[str, Estimate]) -> Evaluation:
+        """Of a role's returns and lengths."""
+        returns, lengths = self.estimates()
+        mean, interval = lengths.mean, lengths.interval
+        return Evaluation(returns.mean, returns.std, returns.interval, mean, interval, self.ended(), metrics)
