@@ -15,11 +15,7 @@ _RETURN = 0.15
 
 @final
 class Exploration:
-    """Numbers for each row; those that depend on earlier ones start again with an episode.
-
-    Attributes:
-        follows: They depend on earlier ones.
-    """
+    """Numbers for each row; where they depend on earlier ones (``follows``), they restart with an episode."""
 
     def __init__(self, kind: str, policy_rows: PolicyRows, ops: Ops, device: str) -> None:
         """Allocates for ``white`` or ``ou``."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import gymnasium
 import numpy as np
@@ -13,12 +13,10 @@ _SCALES = {"float32": 1.0, "int32": 1.0, "uint8": 1.0 / 255.0}
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A Box of an observation, and its columns in the row."""
+class Piece(NamedTuple):
+    """A Box of an observation, by its name in the Dict (empty: it is the observation), and its columns in the row."""
 
     key: str
-    """Its name in the Dict; empty where the observation is a single Box."""
     first: int
     last: int
     scale: float
@@ -38,11 +36,7 @@ class Flattening:
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "Flattening":
-        """The way for a space of observations.
-
-        Raises:
-            ValueError: The space is of a kind that cannot be flattened.
-        """
+        """Of a space of observations, if it can be flattened."""
         named = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {"": space}
         pieces: list[Piece] = []
         first = 0
@@ -66,16 +60,10 @@ class Flattening:
             torch.mul(given.reshape(rows.shape[0], -1), piece.scale, out=rows[:, piece.first : piece.last])
 
     def rows(self, observations: Any, lead: int) -> torch.Tensor:
-        """Observations as rows ``[..., features]``: as they are where that is possible.
-
-        Args:
-            observations: An array or a dict of arrays.
-            lead: How many dimensions of them come before those of the space.
-        """
+        """Observations with ``lead`` dimensions before those of the space as rows ``[..., features]``, maybe a view."""
+        first: torch.Tensor = observations[self.pieces[0].key] if self.pieces and self.pieces[0].key else observations
         if not self.pieces:
-            own: torch.Tensor = observations.reshape(*observations.shape[:lead], self.features)
-            return own
-        some: torch.Tensor = observations[self.pieces[0].key] if self.pieces[0].key else observations
-        made = some.new_empty((math.prod(some.shape[:lead]), self.features), dtype=torch.float32)
-        self.write(observations, made)
-        return made
+            return first.reshape(*first.shape[:lead], self.features)
+        rows = first.new_empty((math.prod(first.shape[:lead]), self.features), dtype=torch.float32)
+        self.write(observations, rows)
+        return rows

@@ -48,9 +48,9 @@ class RoleInfo:
         head, members = Head.of(role.action), role.agents
         if split is not None:
             return cls(role.name, len(members), split.own + split.shared, head, members, None, masked, split)
-        way = Flattening.of(role.observation)
-        plain = way.shape == (way.features,)
-        return cls(role.name, len(members), way.features, head, members, None if plain else way, masked)
+        flattening = Flattening.of(role.observation)
+        features, plain = flattening.features, flattening.shape == (flattening.features,)
+        return cls(role.name, len(members), features, head, members, None if plain else flattening, masked)
 
 
 def role_infos(world: SimulationConfig) -> tuple[RoleInfo, ...]:
@@ -71,12 +71,7 @@ def _infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
 
 @final
 class RoleTensors:
-    """What an environment of either kind gives and takes, as policies have it: by role, ``[num_envs, agents, ...]``.
-
-    Attributes:
-        by_role: The environment seen by role.
-        roles: Its roles.
-    """
+    """What an environment of either kind gives and takes, as policies have it: by role, ``[num_envs, agents, ...]``."""
 
     def __init__(self, env: Any) -> None:
         """Looks at an environment with torch tensors."""
@@ -117,47 +112,41 @@ class RoleStorage:
     """What a horizon leaves of one role: the environment writes straight into it."""
 
     def __init__(self, role: RoleInfo, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
-        """Allocates.
+        """Allocates on a device; a single-agent environment (``alone``) may truncate episodes (``limited``) or not.
 
-        Args:
-            role: Whose it is.
-            horizon: Steps.
-            num_envs: Replicas.
-            device: Where.
-            alone: The environment is a single-agent one: its arrays have no dimension of agents, and all take part.
-            limited: Episodes may be truncated.
+        Its arrays have no dimension of agents.
         """
 
-        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         n, a, split = num_envs, role.agents, role.split
         f, all_see = (split.own, split.shared) if split is not None else (role.features, 0)
         self.role = role
         self.alone = alone
-        self.observations = made(horizon + 1, n, a, f)
-        self.rewards = made(horizon, n, a)
-        self.terminations = made(horizon, n, a, dtype=torch.bool)
-        self.truncations = made(horizon, n, a, dtype=torch.bool)
-        self.alive = None if alone else made(horizon + 1, n, a, dtype=torch.bool)
-        self.final_obs = made(horizon, n, a, f) if limited else None
-        self.shared_observations = made(horizon + 1, n, all_see) if all_see else None
-        self.final_shared = made(horizon, n, all_see) if all_see and limited else None
-        self.action_mask = made(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
-        self.episode_return = made(horizon, n, a)
-        self.episode_length = made(horizon, n, a, dtype=torch.int32)
+        self.observations = zeros(horizon + 1, n, a, f)
+        self.rewards = zeros(horizon, n, a)
+        self.terminations = zeros(horizon, n, a, dtype=torch.bool)
+        self.truncations = zeros(horizon, n, a, dtype=torch.bool)
+        self.alive = None if alone else zeros(horizon + 1, n, a, dtype=torch.bool)
+        self.final_obs = zeros(horizon, n, a, f) if limited else None
+        self.shared_observations = zeros(horizon + 1, n, all_see) if all_see else None
+        self.final_shared = zeros(horizon, n, all_see) if all_see and limited else None
+        self.action_mask = zeros(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
+        self.episode_return = zeros(horizon, n, a)
+        self.episode_length = zeros(horizon, n, a, dtype=torch.int32)
 
     def row(self, name: str, t: int) -> torch.Tensor | None:
         """What the environment writes in step ``t``, in its own shape; None: nothing."""
         array: torch.Tensor | None = getattr(self, name)
         if array is None:
             return None
-        row = array[t + (name in _KNOWN)]
+        row = array[t + (name in _KNOWN.values())]
         row = row.squeeze(1) if self.alone else row
-        way = self.role.flattening
-        if way is None or name not in ("observations", "final_obs"):
+        flattening = self.role.flattening
+        if flattening is None or name not in ("observations", "final_obs"):
             return row
-        return None if way.pieces else row.view(*row.shape[:-1], *way.shape)
+        return None if flattening.pieces else row.view(*row.shape[:-1], *flattening.shape)
 
     @property
     def rows(self) -> Rows:
@@ -188,23 +177,23 @@ class RoleStorage:
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
         """Takes over from step ``t`` what the environment has not written here, being of another form."""
-        way = self.role.flattening
-        if way is None or not way.pieces:
+        flattening = self.role.flattening
+        if flattening is None or not flattening.pieces:
             return
-        way.write(observations, self.observations[t + 1].flatten(0, 1))
+        flattening.write(observations, self.observations[t + 1].flatten(0, 1))
         if self.final_obs is not None:
-            way.write(final_obs, self.final_obs[t].flatten(0, 1))
+            flattening.write(final_obs, self.final_obs[t].flatten(0, 1))
 
     def carry_over(self) -> None:
         """Begins a horizon where the last one ended."""
-        for array in self.known():
+        for array in self.known().values():
             array[0].copy_(array[-1])
         self.episode_length.zero_()
 
-    def known(self) -> list[torch.Tensor]:
-        """What is known before a step, ``[horizon + 1, num_envs, agents, ...]`` each."""
-        arrays: list[torch.Tensor | None] = [getattr(self, name) for name in _KNOWN]
-        return [array for array in arrays if array is not None]
+    def known(self) -> dict[str, torch.Tensor]:
+        """What is known before a step, ``[horizon + 1, num_envs, agents, ...]`` each, by its name in checkpoints."""
+        arrays = {name: getattr(self, attribute) for name, attribute in _KNOWN.items()}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def episodes(self, sums: EpisodeSums) -> torch.Tensor:
         """Of each step: how many agents' episodes ended, and the sums of their returns and lengths, ``[3, T]``."""
@@ -212,8 +201,13 @@ class RoleStorage:
         return sums.of(lengths, returns, add_lengths=True)
 
 
-_KNOWN = ("observations", "shared_observations", "alive", "action_mask")
-"""Arrays of which row ``t`` is what is known before step ``t``."""
+_KNOWN = {
+    "observations": "observations",
+    "shared_observations": "shared_observations",
+    "alive": "alive",
+    "action_masks": "action_mask",
+}
+"""Arrays of which row ``t`` is what is known before step ``t``, by their names in checkpoints."""
 
 _WRITTEN = (
     *("observations", "rewards", "terminations", "truncations"),
@@ -232,8 +226,8 @@ def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None)
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
     spec = spec or gpu_envs.spec(config.env)
     known = {field.name for field in dataclasses.fields(Options)}
-    given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
-    options = Options(**given | {name: value for name, value in config.params.items() if name in known})
+    of_options = {name: value for name, value in config.params.items() if name in known}
+    options = Options(**{"device": device, "output": "torch", "autoreset_mode": "SameStep"} | of_options)
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
     found = config_of(spec, num_envs, options, own)
     check_replica(found, open_backend(resolve_device(device)))  # before roles_of names each agent
@@ -243,15 +237,10 @@ def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None)
 
 @final
 class HorizonEnv:
-    """An environment, and storage for a horizon of it.
+    """An environment with torch tensors, and storage for a horizon of it, by role.
 
     Attributes:
-        env: The environment, with torch tensors.
-        roles: Its roles.
-        storage: What the horizon leaves, by role.
-        metrics: The names of its metrics.
         episode_metrics: Those of the episodes that end, ``[horizon, num_envs, metrics]``; None: there are none.
-        limit: The step at which episodes are truncated; None: never.
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
 
@@ -260,8 +249,8 @@ class HorizonEnv:
     ) -> None:
         """Makes the environment and the storage; its first replica has this number, and the spec may be another's."""
         world = simulated(config, num_envs, device, spec)
-        ways = {"shared_observations": world.apart, "active_heads": world.active_heads}
-        self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
+        options = {"shared_observations": world.apart, "active_heads": world.active_heads}
+        self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **options)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors = RoleTensors(self.env)
         self._alone, self.roles = self._tensors.by_role.alone, self._tensors.roles
@@ -293,11 +282,11 @@ class HorizonEnv:
 
         Where there are metrics, also how many replicas' ended, and the sums of these, ``[1 + metrics, horizon]``.
         """
-        found = [storage.episodes(sums) for storage in self.storage.values()]
+        parts = [storage.episodes(sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
             first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
-            found.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
-        return found
+            parts.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
+        return parts
 
     @property
     def code(self) -> str:
@@ -306,12 +295,7 @@ class HorizonEnv:
         return f"gpu_envs {gpu_envs.__version__}, torch {torch.__version__}, rules {rules[:12]}"
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
-        """Begins anew; the first observations are where the next horizon will look for them.
-
-        Args:
-            seed: The first replica's seed.
-            stagger: With this seed, cut each replica's first episode short.
-        """
+        """Restarts with the first replica's seed; with ``stagger`` as a seed, first episodes are cut short."""
         observations, infos = self.env.reset(seed=seed)
         self.begun_midway = None
         if stagger is not None:
@@ -327,30 +311,19 @@ class HorizonEnv:
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that the next horizon depends on."""
-        return {
-            "environment": self.env.get_state(),
-            "observations": {name: s.observations[-1].clone() for name, s in self.storage.items()},
-            "shared_observations": {
-                name: s.shared_observations[-1].clone()
-                for name, s in self.storage.items()
-                if s.shared_observations is not None
-            },
-            "alive": {name: s.alive[-1].clone() for name, s in self.storage.items() if s.alive is not None},
-            "action_masks": {name: mask.clone() for name, mask in self.action_masks(-1).items()},
-            "begun_midway": None if self.begun_midway is None else self.begun_midway.clone(),
-        }
+        known: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _KNOWN}
+        for role, storage in self.storage.items():
+            for name, array in storage.known().items():
+                known[name][role] = array[-1].clone()
+        begun_midway = None if self.begun_midway is None else self.begun_midway.clone()
+        return {"environment": self.env.get_state(), **known, "begun_midway": begun_midway}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, in place, because graphs know the addresses."""
         self.env.set_state(state["environment"])
-        for name, storage in self.storage.items():
-            storage.observations[-1].copy_(state["observations"][name])
-            if storage.shared_observations is not None:
-                storage.shared_observations[-1].copy_(state["shared_observations"][name])
-            if storage.alive is not None:
-                storage.alive[-1].copy_(state["alive"][name])
-            if storage.action_mask is not None:
-                storage.action_mask[-1].copy_(state["action_masks"][name])
+        for role, storage in self.storage.items():
+            for name, array in storage.known().items():
+                array[-1].copy_(state[name][role])
         if self.begun_midway is not None:
             self.begun_midway.copy_(state["begun_midway"])
 
