@@ -54,7 +54,7 @@ def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool |
         seconds += [report.update_seconds for report in trainer.iterate(5)]
     return {
         "updates_per_s": algorithm.gradient_steps / statistics.median(seconds),
-        "torch_because": trainer.learners["agent"].why_torch or None,
+        "torch_because": trainer.learners["agent"].fallback_reason or None,
     }
 
 

@@ -140,10 +140,11 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
 
     from gpu_envs.backend import open_backend
     from gpu_envs.training import Network, Run
+    from gpu_envs.training.engines.base import ActRequest
+    from gpu_envs.training.engines.wide import WideNetworks, wide_network
     from gpu_envs.training.operations.heads import Head
     from gpu_envs.training.operations.optimiser import Adam
     from gpu_envs.training.policies.modules import default_policy
-    from gpu_envs.training.policies.wide_networks import WideNetworks, wide_network
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
     shape = Network(hidden=HIDDEN, shared_trunk=True, precision=precision)
@@ -160,7 +161,7 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
 
     def several() -> None:
         for turn in range(calls):
-            networks.act(observations, actions, log_probs, values, None, stream, turn, greedy=False)
+            networks.act(ActRequest(observations, actions, log_probs, stream, turn, values))
 
     several()
     return milliseconds(graph_of(several).replay, repeats=51, inner=calls) / 1e3

@@ -1,42 +1,33 @@
 """Puts a policy together: its module, how that is run, and what it was trained to before."""
 
-import dataclasses
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_envs.backend import open_backend
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms import PQN, OffPolicy
+from gpu_envs.training.algorithms.base import OffPolicy, QLearning
+from gpu_envs.training.engines import Case, choose, torch_engine
+from gpu_envs.training.engines.base import DEFAULT_MODULES, Networks
+from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
-from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.policies.actors import TorchActor
-from gpu_envs.training.policies.functions import actor_form, form_of, functions_of
-from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
 from gpu_envs.training.policies.modules import check_module, check_settings, default_policy
-from gpu_envs.training.policies.networks import Networks, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
-from gpu_envs.training.policies.torch_networks import TorchNetworks, TorchPolicy, TorchPolicyNetworks
-from gpu_envs.training.policies.value_networks import TorchValues, ValuesInKernels
-from gpu_envs.training.policies.wide_functions import why_no_functions
-from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.settings import wake_autograd
 from gpu_envs.training.record.checkpoint import load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite
 from gpu_envs.training.record.structure import check_structure
+from gpu_envs.training.rollout.horizon_env import RoleInfo
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.run import Run, upgraded
@@ -63,46 +54,42 @@ def make_learner(
     for tensor in module.state_dict().values():
         group.take_first(tensor)
     scale = ObservationScale(policy_rows.features, device, group) if config.network.normalise_observations else None
-    made = _off_policy if isinstance(config.algorithm, OffPolicy) else _on_policy
-    learner, optimisers = made(policy_rows, module, scale, config, device, limit, group)
-    for optimiser in optimisers:
+    case = case_of(policy_rows, config, device, default=isinstance(module, DEFAULT_MODULES))
+    engine, reason = choose(case)
+    networks = engine.make(case, module, scale, group)
+    if networks.epsilon is not None and isinstance(config.algorithm, QLearning):
+        # for an evaluation before the first horizon
+        networks.epsilon.fill_(Schedule.of(config.algorithm.epsilon).at(0.0))
+    kind: Any = OffPolicyLearner if isinstance(config.algorithm, OffPolicy) else OnPolicyLearner
+    learner: Learner = kind(policy_rows, module, networks, scale, config, device, limit, group)
+    learner.fallback_reason = reason if engine.name == "torch" else ""
+    for optimiser in learner.optimisers:
         _LEARNING[optimiser] = policy_rows.name, run
     return learner
 
 
-def _on_policy(
-    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Run, device: str,
-    limit: int | None, group: Group,
-) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
-    """A learner by PPO, A2C or PQN, and its optimiser."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    optimiser = Adam(trained, device=device, threads=config.cpu_threads, group=group)
-    networks, reason = _fused(module, policy_rows, optimiser, scale, config, device)
-    if networks is None:
-        if device != "cpu":
-            wake_autograd(device)
-        networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
-    if networks.epsilon is not None and isinstance(config.algorithm, PQN):
-        networks.epsilon.fill_(
-            Schedule.of(config.algorithm.epsilon).at(0.0)
-        )  # for an evaluation before the first horizon
-    learner = OnPolicyLearner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
-    learner.why_torch = reason
-    return learner, [optimiser]
+def case_of(agents: PolicyRows | RoleInfo, config: Run, device: str, *, default: bool = True) -> Case:
+    """What the choice of a policy's engine depends on.
 
-
-def _off_policy(
-    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Run, device: str,
-    limit: int | None, group: Group,
-) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
-    """A learner by SAC, TD3 or DDPG, and its optimisers."""
-    if device != "cpu":
-        wake_autograd(device)
-    actor = _actor(module, policy_rows, scale, config, device)
-    learner = OffPolicyLearner(policy_rows, module, actor, scale, config, device, limit, group)
-    if learner.why_torch and config.network.fused:
-        raise ValueError(f"fused=True, and {learner.why_torch}; leave it out")
-    return learner, learner.optimisers
+    Args:
+        agents: Those that the policy acts for.
+        config: The run as the policy sees it.
+        device: Where.
+        default: Whether its module is the one that the settings describe.
+    """
+    samples = 2**31 if isinstance(agents, RoleInfo) else config.horizon * agents.rows // config.algorithm.passes[1]
+    return Case(
+        config.algorithm,
+        config.network,
+        agents.head,
+        agents.features,
+        device,
+        agents.masked,
+        agents.split,
+        default,
+        samples,
+        config.cpu_threads,
+    )
 
 
 def _check_free(module: nn.Module, name: str, config: Run) -> None:
@@ -220,9 +207,8 @@ def restored(
     check_structure(example, state.get("observations"), f"the policy {source}: its scale of observations")
     if scale is not None:
         scale.load(state["observations"])
-    if isinstance(config.algorithm, OffPolicy):
-        return _actor(own, policy_rows, scale, config, device)
-    networks = _run_by_torch(own, policy_rows, None, scale, config, device)
+    case = case_of(policy_rows, config, device)
+    networks: TorchNetworks = torch_engine(case).make(case, own, scale, None)
     if networks.epsilon is not None:
         check_structure(networks.epsilon, state.get("epsilon"), f"the policy {source}: its epsilon")
         networks.epsilon.copy_(state["epsilon"])
@@ -249,126 +235,3 @@ def _drawn(policy_rows: PolicyRows, config: Run) -> nn.Module:
     generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", policy_rows.name))
     with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
         return default_policy(policy_rows.features, policy_rows.head, config, generator, policy_rows.split)
-
-
-def kernels_of(
-    network: Network, config: Run, device: str, *, masked: bool, default: bool, parted: bool
-) -> tuple[str, str]:
-    """Which kernels of our own run a policy, ``narrow``, ``wide`` or those of ``functions``, or why torch does.
-
-    Args:
-        network: What narrow kernels would have compiled in.
-        config: The policy's.
-        device: Where it runs.
-        masked: Whether it has action masks.
-        default: Whether it is the default policy.
-        parted: Whether observations come in parts.
-    """
-    if config.network.fused is False:
-        return "", "they are turned off"
-    if not default:
-        return "", "only the default policy has kernels of its own"
-    if not device.startswith("cuda"):
-        return "", f"the device is {device}, and only CUDA has kernels for networks"
-    if config.algorithm.name == "pqn":
-        form = form_of((network.features, *config.network.hidden, network.head.parameters), config)
-        reason = "agents share observations" if parted else why_no_functions(form, config.network.precision, device)
-        return "" if reason else "functions", reason
-    if config.network.shared_trunk:
-        narrow = "actor and critic have their layers in common"
-    elif masked:
-        narrow = "the environment has action masks"
-    elif config.network.layer_norm:
-        narrow = "hidden layers are normalised"
-    else:
-        narrow = why_unfused(network, device)
-    if not narrow:
-        return "narrow", ""
-    wide = "agents share observations" if parted else why_not_wide(
-        network.head, network.features, network.hidden, network.activation, network.precision, device
-    )  # fmt: skip
-    return ("", f"{narrow} (for small networks' kernels), and {wide} (for wide ones')") if wide else ("wide", "")
-
-
-def _fused(
-    module: nn.Module,
-    policy_rows: PolicyRows,
-    optimiser: Adam,
-    scale: ObservationScale | None,
-    config: Run,
-    device: str,
-) -> tuple[PolicyNetworks | None, str]:
-    """A policy run by kernels of our own; none where torch has to run it, and why it has to.
-
-    Raises:
-        ValueError: The configuration asks for the kernels, and they cannot run it.
-    """
-    network = Network(
-        policy_rows.head,
-        policy_rows.features,
-        config.network.hidden,
-        config.network.activation,
-        config.network.precision,
-    )
-    kind, reason = kernels_of(
-        network, config, device, masked=policy_rows.masked, parted=policy_rows.split is not None,
-        default=isinstance(module, Perceptron | SharedPerceptron | ActionValues),
-    )  # fmt: skip
-    if reason and config.network.fused:
-        raise ValueError(f"fused=True, and {reason}; leave it out")
-    if reason:
-        return None, reason
-    scaled = None if scale is None else (scale.offset, scale.inverse)
-    if kind == "functions":
-        assert isinstance(module, ActionValues)
-        form = actor_form(module.actor, config.network.activation)
-        functions = functions_of(form, optimiser.flat, optimiser.gradient, 0, config, device)
-        ops = Ops(policy_rows.head, device)
-        return ValuesInKernels(
-            functions, module, policy_rows.head, ops, optimiser, scale, config.network.precision, device
-        ), ""
-    if kind == "wide":
-        assert isinstance(module, Perceptron | SharedPerceptron)
-        wide = wide_network(
-            module, policy_rows.head, policy_rows.features, config.network.activation, config.network.precision,
-            open_backend(device).traits.processors,
-        )  # fmt: skip
-        return WideNetworks(wide, device, optimiser, scaled), ""
-    starts: dict[str, int] = {}
-    start = 0
-    for name, parameter in module.named_parameters():
-        starts[name] = start
-        start += parameter.numel()
-    actor, critic = (  # modules 0, 2 and 4 of each sequence are linear
-        [starts[f"{part}.{layer}.{kind}"] for layer in (0, 2, 4) for kind in ("weight", "bias")]
-        for part in ("actor", "critic")
-    )
-    actor.append(starts.get("log_std", -1))
-    network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    rows = config.horizon * policy_rows.rows // config.algorithm.passes[1]
-    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser, rows), ""
-
-
-def _run_by_torch(
-    module: nn.Module,
-    policy_rows: PolicyRows,
-    optimiser: Adam | None,
-    scale: ObservationScale | None,
-    config: Run,
-    device: str,
-) -> TorchPolicyNetworks:
-    ops = Ops(policy_rows.head, device, config.cpu_threads)
-    if config.algorithm.name == "pqn":
-        return TorchValues(module, policy_rows.head, ops, optimiser, scale, config.network.precision, device)
-    if optimiser is not None:
-        ops.begin()
-    return TorchPolicy(module, policy_rows.head, ops, optimiser, scale, config.network.precision, device)
-
-
-def _actor(
-    module: nn.Module, policy_rows: PolicyRows, scale: ObservationScale | None, config: Run, device: str
-) -> TorchActor:
-    ops = Ops(policy_rows.head, device, config.cpu_threads)
-    assert isinstance(config.algorithm, OffPolicy)
-    precision = config.network.precision
-    return TorchActor(module, policy_rows.head, ops, scale, precision, device, algorithm=config.algorithm)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gpu_envs.errors import DivergedError
-from gpu_envs.training.algorithms import PPO
+from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.record.reports import IterationReport
 from gpu_envs.training.record.run_directory import RunDirectory
@@ -17,12 +17,12 @@ def check_figures(report: IterationReport, learners: Mapping[str, Learner], run:
     """Raises a DivergedError if the figures of an iteration are not finite; warns of a policy that took no step."""
     for name, figures in report.figures.items():
         algorithm = learners[name].config.algorithm
-        target_kl = algorithm.target_kl if isinstance(algorithm, PPO) else None
-        if target_kl is not None and figures["samples"] == 0:
+        kl_limit = algorithm.kl_limit if isinstance(algorithm, OnPolicy) else None
+        if kl_limit is not None and figures["samples"] == 0:
             warnings.warn(
                 f"updates of the policy {name!r} stop before their first step and learn nothing: it acts in evaluation "
                 "mode and learns in training mode, between which dropout or batch normalisation change its actions by "
-                f"more than target_kl, {target_kl:g}. Leave target_kl or these layers out, or give a larger target_kl",
+                f"more than target_kl, {kl_limit:g}. Leave target_kl or these layers out, or give a larger target_kl",
                 stacklevel=2,
             )
         wrong = [n for n, v in figures.items() if not math.isfinite(v) and n != "explained_variance"]

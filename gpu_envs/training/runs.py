@@ -13,8 +13,8 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restored
+from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.policies.modules import check_modules
-from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads

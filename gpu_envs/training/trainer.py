@@ -16,12 +16,12 @@ from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_learner, make_player
 from gpu_envs.training.divergence import check_figures, check_weights
+from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.memory_estimate import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
 from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.policies.modules import check_modules
-from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -302,7 +302,8 @@ class Trainer:
             bar.close()
             history.close()
         run_dir = str(self._run.path) if self._run is not None else None
-        why = {name: learner.why_torch for name, learner in self.learners.items() if self._on_gpu and learner.why_torch}
+        on_gpu = self.learners.items() if self._on_gpu else ()
+        why = {name: learner.fallback_reason for name, learner in on_gpu if learner.fallback_reason}
         return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, why)
 
     def _take_in(self, report: IterationReport) -> None:

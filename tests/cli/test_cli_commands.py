@@ -115,9 +115,9 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     assert here[-1] == "  why torch: the device is cpu, and only CUDA has kernels for networks"
     there = said(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
-    assert "kernel_act_and_step of act_and_step.cuh" in there
+    assert "kernel_act_and_step of small/act_and_step.cuh" in there
     assert "kernel_act of small/act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
-    assert "kernel_outputs of wide_outputs" in said(
+    assert "kernel_outputs of wide/outputs" in said(
         capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )
     shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
@@ -127,22 +127,22 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("Pendulum-v1 --preset sac --device cpu", "perceptrons.cuh"),
-        ("Pendulum-v1 --preset sac --device cuda", "small_batch.cuh"),
+        ("Pendulum-v1 --preset sac --device cpu", "cpu/perceptrons.cuh"),
+        ("Pendulum-v1 --preset sac --device cuda", "off_policy/small_batch.cuh"),
         ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/outputs.cuh"),
-        ("Acrobot-v1 --preset pqn --device cuda", "choices.cuh"),
-        ("CartPole-v1 --device cuda", "act_and_step.cuh"),
+        ("Acrobot-v1 --preset pqn --device cuda", "off_policy/choices.cuh"),
+        ("CartPole-v1 --device cuda", "small/act_and_step.cuh"),
     ],
 )
 def test_show_tells_of_kernels_that_the_device_runs(capsys: pytest.CaptureFixture[str], given: str, told: str) -> None:
     """Each of them is in the header that is named, and no such header is for the other kind of device alone."""
     pytest.importorskip("torch")
     text = said(capsys, "show", "--training", *given.split())
-    headers = {name: header_text(f"training/{name}") for name in re.findall(r"\w+\.cuh", text)}
+    headers = {name: header_text(f"training/{name}") for name in re.findall(r"[\w/]+\.cuh", text)}
     assert told in headers
     alone = "static_assert(!ON_GPU)" if "cuda" in given else "CUDA only"
     assert [name for name, code in headers.items() if alone in code] == []
-    for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of (\w+\.cuh)", text):
+    for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of ([\w/]+\.cuh)", text):
         for kernel in kernels.split(" and "):
             assert re.search(rf"\bKERNEL\w*\({kernel},", headers[name]), f"{kernel} of {name}"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from gpu_envs.training.engines.small import SmallNetworks
 from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.heads import Head, log_stds
-from gpu_envs.training.policies.fused_networks import FusedNetworks
 
 
 def discrete(*sizes: int) -> Head:
@@ -57,7 +57,7 @@ class Case:
         self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False, rows: int = 2**31
     ) -> Any:
         """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
-        fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
+        fused: Any = SmallNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
         if few:
             fused._processors, fused._update_blocks = 2, 4  # noqa: SLF001 - as on a GPU with few processors
         return fused

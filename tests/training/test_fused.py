@@ -18,11 +18,12 @@ from harness import HAS_CUDA  # noqa: E402
 from trainers import algorithm_of  # noqa: E402
 
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
+from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.heads import log_stds  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
-from gpu_envs.training.policies.fused_networks import FusedNetworks  # noqa: E402
 
 cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 
@@ -166,9 +167,9 @@ def test_values(name: str, rows: int, precision: str) -> None:
     case = CASES[name]
     given = data(case, rows)
     values = torch.empty(rows, device="cuda")
-    case.fused(precision, given.flat).values(given.observations, values)
+    case.fused(precision, given.flat).values(ValueRequest(given.observations, values))
     again = torch.empty(rows, device="cuda")
-    case.fused(precision, given.flat, few=True).values(given.observations, again)
+    case.fused(precision, given.flat, few=True).values(ValueRequest(given.observations, again))
     assert torch.equal(values, again)
     weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["critic"]
     wanted = forward(case, weights, given.observations.cpu().double()).outputs[:, 0]
@@ -188,11 +189,11 @@ def test_values_of_rows_in_their_places(name: str) -> None:
     nowhere[:200] = True
     places = torch.where(nowhere, -1, places).cuda()
     fused, values = case.fused("tf32", given.flat), torch.empty(2, rows, device="cuda")
-    fused.values(given.observations, values[0], places=places)
-    fused.values(given.observations[places.clamp(min=0)].contiguous(), values[1])
+    fused.values(ValueRequest(given.observations, values[0], places))
+    fused.values(ValueRequest(given.observations[places.clamp(min=0)].contiguous(), values[1]))
     assert torch.equal(values[0][~nowhere.cuda()], values[1][~nowhere.cuda()])
     given.observations.fill_(torch.nan)
-    fused.values(given.observations, values[1], places=torch.full_like(places, -1))  # reads nothing
+    fused.values(ValueRequest(given.observations, values[1], torch.full_like(places, -1)))  # reads nothing
 
 
 @cuda
@@ -205,7 +206,7 @@ def test_the_largest_observation(name: str, rows: int) -> None:
 
     def found(alive: Any = None) -> float:
         largest.zero_()
-        fused.values(seen, values, largest=largest, alive=alive)
+        fused.values(ValueRequest(seen, values, None, largest, alive))
         return float(largest.item())
 
     assert found() == seen.abs().max().item()
@@ -219,7 +220,7 @@ def test_the_largest_observation(name: str, rows: int) -> None:
             assert found(alive) == (rest.max().item() if len(rest) else 0.0)
     seen.copy_(given.observations)
     largest.fill_(1e9)
-    fused.values(seen, values, largest=largest)
+    fused.values(ValueRequest(seen, values, None, largest))
     assert largest.item() == 1e9
 
 
@@ -244,7 +245,7 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
 
     mine, theirs = made(), made()
     fused = case.fused(precision, given.flat, few=greedy)
-    fused.act(given.observations, *mine[:2], None, mine[2], stream, 3, greedy=greedy)
+    fused.act(ActRequest(given.observations, *mine[:2], stream, 3, acted=mine[2], greedy=greedy))
     logits = wanted.float().cuda().contiguous()
     Ops(head, "cuda").sample(logits, *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy)
     most = weights[4].detach().abs().sum(1).max() * (4 if case.activation == "relu" else 1)
@@ -268,7 +269,7 @@ def check_gradients(case: Case, given: Data, indices: Any, settings: LossSetting
     for one, sums in ((gradient, totals), again, by_few, by_small):
         few, rows = one is by_few[0] or one is by_small[0], 1 if one is by_small[0] else 2**31
         fused = case.fused(precision, given.flat, one, given.scale, few=few, rows=rows)
-        fused.gradient(given.observations, given.batch, indices, settings, given.scalars, sums)
+        fused.gradient(Minibatch(given.observations, given.batch, indices, settings, given.scalars), sums)
     assert torch.equal(gradient, again[0])
     assert torch.equal(totals, again[1])
     grads, magnitudes, wanted = reference(case, given, indices, settings)
@@ -324,8 +325,8 @@ def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
     check_gradients(case, given, None, LossSettings(), "float32")
     scaled = ((given.observations - given.scale[0]) * given.scale[1]).clamp(-10, 10)
     values = torch.empty(2, 2000, device="cuda")
-    case.fused("tf32", given.flat, scale=given.scale).values(given.observations, values[0])
-    case.fused("tf32", given.flat).values(scaled, values[1])
+    case.fused("tf32", given.flat, scale=given.scale).values(ValueRequest(given.observations, values[0]))
+    case.fused("tf32", given.flat).values(ValueRequest(scaled, values[1]))
     assert (values[0] - values[1]).abs().max() <= 0.02
 
 
@@ -342,19 +343,19 @@ class Learning:
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
         buffers = self.adam.flat, self.adam.gradient
-        self.fused = FusedNetworks(case.network(precision), "cuda", *buffers, given.scale, self.adam)
+        self.fused = SmallNetworks(case.network(precision), "cuda", *buffers, given.scale, self.adam)
         self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
         self.how = Step(made(0.01), 0.5, most_kl=most_kl, **self.told)
 
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
         """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
         given = self.given
-        arguments = given.observations, given.batch, indices, LossSettings(), given.scalars
+        minibatch = Minibatch(given.observations, given.batch, indices, LossSettings(), given.scalars)
         if apart:
-            self.fused.gradient(*arguments, self.adam.totals)
+            self.fused.gradient(minibatch, self.adam.totals)
             self.adam.step(self.how)
         else:
-            self.fused.learn(*arguments, self.how)
+            self.fused.learn(minibatch, self.how)
 
     def state(self) -> dict[str, Any]:
         found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.told}

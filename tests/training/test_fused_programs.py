@@ -1,7 +1,6 @@
 """What the fused perceptrons' kernels are compiled from, and for which networks there are any."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -10,10 +9,11 @@ torch = pytest.importorskip("torch")
 from fused_cases import CASES, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
-from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network  # noqa: E402
+from gpu_envs.training import PPO, Network, engines  # noqa: E402
+from gpu_envs.training.engines.small import SmallEngine  # noqa: E402
+from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
 from gpu_envs.training.operations.heads import log_stds  # noqa: E402
-from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused  # noqa: E402
 
 SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
 COMPILED = ("CartPole", "Pendulum")
@@ -105,19 +105,16 @@ def test_the_flat_buffer_is_covered_once(name: str) -> None:
 
 
 def test_says_why_networks_do_not_fit() -> None:
-    good: dict[str, Any] = {
-        "head": discrete(2), "features": 4, "hidden": (64, 64), "activation": "tanh", "precision": "tf32"
-    }  # fmt: skip
-    assert why_unfused(Network(**good), "cuda") == ""
-    assert "CUDA" in why_unfused(Network(**good), "cpu")
+    good = engines.Case(PPO(), Network(), discrete(2), 4, "cuda")
+    assert SmallEngine().fallback_reason(good) == ""
     for wrong, word in (
-        ({"hidden": (64,)}, "two of 32 or 64"),
-        ({"hidden": (64, 65)}, "two of 32 or 64"),
-        ({"activation": "gelu"}, "tanh or relu"),
+        ({"network": Network(hidden=(64,))}, "two of 32 or 64"),
+        ({"network": Network(hidden=(64, 65))}, "two of 32 or 64"),
+        ({"network": Network(activation="gelu")}, "tanh or relu"),
+        ({"network": Network(layer_norm=True)}, "layer_norm is True, which these kernels do not know"),
+        ({"network": Network(shared_trunk=True)}, "shared_trunk is True"),
         ({"features": 65}, "more than 64"),
         ({"head": discrete(33)}, "more than 32"),
-        ({"precision": "float16"}, "float32, tf32, bf16"),
+        ({"masked": True}, "action masks"),
     ):
-        assert word in why_unfused(Network(**(good | wrong)), "cuda")
-    with pytest.raises(ValueError, match="run them with torch"):
-        FusedNetworks(Network(**good), "cpu", torch.empty(0), torch.empty(0))
+        assert word in SmallEngine().fallback_reason(dataclasses.replace(good, **wrong))

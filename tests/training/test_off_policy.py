@@ -13,9 +13,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.engines.off_policy_kernels import (  # noqa: E402
+    FunctionActorCritic,
+    KernelActorCritic,
+    SmallBatchActorCritic,
+)
 from gpu_envs.training.operations import small_batch  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.kernel_update import FunctionsUpdate, KernelUpdate, SmallBatchUpdate  # noqa: E402
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 
@@ -37,11 +41,11 @@ class Plain:
         self.actor = copy.deepcopy(learner.module.actor).double()
         self.critics, aiming = (
             [self._critic(module.critics, number) for number in range(len(module.critics.weights[0]))]
-            for module in (learner.module, learner.gradient_step.targets)
+            for module in (learner.module, learner.networks.targets)
         )
-        self.targets_of = [copy.deepcopy(learner.gradient_step.targets.actor).requires_grad_().double(), *aiming]
+        self.targets_of = [copy.deepcopy(learner.networks.targets.actor).requires_grad_().double(), *aiming]
         self.log_temperature = torch.tensor(
-            learner.gradient_step.log_temperature.item(), dtype=torch.float64, device=learner.rate.device
+            learner.networks.log_temperature.item(), dtype=torch.float64, device=learner.rate.device
         )
         self.scaled: Callable[[Any], Any] = lambda rows: rows
 
@@ -196,7 +200,7 @@ def test_ten_updates_are_those_of_plain_torch(
     monkeypatch.setattr(Adam, "step", descent(rate))
     trainer = Trainer(off_policy(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
     learner: Any = trainer.learners["agent"]
-    assert isinstance(learner.gradient_step, KernelUpdate) == (kernels and device == "cpu")
+    assert isinstance(learner.networks, KernelActorCritic) == (kernels and device == "cpu")
     plain = Plain(learner)
     trainer.roll_out()
     learner.conclude(trainer.horizon_env.storage)
@@ -265,12 +269,12 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
             drawn.found[::3] = False
             for tensor in (drawn.observations, drawn.actions, drawn.returns, drawn.next_observations):
                 tensor[::3] = 0.0
-            update.gradient_step.learn(drawn, update.normals, actor=True)
+            update.networks.learn(drawn, update.normals, actor=True)
     for name in ours.learners:
         both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
         mine, other = both
-        assert isinstance(mine.gradient_step, KernelUpdate)
-        assert other.why_torch == "they are turned off"
+        assert isinstance(mine.networks, KernelActorCritic)
+        assert other.fallback_reason == "they are turned off"
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
             torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)
             torch.testing.assert_close(one.totals, another.totals, rtol=1e-4, atol=1e-4)
@@ -284,13 +288,13 @@ TWO_STEPS: dict[str, Any] = {"algorithm": "td3", "gradient_steps": 2, "learning_
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        (SmallBatchUpdate, {"batch_size": 100, "hidden": (64, 64)}),
-        (SmallBatchUpdate, {"batch_size": 256, "hidden": (256, 256), "activation": "relu"}),
-        (SmallBatchUpdate, {"batch_size": 300, "hidden": (128,), "activation": "elu", "algorithm": "ddpg"}),
-        (SmallBatchUpdate, {"batch_size": 64, "hidden": (64, 192, 128), **TWO_STEPS}),
-        (FunctionsUpdate, {"batch_size": 3000, "hidden": (256, 256), "activation": "relu"}),
-        (FunctionsUpdate, {"batch_size": 500, "hidden": (64, 64), "layer_norm": True}),
-        (FunctionsUpdate, {"batch_size": 500, "hidden": (128, 64), "precision": "bf16", **TWO_STEPS}),
+        (SmallBatchActorCritic, {"batch_size": 100, "hidden": (64, 64)}),
+        (SmallBatchActorCritic, {"batch_size": 256, "hidden": (256, 256), "activation": "relu"}),
+        (SmallBatchActorCritic, {"batch_size": 300, "hidden": (128,), "activation": "elu", "algorithm": "ddpg"}),
+        (SmallBatchActorCritic, {"batch_size": 64, "hidden": (64, 192, 128), **TWO_STEPS}),
+        (FunctionActorCritic, {"batch_size": 3000, "hidden": (256, 256), "activation": "relu"}),
+        (FunctionActorCritic, {"batch_size": 500, "hidden": (64, 64), "layer_norm": True}),
+        (FunctionActorCritic, {"batch_size": 500, "hidden": (128, 64), "precision": "bf16", **TWO_STEPS}),
     ],
 )
 @pytest.mark.parametrize("env", ["Pendulum-v1", FIELD])
@@ -310,7 +314,7 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
     for name in ours.learners:
         both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
         mine, other = both
-        assert type(mine.gradient_step) is kind
+        assert type(mine.networks) is kind
         sizes = [each.numel() for part in ("critics", "actor") for each in getattr(mine.module, part).parameters()]
         gradients = [torch.cat([adam.gradient for adam in each.optimisers[:2]]).split(sizes) for each in (mine, other)]
         for one, another in zip(*gradients, strict=True):
@@ -337,9 +341,9 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
         trainer.iterate(4)  # warming up: nothing is learnt
         learner: Any = trainer.learners["agent"]
         learners.append(learner)
-    within, apart = (learner.gradient_step for learner in learners)
-    assert isinstance(within, SmallBatchUpdate)
-    assert isinstance(apart, SmallBatchUpdate)
+    within, apart = (learner.networks for learner in learners)
+    assert isinstance(within, SmallBatchActorCritic)
+    assert isinstance(apart, SmallBatchActorCritic)
     assert apart._steps_too  # noqa: SLF001 - the same step by other kernels
     apart._steps_too = False  # noqa: SLF001 - the same step by other kernels
     for kernel in (apart._for_critics, apart._for_actor):  # noqa: SLF001 - the same step by other kernels

@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import SAC, ActorCritic, Policy, Run, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.engines.base import ActRequest  # noqa: E402
 from gpu_envs.training.memory_estimate import memory_of_run  # noqa: E402
 from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
 
@@ -74,10 +75,9 @@ def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str)
     observations = torch.zeros((4000, 3), device=learner.rate.device)
     greedy, sampled = torch.zeros((2, 4000, 1), device=observations.device)
     for actions in (greedy, sampled):
-        learner.networks.act(
-            observations, actions, actions[:, 0], None, torch.empty_like(actions), learner.streams["actions"], 0,
-            greedy=actions is greedy,
-        )  # fmt: skip
+        request = ActRequest(observations, actions, actions[:, 0], learner.streams["actions"], 0)
+        request.acted, request.greedy = torch.empty_like(actions), actions is greedy
+        learner.networks.act(request)
     assert float((sampled - greedy).std()) == pytest.approx(0.25, abs=0.01)
     assert trainer.evaluate(8) != trainer.evaluate(8, greedy=False)
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
     before = learner.optimisers[0].flat.clone()
     trainer.iterate(3)
     assert torch.equal(before, learner.optimisers[0].flat)
-    outputs = learner.networks.look(trainer.horizon_env.storage["agent"].observations[0, :, 0])
+    outputs = learner.networks.outputs(trainer.horizon_env.storage["agent"].observations[0, :, 0])
     likeliest = torch.tanh(outputs[:, :1])
     assert float((learner.actions[0] - likeliest).abs().max()) < 0.3  # by the policy, not evenly
     trainer.iterate(1)
@@ -306,7 +306,7 @@ def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered:
     assert [each.flat.numel() for each in learner.optimisers[:2]] == [3 * 4 + 2 * (20 * 5 + 21), outputs * 4]
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     trainer.iterate(2)
-    targets = dict(learner.gradient_step.targets.named_parameters())
+    targets = dict(learner.networks.targets.named_parameters())
     for name, parameter in module.named_parameters():
         assert not torch.equal(parameter, before[name])
         if algorithm == "td3" or not name.startswith("actor.of"):  # SAC has no target actor

@@ -17,6 +17,7 @@ from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
 from gpu_envs.training.policies.parts import (  # noqa: E402
     Parts,
@@ -152,9 +153,10 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
     found = []
     for rows in (parts, parts.whole):
         values = torch.empty(parts.shape[0], device=device)
-        learner.networks.values(rows, values)
+        learner.networks.values(ValueRequest(rows, values))
         totals = torch.empty_like(learner.optimiser.totals)
-        learner.networks.gradient(rows, batch, chosen, learner.loss_settings, learner.scalars, totals)
+        minibatch = Minibatch(rows, batch, chosen, learner.loss_settings, learner.scalars)
+        learner.networks.gradient(minibatch, totals)
         found.append((values, learner.optimiser.gradient.clone(), totals))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -19,7 +19,7 @@ import gpu_envs  # noqa: E402
 from gpu_envs.engine.random_actions import drawn_among  # noqa: E402
 from gpu_envs.replays import record  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
-from gpu_envs.training.policies.torch_networks import TorchPolicy  # noqa: E402
+from gpu_envs.training.engines.torch import TorchPolicy  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.rollout.features import Flattening  # noqa: E402
 

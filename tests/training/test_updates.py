@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.training import Schedule, Trainer  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
+from gpu_envs.training.engines import torch as networks  # noqa: E402
+from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops  # noqa: E402
-from gpu_envs.training.policies import networks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,7 +76,8 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     steps: list[tuple[Tensor, ...]] = []
     take = learner.step
 
-    def checked(some: Tensor, all_of_it: Any, number: int) -> None:
+    def checked(minibatch: Minibatch) -> None:
+        number = len(steps) % minibatches
         if epochs * minibatches > 1 and number == 0:
             learner.permutation.write(order, stream, len(steps) // minibatches)
         cuts = [part * samples // minibatches for part in range(minibatches + 1)]
@@ -93,7 +95,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         one_by_one = torch.eye(len(loss), dtype=torch.float64, device=trainer.device)
         each = torch.autograd.grad(loss, weights, one_by_one, is_grads_batched=True)  # of each sample
         before = learner.optimiser.flat.clone()
-        take(some, all_of_it, number)
+        take(minibatch)
         for index, found in enumerate(pieces(learner.optimiser.gradient, weights)):
             expected = each[index]
             # A sample's gradient is off by the roundings of products of two layers, the loss and the sum: some dozens
@@ -142,8 +144,9 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
 
     def found(chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         totals, values = torch.zeros(6, device=trainer.device), torch.zeros(len(observations), device=trainer.device)
-        learner.networks.gradient(hollow, batch, chosen, learner.loss_settings, learner.scalars, totals)
-        learner.networks.values(observations, values)
+        minibatch = Minibatch(hollow, batch, chosen, learner.loss_settings, learner.scalars)
+        learner.networks.gradient(minibatch, totals)
+        learner.networks.values(ValueRequest(observations, values))
         return learner.optimiser.gradient.clone(), totals, values
 
     for chosen in (None, order):
@@ -176,7 +179,8 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
         learner.module.log_std.data.fill_(log_std)
         learner.scalars[2] = entropy_weight
         totals = torch.zeros(6, device=trainer.device)
-        learner.networks.gradient(observations, batch, None, learner.loss_settings, learner.scalars, totals)
+        minibatch = Minibatch(observations, batch, None, learner.loss_settings, learner.scalars)
+        learner.networks.gradient(minibatch, totals)
         return learner.optimiser.gradient.clone()
 
     beyond, lost = bound + math.copysign(1.5, bound), []

@@ -15,13 +15,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
+from gpu_envs.training import Network, Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.algorithms import PQN  # noqa: E402
+from gpu_envs.training.engines.base import TOTALS, ActRequest, Case, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines.functions import FunctionQValues  # noqa: E402
+from gpu_envs.training.engines.torch import TorchQValues  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
-from gpu_envs.training.operations.ops import Ops  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.networks import TOTALS  # noqa: E402
-from gpu_envs.training.policies.value_networks import TorchValues, ValuesInKernels  # noqa: E402
 from gpu_envs.training.process.settings import wake_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,15 +54,16 @@ def chosen(values: Any, device: str, epsilon: float, mask: Any = None, *, greedy
     """Actions, counted from 0, and what is said of the best."""
     place = resolve_device(device)
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(SIZES), start=[0, 5, -2]))
-    networks = TorchValues(Given().to(place), head, Ops(head, place, 1), None, None, "float32", place)
+    networks = TorchQValues(Case(PQN(), Network(), head, head.parameters, place, threads=1), Given().to(place), None)
     networks.epsilon.fill_(epsilon)
     rows = len(values)
     actions = torch.zeros((rows, 3), dtype=torch.int32, device=place)
     log_probs, best = torch.zeros(rows, device=place), torch.zeros(rows, device=place)
     stream = torch.tensor([99, 7], device=place)
-    networks.act(values.to(place), actions, log_probs, best, None, stream, 0, greedy=greedy, action_mask=mask)
+    request = ActRequest(values.to(place), actions, log_probs, stream, 0, best, greedy=greedy, action_mask=mask)
+    networks.act(request)
     again = torch.empty_like(best)
-    networks.values(values.to(place), again, action_mask=mask)
+    networks.values(ValueRequest(values.to(place), again, action_mask=mask))
     assert torch.equal(best, again)
     return actions.cpu() - torch.tensor(head.starts), best.cpu()
 
@@ -171,24 +172,26 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
     learners: dict[str, Any] = dict(trainer.learners)
     for learner in learners.values():
         mine: Any = learner.networks
-        assert isinstance(mine, ValuesInKernels)
+        assert isinstance(mine, FunctionQValues)
         assert mine.optimiser is not None
         module = copy.deepcopy(learner.module)
         wake_autograd("cuda")
         adam = Adam(list(module.parameters()), device="cuda")
-        other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")  # noqa: SLF001 - the same operations in another engine
+        case = Case(PQN(), Network(), mine.head, learner.policy_rows.features, "cuda")
+        other = TorchQValues(case, module, mine.scale, adam)
         observations, batch = learner.samples
         chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2].int()
         for indices in (None, chosen):
             totals = torch.full((2, TOTALS), torch.nan, device="cuda")
+            minibatch = Minibatch(observations, batch, indices, learner.loss_settings, learner.scalars)
             for networks, sums in zip((mine, other), totals, strict=True):
-                networks.gradient(observations, batch, indices, learner.loss_settings, learner.scalars, sums)
+                networks.gradient(minibatch, sums)
             one, another = mine.optimiser.gradient, adam.gradient
             assert torch.linalg.norm(one - another) <= off * torch.linalg.norm(another)
             torch.testing.assert_close(*totals, rtol=off, atol=off)
         values = torch.full((2, len(observations)), torch.nan, device="cuda")
         for networks, found in zip((mine, other), values, strict=True):
-            networks.values(observations, found, action_mask=batch.action_mask)
+            networks.values(ValueRequest(observations, found, action_mask=batch.action_mask))
         assert (values[0] - values[1]).abs().max() <= off * max(1.0, float(values[1].abs().max()))
 
 
@@ -203,16 +206,15 @@ def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str)
     )  # fmt: skip
     trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
-    assert isinstance(learner.networks, ValuesInKernels) == (HOPPER and device != "cpu" and fused is None)
+    assert isinstance(learner.networks, FunctionQValues) == (HOPPER and device != "cpu" and fused is None)
     # of 128 random choices half are the best, within 4.5 standard deviations
     for low, high in ((0.3, 0.7), (1.0, 1.0)):
         trainer.roll_out()
         best = torch.empty_like(learner.actions)
         for t, actions in enumerate(best):
             seen = trainer.horizon_env.storage["agent"].observations[t, :, 0]
-            learner.networks.act(
-                seen, actions, learner.log_probs[t].clone(), None, None, learner.streams["actions"], t, greedy=True
-            )
+            log_probs, stream = learner.log_probs[t].clone(), learner.streams["actions"]
+            learner.networks.act(ActRequest(seen, actions, log_probs, stream, t, greedy=True))
         assert low <= (learner.actions == best).float().mean().item() <= high
         trainer.learn()
 

@@ -31,12 +31,13 @@ from wide_tools import (  # noqa: E402
     watched,
 )
 
+from gpu_envs.training.engines import wide as engine  # noqa: E402
+from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies import wide_kernels  # noqa: E402
 from gpu_envs.training.policies.modules import default_policy  # noqa: E402
-from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,15 +122,7 @@ def test_says_why_networks_do_not_fit() -> None:
         ({"head": discrete(*[2] * 9)}, "more than 8"),
         ({"precision": "float32"}, "tf32 or bf16"),
     ):
-        assert word in why_not_wide(**(good | wrong), device="cuda") or (HAS_CUDA and not HOPPER)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_kept_of_a_row_is_known_beforehand(name: str) -> None:
-    case = CASES[name]
-    network = wide_network(case.module(), case.head, case.features, case.activation, "bf16", 132)
-    kept = kept_of_row(case.head, case.features, case.hidden, "bf16", shared=case.shared)
-    assert kept * 64 == network.kept_of_unit
+        assert word in engine.exceeded_limit(**(good | wrong), device="cuda") or (HAS_CUDA and not HOPPER)
 
 
 @dataclasses.dataclass
@@ -248,7 +241,8 @@ def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettin
         wide, adam = wide_of(case, given, precision, blocks)
         totals = torch.full((6,), torch.nan, device="cuda")
         adam.gradient.fill_(torch.nan)
-        wide.gradient(given.observations.cuda(), given.batch, indices, settings, given.scalars.cuda(), totals)
+        minibatch = Minibatch(given.observations.cuda(), given.batch, indices, settings, given.scalars.cuda())
+        wide.gradient(minibatch, totals)
         found.append((adam.gradient.clone(), totals))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
@@ -293,7 +287,7 @@ def test_the_dead_and_the_forbidden_count_for_nothing(
     name: str, precision: str, in_pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_pieces:
-        monkeypatch.setattr(wide_kernels, "MOST_KEPT", 1)
+        monkeypatch.setattr(engine, "MOST_KEPT", 1)
     given = given_of(CASES[name], 2000, alive=True, masked=CASES[name].head.kind == "discrete")
     assert given.batch.alive is not None
     dead = ~given.batch.alive
@@ -326,19 +320,18 @@ def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) 
     mine, theirs = made(), made()
     values = torch.zeros(rows, device="cuda")
     mask = given.batch.action_mask
-    wide.act(
-        given.observations.cuda(), *mine[:2], values if case.shared else None, mine[2], stream, 3, greedy=greedy,
-        action_mask=mask, first_row=7,
-    )  # fmt: skip
+    observations = given.observations.cuda()
+    wanted = values if case.shared else None
+    wide.act(ActRequest(observations, *mine[:2], stream, 3, wanted, mine[2], greedy, mask, first_row=7))
     ops.sample(
         outputs.float().cuda().contiguous(), *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy,
         action_mask=mask, first_row=7,
     )  # fmt: skip
     again = torch.zeros(rows, device="cuda")
-    wide.values(given.observations.cuda(), again)
+    wide.values(ValueRequest(observations, again))
     assert not case.shared or torch.equal(values, again)
     places = torch.randperm(rows, device="cuda")[:333]
-    wide.values(given.observations.cuda(), values[:333], places=places)
+    wide.values(ValueRequest(observations, values[:333], places))
     assert torch.equal(values[:333], again[places])
     off = ROUNDINGS * ROUNDING[precision] * (4 if case.activation != "tanh" else 1)
     assert (again.cpu() - value).abs().max() <= off * max(1.0, float(value.abs().max()))
@@ -369,7 +362,7 @@ def test_the_largest_observation(name: str, precision: str) -> None:
 
     def found(alive: Any = None) -> float:
         largest.zero_()
-        wide.values(seen, values, largest=largest, alive=alive)
+        wide.values(ValueRequest(seen, values, None, largest, alive))
         return float(largest.item())
 
     assert found() == seen.abs().max().item()
@@ -389,11 +382,12 @@ def test_a_graph_of_it_can_be_replayed() -> None:
     wide, adam = wide_of(case, given, "bf16")
     observations, scalars = given.observations.cuda(), given.scalars.cuda()
     totals = torch.zeros(2, 6, device="cuda")
-    wide.gradient(observations, given.batch, None, LossSettings(), scalars, totals[0])
+    minibatch = Minibatch(observations, given.batch, None, LossSettings(), scalars)
+    wide.gradient(minibatch, totals[0])
     directly = adam.gradient.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        wide.gradient(observations, given.batch, None, LossSettings(), scalars, totals[1])
+        wide.gradient(minibatch, totals[1])
     adam.gradient.zero_()
     graph.replay()
     assert torch.equal(directly, adam.gradient)

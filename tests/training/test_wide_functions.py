@@ -30,11 +30,11 @@ from wide_tools import (  # noqa: E402
     watched,
 )
 
+from gpu_envs.training.engines import wide as engine  # noqa: E402
+from gpu_envs.training.engines.functions import WideFunctions, function_network  # noqa: E402
+from gpu_envs.training.engines.wide import Places, layers_of  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
-from gpu_envs.training.policies import wide_kernels  # noqa: E402
-from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
-from gpu_envs.training.policies.wide_networks import Places, layers_of  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
     off, found = ROUNDINGS * ROUNDING[precision], []
     off_of_row = off**0.5 if case.activation == "relu" else off
     for most, blocks in ((2**30, None), (1, None), (2**30, FEW)):  # all at once, in pieces, and by few blocks
-        monkeypatch.setattr(wide_kernels, "MOST_KEPT", most)
+        monkeypatch.setattr(engine, "MOST_KEPT", most)
         mine = copy.deepcopy(modules).cuda()
         adam = Adam(list(mine.parameters()), device="cuda")
         blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count

@@ -40,12 +40,21 @@ class Algorithm(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnPolicy(Algorithm):
-    """The settings of algorithms that learn from the horizon just played."""
+    """Algorithms that learn from the horizon just played: its actions, rewards, values, advantages and returns.
+
+    Advantages are those of GAE(lambda) with the values V; so returns, A + V, are lambda returns, and those of Q(lambda)
+    where V is the largest of the Q values.
+    """
 
     gae_lambda: float = setting(0.95, least=0.0, most=1.0)
     """Weight of long advantages against short ones (Schulman et al. 2016); of returns in Q(lambda)."""
     normalise_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
+
+    @property
+    def kl_limit(self) -> float | None:
+        """KL divergence from the acting policy at which an update stops; None: no limit."""
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,9 +74,9 @@ class Minibatched(OnPolicy):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradient(OnPolicy, abc.ABC):
-    """PPO and A2C: the loss of a sample is that of the policy, plus the value's, minus the entropy bonus.
+    """Algorithms that sample actions from a distribution, and learn that and a value.
 
-    Networks learn from these losses in kernels (``policy_loss.cuh``), which tests compare with the ones here.
+    The loss of a sample is that of the policy, plus the value's, minus the entropy bonus.
     """
 
     actions: ClassVar[tuple[str, ...]] = ("discrete", "box")
@@ -80,6 +89,11 @@ class PolicyGradient(OnPolicy, abc.ABC):
     """Weight of the entropy bonus: a number, or a schedule of points of progress and value."""
     normalise_advantages: bool = setting(True)
     """Give the advantages of a horizon mean 0 and standard deviation 1."""
+
+    @property
+    def clip_range(self) -> float | None:
+        """Change of the probability ratio beyond which a sample counts as clipped; None: none does."""
+        return None
 
     @abc.abstractmethod
     def policy_loss(
@@ -96,10 +110,28 @@ class PolicyGradient(OnPolicy, abc.ABC):
         return loss.maximum(0.5 * (held - returns).square())
 
     def loss(
-        self, policy_loss: torch.Tensor, value_loss: torch.Tensor, entropy: torch.Tensor, entropy_weight: float
+        self,
+        policy_loss: torch.Tensor,
+        value_loss: torch.Tensor,
+        entropy: torch.Tensor,
+        entropy_weight: torch.Tensor | float,
     ) -> torch.Tensor:
         """The whole loss of each sample."""
         return policy_loss + self.value_weight * value_loss - entropy_weight * entropy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QLearning(Minibatched, abc.ABC):
+    """Algorithms that learn the value of each choice, and take the best one or, with a probability, any other."""
+
+    actions: ClassVar[tuple[str, ...]] = ("discrete",)
+
+    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), least=0.0, most=1.0)
+    """Probability of a random choice, for each element of an action: a number, or a schedule."""
+
+    @abc.abstractmethod
+    def loss(self, q_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+        """The loss of each sample, from the values of its action and its lambda return."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +161,11 @@ class OffPolicy(Algorithm, abc.ABC):
     """Step of the target networks towards the learning networks, after each update."""
     exploration: str = setting("white", words=("white", "ou"))
     """Noise of sampled actions: white, new at each step; ou, an Ornstein-Uhlenbeck process."""
+
+    @property
+    def actor_interval(self) -> int:
+        """Updates of the critics for each update of the actor."""
+        return 1
 
     @abc.abstractmethod
     def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
@@ -179,3 +216,27 @@ class Deterministic(OffPolicy, abc.ABC):
         """-Q_1(s, a)."""
         del bonus
         return -q_values[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stochastic(OffPolicy, abc.ABC):
+    """The actor gives a squashed Gaussian, whose entropy adds to values, weighted with a learnt temperature."""
+
+    stochastic: ClassVar[bool] = True
+
+    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
+    """Weight of the entropy at the start; it is learnt from there."""
+    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
+    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
+
+    def entropy_target(self, width: int) -> float:
+        """The entropy that the temperature aims at, for actions of ``width`` elements."""
+        return -float(width) if self.target_entropy is None else self.target_entropy
+
+    @abc.abstractmethod
+    def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
+        """The entropy bonus of a value, ``[B]``."""
+
+    @abc.abstractmethod
+    def temperature_gradient(self, log_probs: torch.Tensor, target_entropy: float) -> torch.Tensor:
+        """The gradient by the logarithm of the temperature for each row, ``[B]``."""

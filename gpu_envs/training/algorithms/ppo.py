@@ -26,6 +26,16 @@ class PPO(PolicyGradient, Minibatched):
     target_kl: float | None = setting(None, least=0.0, most=1e3, above=True)
     """KL divergence from the acting policy at which an update stops; None: no limit."""
 
+    @property
+    def clip_range(self) -> float | None:
+        """How far the ratio r may be from 1."""
+        return self.clip
+
+    @property
+    def kl_limit(self) -> float | None:
+        """The divergence at which an update stops."""
+        return self.target_kl
+
     def policy_loss(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor
     ) -> torch.Tensor:

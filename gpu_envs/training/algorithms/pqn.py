@@ -6,9 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import Minibatched
-from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.settings import setting
+from gpu_envs.training.algorithms.base import QLearning
 
 if TYPE_CHECKING:
     import torch
@@ -17,14 +15,10 @@ if TYPE_CHECKING:
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQN(Minibatched):
+class PQN(QLearning):
     """Q(lambda) over a horizon, for discrete actions."""
 
     name: ClassVar[str] = "pqn"
-    actions: ClassVar[tuple[str, ...]] = ("discrete",)
-
-    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), least=0.0, most=1.0)
-    """Probability of a random choice, for each element of an action: a number, or a schedule."""
 
     def loss(self, q_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
         """(Q(s, a) - R)^2 / 2 of each sample, where R is the lambda return and Q(s, a) the mean over a's elements."""

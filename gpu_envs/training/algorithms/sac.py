@@ -7,8 +7,7 @@ import math
 from typing import TYPE_CHECKING, ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import LOG_STD_RANGE, OffPolicy
-from gpu_envs.training.settings import setting
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE, Stochastic
 
 if TYPE_CHECKING:
     import torch
@@ -17,16 +16,10 @@ if TYPE_CHECKING:
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SAC(OffPolicy):
+class SAC(Stochastic):
     """Two critics, a squashed Gaussian actor, and a learnt temperature."""
 
     name: ClassVar[str] = "sac"
-    stochastic: ClassVar[bool] = True
-
-    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
-    """Weight of the entropy at the start; it is learnt from there."""
-    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
-    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
 
     def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
         mean, log_std = _split(outputs)

@@ -28,6 +28,11 @@ class TD3(Deterministic):
     policy_delay: int = setting(2, least=1, most=MOST)
     """Updates of the critics for each update of the actor."""
 
+    @property
+    def actor_interval(self) -> int:
+        """The policy delay d, algorithm 1."""
+        return self.policy_delay
+
     def __post_init__(self) -> None:
         """Refuses a number of gradient steps after which the actor would lag behind."""
         super().__post_init__()

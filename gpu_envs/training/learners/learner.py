@@ -1,15 +1,16 @@
 """What a run asks of a policy that learns, whatever its algorithm."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.operations.device_schedule import Target
-from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
@@ -26,7 +27,7 @@ class Learner(ABC):
         module: Its weights.
         networks: How that acts.
         config: The run, with the settings that are the policy's own.
-        why_torch: Why no kernels of our own run it; empty where they do.
+        fallback_reason: Why torch computes it; empty where kernels do.
         figures: What the last iteration was like.
         names: Of the figures; None: of this algorithm it means nothing.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
@@ -59,7 +60,7 @@ class Learner(ABC):
         """
         self.policy_rows, self.module, self.networks, self.config = policy_rows, module, networks, config
         self.scale, self._limit, self._group = scale, limit, group
-        self.why_torch = ""
+        self.fallback_reason = ""
         keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
         streams = torch.tensor(keys, device=device)
         self.streams = dict(zip(turns, streams, strict=True))
@@ -85,6 +86,11 @@ class Learner(ABC):
     def count(self) -> None:
         """Takes note that an iteration is done."""
         self.waits = max(0, self.waits - 1)
+
+    @property
+    @abstractmethod
+    def optimisers(self) -> Sequence[Adam]:
+        """Its optimisers."""
 
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:

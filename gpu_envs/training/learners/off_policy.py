@@ -1,4 +1,4 @@
-"""Learning from what is remembered: SAC, TD3 and DDPG."""
+"""Learning from a replay buffer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -6,16 +6,12 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import SAC, TD3, OffPolicy
+from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
+from gpu_envs.training.engines.off_policy import ActorCriticNetworks
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.replay import Replay, Transitions
-from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
-from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate
-from gpu_envs.training.policies.actors import TorchActor
-from gpu_envs.training.policies.functions import why_torch
-from gpu_envs.training.policies.kernel_update import update_of
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.process.group import Group
@@ -44,16 +40,22 @@ class OffPolicyLearner(Learner):
         exploration: The noise on its actions.
         actions: Of the horizon, ``[horizon, rows, width]``, from -1 to 1.
         batch: The transitions that an update last drew, and ``normals``, the random numbers it used.
-        gradient_step: What learns from a batch.
         rate: The learning rate.
     """
 
-    networks: TorchActor
+    networks: ActorCriticNetworks
 
     def __init__(
-        self, policy_rows: PolicyRows, module: nn.Module, networks: TorchActor, scale: ObservationScale | None,
-        config: Run, device: str, limit: int | None, group: Group,
-    ) -> None:  # fmt: skip
+        self,
+        policy_rows: PolicyRows,
+        module: nn.Module,
+        networks: ActorCriticNetworks,
+        scale: ObservationScale | None,
+        config: Run,
+        device: str,
+        limit: int | None,
+        group: Group,
+    ) -> None:
         """Allocates; every process has a buffer and batches of its own, and gradients are means over all batches."""
         assert isinstance(config.algorithm, OffPolicy)
         self.algorithm: OffPolicy = config.algorithm
@@ -72,20 +74,13 @@ class OffPolicyLearner(Learner):
         self._first = group.rank * algorithm.batch_size  # of the samples of all processes
         self._ops = Ops(head, device, config.cpu_threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
-        self.figures = made(len(_FIGURES))
-        places = dict(zip(_FIGURES, torch.split(self.figures, 1), strict=True))
-        self.rate, self._largest = places["learning_rate"], places["largest_observation"]
-        given = algorithm.target_entropy if isinstance(algorithm, SAC) else None
-        target = -float(head.width) if given is None else given
-        default = isinstance(module, PerceptronActorCritic)
-        self.why_torch = why_torch(config, features, head, device, default=default)
-        update = update_of(config, self.why_torch, features, head, device)
-        self.gradient_step: ActorCriticUpdate = update(networks, config, self.rate, device, group, target)
-        self.normals = made(self.gradient_step.numbers * algorithm.batch_size, head.width)
+        self.figures, self.rate = made(len(_FIGURES)), networks.rate
+        self._largest = self.figures[_FIGURES.index("largest_observation") :]
+        self.normals = made(networks.normals * algorithm.batch_size, head.width)
         self._beside_normal = self._ops.beside_normal(len(self.normals))
         self.schedules = [(algorithm.learning_rate, self.rate)]
-        of_entropy = ("entropy", "temperature")
-        self.names = tuple(name if networks.stochastic or name not in of_entropy else None for name in _FIGURES)
+        stochastic, of_entropy = isinstance(algorithm, Stochastic), ("entropy", "temperature")
+        self.names = tuple(name if stochastic or name not in of_entropy else None for name in _FIGURES)
         self.samples: tuple[Rows, torch.Tensor | None] | None = None
         self._begun = False
         self._wait()
@@ -93,7 +88,7 @@ class OffPolicyLearner(Learner):
     @property
     def optimisers(self) -> Sequence[Adam]:
         """Of the critics, the actor and the temperature."""
-        return self.gradient_step.optimisers
+        return self.networks.optimisers
 
     def _wait(self) -> None:
         """Sets how many iterations are left of the warm-up."""
@@ -113,11 +108,11 @@ class OffPolicyLearner(Learner):
             exploration.begin_anew(self._ended(t - 1, storage))
         if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
             torch.erf(exploration.next(stream, t) / 2**0.5, out=actions)
-            self.networks.give(actions, self._acted)
+            self.networks.unscale(actions, self._acted)
             return self._acted
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
-        outputs = self.networks.look(observations)
-        self.networks.take(outputs, exploration.next(stream, t), actions, self._acted)
+        outputs = self.networks.outputs(observations)
+        self.networks.choose(outputs, exploration.next(stream, t), actions, self._acted)
         return self._acted
 
     def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
@@ -151,8 +146,9 @@ class OffPolicyLearner(Learner):
 
     def update(self) -> None:
         assert self.samples is not None
-        algorithm, update, batch = self.algorithm, self.gradient_step, self.batch
-        update.sums.zero_()
+        algorithm, networks, batch = self.algorithm, self.networks, self.batch
+        interval = algorithm.actor_interval
+        networks.sums.zero_()
         for number in range(0 if self.waits else algorithm.gradient_steps):
             self.replay.draw(
                 batch, self.streams["replay"], number,
@@ -165,12 +161,11 @@ class OffPolicyLearner(Learner):
                 first_row=self._group.rank * len(self.normals),
                 beside=self._beside_normal,
             )
-            delay = algorithm.policy_delay if isinstance(algorithm, TD3) else 1
-            update.learn(batch, self.normals, actor=number % delay == delay - 1)
-        means = update.sums / update.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
+            networks.learn(batch, self.normals, actor=number % interval == interval - 1)
+        means = networks.sums / networks.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
         found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
-        found |= {"temperature": update.log_temperature.detach().exp()[0], "gradient_norm": update.norm[0]}
-        found["transitions"] = update.sums[0, _ALIVE]
+        found |= {"temperature": networks.log_temperature.detach().exp()[0], "gradient_norm": networks.norm[0]}
+        found |= {"transitions": networks.sums[0, _ALIVE], "learning_rate": networks.rate[0]}
         torch.stack([found[name] for name in _FIGURES[: len(found)]], out=self.figures[: len(found)])
         self._end(*self.samples)
 
@@ -190,11 +185,11 @@ class OffPolicyLearner(Learner):
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
         own = {"replay": self.replay.state(whole=whole), "exploration": self.exploration.state()}
-        return super().state(whole=whole) | self.gradient_step.state() | {"begun": self._begun, "own": own}
+        return super().state(whole=whole) | self.networks.state() | {"begun": self._begun, "own": own}
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        self.gradient_step.load(state)
+        self.networks.load(state)
         self._begun, own = state["begun"], state["own"]
         self.replay.load(None if own is None else own["replay"])
         self.exploration.load(None if own is None else own["exploration"])

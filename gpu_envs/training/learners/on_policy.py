@@ -1,22 +1,29 @@
-"""Learning from the horizon just played: its advantages, and an update of PPO, A2C or PQN (Schulman et al. 2017)."""
+"""Learning from the horizon just played: its advantages, and an update of several minibatches."""
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import A2C, PPO, PQN, OnPolicy
-from gpu_envs.training.algorithms.base import PolicyGradient
+from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
+from gpu_envs.training.engines.base import (
+    TOTALS,
+    ActRequest,
+    Minibatch,
+    PolicyNetworks,
+    ValueRequest,
+    loss_settings,
+)
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
-from gpu_envs.training.operations.ops import LossSettings, Samples
+from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
-from gpu_envs.training.policies.networks import TOTALS, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.process.group import Group
@@ -46,16 +53,24 @@ class OnPolicyLearner(Learner):
     networks: PolicyNetworks
 
     def __init__(
-        self, policy_rows: PolicyRows, module: nn.Module, networks: PolicyNetworks, optimiser: Adam,
-        scale: ObservationScale | None, config: Run, device: str, limit: int | None, group: Group,
-    ) -> None:  # fmt: skip
+        self,
+        policy_rows: PolicyRows,
+        module: nn.Module,
+        networks: PolicyNetworks,
+        scale: ObservationScale | None,
+        config: Run,
+        device: str,
+        limit: int | None,
+        group: Group,
+    ) -> None:
         """Allocates; the group's samples count as one batch."""
         algorithm = config.algorithm
         assert isinstance(algorithm, OnPolicy)
         self.algorithm: OnPolicy = algorithm
         turns = {"actions": config.horizon, "minibatches": algorithm.passes[0]}
         super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
-        self.optimiser = optimiser
+        assert networks.optimiser is not None
+        self.optimiser: Adam = networks.optimiser
         kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -80,41 +95,51 @@ class OnPolicyLearner(Learner):
             )
         # their sizes differ by one at most
         self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
-        loss = algorithm if isinstance(algorithm, PolicyGradient) else A2C()  # PQN has none of a policy
-        clip, target_kl = (algorithm.clip, algorithm.target_kl) if isinstance(algorithm, PPO) else (PPO.clip, None)
-        self.loss_settings = LossSettings(
-            clipped=isinstance(algorithm, PPO), value_clip=loss.value_clip, value_weight=loss.value_weight
-        )
+        self.loss_settings = loss_settings(algorithm)
+        gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
+        clip = 0.0 if gradient is None else gradient.clip_range or 0.0
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
-        self._normaliser = self.scalars[:2] if loss.normalise_advantages else None
-        self._stop = made(1, dtype=torch.int32) if target_kl is not None else None
+        self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
+        kl_limit = algorithm.kl_limit
+        self._stop = made(1, dtype=torch.int32) if kl_limit is not None else None
         self.figures = made(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
         places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
         self._norm, self.rate = places["gradient_norm"], places["learning_rate"]
-        rates: list[Target] = [(algorithm.learning_rate, self.rate), (loss.entropy_weight, self.scalars[2:3])]
-        valued = networks.epsilon is not None
-        if networks.epsilon is not None and isinstance(algorithm, PQN):
-            rates.append((algorithm.epsilon, networks.epsilon))
-        self.schedules = rates
-        self.names = tuple(None if valued and name in OF_DISTRIBUTIONS else name for name in FIGURES)
+        self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
+        if gradient is not None:
+            self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))
+        if networks.epsilon is not None and isinstance(algorithm, QLearning):
+            self.schedules.append((algorithm.epsilon, networks.epsilon))
+        self.names = tuple(None if gradient is None and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self.samples: tuple[Rows, Samples] | None = None
-        most_kl = math.inf if target_kl is None else _KL_MARGIN * target_kl
-        self._how = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
+        most_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
+        self._step = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
+
+    @property
+    def optimisers(self) -> Sequence[Adam]:
+        return (self.optimiser,)
 
     # --- the horizon ---
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
-        noted = self.networks.notes_largest
-        alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and noted}
-        self.policy_rows.act(
-            self.networks, observations, self.actions[t], self.log_probs[t],
-            self.values[t] if self.networks.acts_with_value else None, self._acted, self.streams["actions"], t,
+        networks, notes = self.networks, self.networks.notes_largest
+        alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and notes}
+        request = ActRequest(
+            observations,
+            self.actions[t],
+            self.log_probs[t],
+            self.streams["actions"],
+            t,
+            values=self.values[t] if networks.acts_with_value else None,
+            acted=self._acted,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
-            largest=self._measure.largest if noted else None, alive=self.policy_rows.take(alive, 0) if alive else None,
-        )  # fmt: skip
+            largest=self._measure.largest if notes else None,
+            alive=self.policy_rows.take(alive, 0) if alive else None,
+        )
+        self.policy_rows.act(networks, request)
         return self.actions[t] if self._acted is None else self._acted
 
     @property
@@ -164,20 +189,19 @@ class OnPolicyLearner(Learner):
     def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
         largest = self._measure.largest
-        if self.networks.acts_with_value:  # all but the last are valued
-            last, of_last = observations[-1:].flatten(0, 1), None if alive is None else alive[-1]
-            mask = None if masks is None else masks[-1]
-            if self.networks.notes_largest:
-                self.networks.values(last, self.values[-1], largest=largest, alive=of_last, action_mask=mask)
-            else:
-                raise_to_largest(largest, observations, alive)
-                self.networks.values(last, self.values[-1], action_mask=mask)
+        if not self.networks.acts_with_value:
+            flat = (None if array is None else array.flatten(0, 1) for array in (alive, masks))
+            active, mask = flat
+            rows = observations.flatten(0, 1)
+            self.networks.values(ValueRequest(rows, self.values.view(-1), None, largest, active, mask))
             return
-        self.networks.values(
-            observations.flatten(0, 1), self.values.view(-1), largest=largest,
-            alive=None if alive is None else alive.flatten(),
-            action_mask=None if masks is None else masks.flatten(0, 1),
-        )  # fmt: skip
+        last = ValueRequest(observations[-1:].flatten(0, 1), self.values[-1])  # acting has valued all others
+        last.action_mask = None if masks is None else masks[-1]
+        if self.networks.notes_largest:
+            last.largest, last.alive = largest, None if alive is None else alive[-1]
+        else:
+            raise_to_largest(largest, observations, alive)
+        self.networks.values(last)
 
     def _bootstrap(
         self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
@@ -192,10 +216,10 @@ class OnPolicyLearner(Learner):
         final = self._seen_last(storage).flatten(0, 1)
         if self.config.horizon > self._limit:
             every = torch.empty_like(self.log_probs)
-            self.networks.values(final, every.view(-1))
+            self.networks.values(ValueRequest(final, every.view(-1)))
             return every
         self._advantage.places(terminations, truncations, self._places, each=self.policy_rows.each)
-        self.networks.values(final, self._last_values, places=self._places)
+        self.networks.values(ValueRequest(final, self._last_values, self._places))
         return self._last_values
 
     # --- the update ---
@@ -203,22 +227,21 @@ class OnPolicyLearner(Learner):
     def update(self) -> None:
         assert self.samples is not None
         observations, batch = self.samples
-        epochs, minibatches = self.algorithm.passes
+        epochs, _ = self.algorithm.passes
+        indices = [None if self.indices is None else self.indices[a:b] for a, b in itertools.pairwise(self.cuts)]
+        minibatches = [Minibatch(observations, batch, each, self.loss_settings, self.scalars) for each in indices]
         if self._stop is not None:
             self._stop.zero_()
         for epoch in range(epochs):
             if self.indices is not None and self.permutation is not None:
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
-            for number in range(minibatches):
-                self.step(observations, batch, number)
+            for minibatch in minibatches:
+                self.step(minibatch)
         self._end(observations, batch.alive)
 
-    def step(self, observations: Rows, batch: Samples, number: int) -> None:
-        """Takes a gradient step on the minibatch of this number."""
-        chosen = None
-        if self.indices is not None:
-            chosen = self.indices[self.cuts[number] : self.cuts[number + 1]]
-        self.networks.learn(observations, batch, chosen, self.loss_settings, self.scalars, self._how)
+    def step(self, minibatch: Minibatch) -> None:
+        """Takes a gradient step."""
+        self.networks.learn(minibatch, self._step)
 
     # --- what is kept ---
 

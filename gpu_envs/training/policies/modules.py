@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.algorithms import PQN, OffPolicy
+from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.algorithms.base import QLearning
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, learning_parameters, outputs_of
 from gpu_envs.training.policies.parts import Split
@@ -53,7 +54,7 @@ def default_policy(
     if isinstance(config.algorithm, OffPolicy):
         return PerceptronActorCritic(features, head, config, generator)
     trunk = SharedPerceptron if config.network.shared_trunk else Perceptron
-    kind = ActionValues if isinstance(config.algorithm, PQN) else trunk
+    kind = ActionValues if isinstance(config.algorithm, QLearning) else trunk
     return kind(features, head, config, generator, split)
 
 
@@ -100,7 +101,7 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
             )
     _check_learns(module, features, name)
     outputs = _probed(module, features, name, device)
-    of_choices = config.algorithm.name == "pqn"
+    of_choices = isinstance(config.algorithm, QLearning)
     wanted = ((2, head.parameters),) if of_choices else ((2, head.parameters), (2,))
     if of_choices and isinstance(outputs, torch.Tensor):
         outputs = (outputs,)

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.process.settings import RandomState, alone, torch_threads
 from gpu_envs.training.rollout.evaluation import ActingPolicies, replicated
 from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleTensors, make_env

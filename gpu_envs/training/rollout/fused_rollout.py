@@ -1,4 +1,4 @@
-"""A horizon in one launch, where one policy of fused networks acts in single-agent environments on a GPU."""
+"""A horizon in one launch, where one policy of small networks acts in single-agent environments on a GPU."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
@@ -11,10 +11,10 @@ from gpu_envs.engine.by_role import ALONE
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.rollouts import joined
 from gpu_envs.engine.simulation import Simulation
+from gpu_envs.training.engines.small import SmallNetworks
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts
-from gpu_envs.training.policies.fused_networks import FusedNetworks
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 
 
@@ -34,11 +34,11 @@ class FusedRollout:
         if players or len(learners) > 1 or not steps_where_it_acts(horizon_env.env.simulation.layout, params):
             return None
         (learner,) = learners.values()
-        if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, FusedNetworks):
+        if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, SmallNetworks):
             return None
         return cls(horizon_env, learner, learner.networks)
 
-    def __init__(self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: FusedNetworks) -> None:
+    def __init__(self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: SmallNetworks) -> None:
         """Begins to compile."""
         self._horizon_env: Final = horizon_env
         self._learner, self._networks = learner, networks

@@ -8,10 +8,10 @@ import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.engines.base import ActRequest, Networks
+from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
-from gpu_envs.training.policies.torch_networks import TorchNetworks
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.run import Run, upgraded
 
@@ -120,11 +120,17 @@ class Player:
             # a normal number's place in its distribution is uniform
             share = (torch.erf(self._actions / 2**0.5) + 1.0) / 2.0
             return self._acted.copy_(self._low + share * self._width)
-        rows = self.policy_rows.observed(observations, 0)
-        self.policy_rows.act(
-            self._networks, rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy,
+        request = ActRequest(
+            self.policy_rows.observed(observations, 0),
+            self._actions,
+            self._log_probs,
+            self.stream,
+            turn,
+            acted=self._acted,
+            greedy=greedy,
             action_mask=action_mask,
-        )  # fmt: skip
+        )
+        self.policy_rows.act(self._networks, request)
         return self._actions if self._acted is None else self._acted
 
     def advance(self, steps: int) -> None:

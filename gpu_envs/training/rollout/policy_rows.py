@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.policies.parts import Parts, Rows
 from gpu_envs.training.policy import Policy
 from gpu_envs.training.process.group import Group
@@ -122,20 +122,13 @@ class PolicyRows:
                 by_role[part.role.name].index_copy_(1, index, own)
             first += count
 
-    def act(
-        self, networks: Networks, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor,
-        values: torch.Tensor | None, acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *,
-        action_mask: torch.Tensor | None = None, greedy: bool = False, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """Lets networks choose for all rows, each with the random numbers of its place; arguments as of theirs."""
-        for rows, first in self.spans:
-            kept = (None if array is None else array[rows] for array in (values, acted, action_mask, alive))
-            some_values, some_acted, some_mask, some_alive = kept
-            networks.act(
-                observations[rows], actions[rows], log_probs[rows], some_values, some_acted, stream, turn,
-                greedy=greedy, action_mask=some_mask, first_row=first, largest=largest, alive=some_alive,
-            )  # fmt: skip
+    def act(self, networks: Networks, request: ActRequest) -> None:
+        """Lets networks choose actions for all rows, each with the random numbers of its number."""
+        if len(self.spans) == 1 and self.spans[0][1] == 0:
+            networks.act(request)
+            return
+        for rows, first_row in self.spans:
+            networks.act(request.sliced(rows, first_row))
 
     def shares(self, role: str) -> bool:
         """Whether these are some of the agents of a role, and others are not among them."""

@@ -1,0 +1,281 @@
+"""What an engine is: it runs the networks of policies, where it can, and says why where it cannot."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, ClassVar, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.algorithms import Algorithm
+from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
+from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
+from gpu_envs.training.operations.optimiser import Adam, Step
+from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.parts import Rows, Split
+from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
+from gpu_envs.training.policy import Network
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.settings import Settings
+
+DEFAULT_MODULES = (Perceptron, SharedPerceptron, ActionValues, PerceptronActorCritic)
+"""The modules that settings describe."""
+
+TOTALS = len(SUMS)
+"""Sums over the samples of a minibatch."""
+
+LEARNER_SETTINGS = (
+    *("learning_rate", "gamma", "max_grad_norm", "gae_lambda", "normalise_rewards", "epochs", "minibatches"),
+    *("normalise_advantages", "target_kl", "epsilon"),
+)
+"""Settings of on-policy algorithms that apply outside of networks and losses, whatever the engine."""
+
+POLICY_LOSS_SETTINGS = (*LEARNER_SETTINGS, "clip", "value_clip", "value_weight", "entropy_weight")
+"""Settings of algorithms that the kernels of ``policy_loss.cuh`` know."""
+
+
+PERCEPTRON_SETTINGS = ("hidden", "activation", "initial_std", "normalise_observations", "precision", "fused")
+"""Settings of networks that the kernels of perceptrons know."""
+
+STEP_KERNELS = ("step", "kernel_collect and kernel_adam of common/optimise.cuh")
+"""What takes a step along a gradient, unless an engine's own kernels do: a line of ``Engine.describe``."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Everything that the choice of an engine depends on."""
+
+    algorithm: Algorithm
+    network: Network
+    head: Head
+    features: int
+    """Numbers of an observation."""
+    device: str
+    """``cpu`` or ``cuda:N``."""
+    masked: bool = False
+    """Whether the environment has action masks."""
+    split: Split | None = None
+    """How observations consist of two parts; None: they do not."""
+    default: bool = True
+    """Whether the module is the one that the settings describe."""
+    samples: int = 2**31
+    """Samples of a minibatch, about."""
+    threads: int | None = None
+    """Threads on the CPU, at most; None: one for each core."""
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class ActRequest:
+    """What networks act on, and where the actions go."""
+
+    observations: Rows
+    """``[rows, features]``."""
+    actions: torch.Tensor
+    """Receives the actions that the loss is of, ``[rows, width]``."""
+    log_probs: torch.Tensor
+    """Receives their log-probabilities, ``[rows]``."""
+    stream: torch.Tensor
+    """Key and counter of the random numbers, on the device."""
+    turn: int
+    """Is added to the counter."""
+    values: torch.Tensor | None = None
+    """Receives the values, ``[rows]``, of networks that ``act_with_value``; None: not wanted."""
+    acted: torch.Tensor | None = None
+    """Receives the environment's actions, where those differ (a box)."""
+    greedy: bool = False
+    """Whether to take the likeliest action."""
+    action_mask: torch.Tensor | None = None
+    """``[rows, choices]``, zero where a choice is forbidden; None: all are allowed."""
+    first_row: int = 0
+    """Number of the first row, on which its random numbers depend."""
+    largest: torch.Tensor | None = None
+    """As of ``ValueRequest``, for networks that have ``notes_largest``."""
+    alive: torch.Tensor | None = None
+    """As of ``ValueRequest``."""
+
+    def sliced(self, rows: slice, first_row: int) -> "ActRequest":
+        """The request for some of the rows."""
+        optional = (self.values, self.acted, self.action_mask, self.alive)
+        values, acted, action_mask, alive = (None if array is None else array[rows] for array in optional)
+        return ActRequest(
+            self.observations[rows], self.actions[rows], self.log_probs[rows], self.stream, self.turn, values, acted,
+            self.greedy, action_mask, first_row, self.largest, alive,
+        )  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class ValueRequest:
+    """Observations, and where their values go."""
+
+    observations: Rows
+    """``[rows, features]``."""
+    values: torch.Tensor
+    """Receives the values, of each row or of each of ``places``."""
+    places: torch.Tensor | None = None
+    """Which rows are valued, whole groups of them; below zero: none, and the value may be anything. None: all."""
+    largest: torch.Tensor | None = None
+    """``[1]``, raised to the largest magnitude in rows of active agents; NaN counts as larger than all."""
+    alive: torch.Tensor | None = None
+    """Whether the agent of each row is active; None: all are."""
+    action_mask: torch.Tensor | None = None
+    """As of ``ActRequest``, without ``places``."""
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class Minibatch:
+    """Samples to learn from."""
+
+    observations: Rows
+    """Of all samples of the horizon, ``[samples, features]``; of those in parts minibatches are whole groups."""
+    samples: Samples
+    """All else that is known of them."""
+    indices: torch.Tensor | None
+    """The samples of the minibatch; None: all."""
+    loss: LossSettings
+    """What kernels know of the algorithm's loss."""
+    scalars: torch.Tensor
+    """Mean and inverse standard deviation of advantages, the entropy's weight and the clip range, on the device."""
+
+    @property
+    def count(self) -> int:
+        """The number of samples in the minibatch."""
+        return self.observations.shape[0] if self.indices is None else len(self.indices)
+
+    def sliced(self, piece: slice) -> "Minibatch":
+        """Some of its samples."""
+        if self.indices is not None:
+            return dataclasses.replace(self, indices=self.indices[piece])
+        parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
+        return dataclasses.replace(self, observations=self.observations[piece], samples=Samples(**parts))
+
+
+def loss_settings(algorithm: OnPolicy) -> LossSettings:
+    """What kernels know of an algorithm's loss."""
+    if not isinstance(algorithm, PolicyGradient):
+        return LossSettings()
+    return LossSettings(algorithm.clip_range is not None, algorithm.value_clip, algorithm.value_weight)
+
+
+class Networks(ABC):
+    """A policy's module on its device, as it acts."""
+
+    epsilon: torch.Tensor | None = None
+    """Probability of a random choice for each element of an action, ``[1]``; None: outputs are a distribution."""
+
+    @abstractmethod
+    def act(self, request: ActRequest) -> None:
+        """Chooses actions for rows of observations."""
+
+
+class PolicyNetworks(Networks):
+    """The module of a policy that learns on-policy."""
+
+    acts_with_value: bool
+    """Whether acting gives the values of the same observations, at no or little cost."""
+    notes_largest: bool = False
+    """Whether acting with values notes the largest observation, too."""
+    optimiser: Adam | None
+    """Takes the steps; None: the module does not learn."""
+
+    @abstractmethod
+    def values(self, request: ValueRequest) -> None:
+        """Writes the values of observations."""
+
+    @abstractmethod
+    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+        """Leaves the gradient of a minibatch's summed loss with the optimiser, and its ``SUMS`` in ``totals``."""
+
+    def learn(self, minibatch: Minibatch, step: Step) -> None:
+        """Takes a step along the gradient of a minibatch's loss, which stays with the optimiser."""
+        assert self.optimiser is not None
+        self.gradient(minibatch, self.optimiser.totals)
+        self.optimiser.step(step)
+
+
+class Engine(ABC):
+    """Runs the networks of some policies."""
+
+    name: ClassVar[str]
+    learns: ClassVar[type[Algorithm]]
+    """Base class of the algorithms whose policies it can run."""
+    device: ClassVar[str]
+    """Kind of device that it is for, ``cuda`` or ``cpu``; empty: both."""
+
+    @abstractmethod
+    def fallback_reason(self, case: Case) -> str:
+        """Why a slower engine has to run a case; empty where this one can."""
+
+    @abstractmethod
+    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
+        """What computes what: lines for people. Headers are in ``kernels/training/``."""
+
+    @abstractmethod
+    def make(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None) -> Any:
+        """Networks that run the module: ``PolicyNetworks`` of on-policy algorithms, ``Actor`` of off-policy ones.
+
+        Args:
+            case: Which ``fallback_reason`` accepts.
+            module: On the device.
+            scale: Of observations; None: they are taken as they are.
+            group: The processes whose gradients are added up; None: the networks do not learn.
+        """
+
+
+class KernelEngine(Engine):
+    """Runs networks in kernels, which know some settings and no others."""
+
+    device = "cuda"
+    algorithms: ClassVar[tuple[str, ...]]
+    """Names of the algorithms whose losses the kernels know."""
+    settings: ClassVar[tuple[str, ...]]
+    """Settings of algorithm and network that they know; those that they do not know must have their defaults."""
+    kernels: ClassVar[tuple[tuple[str, str], ...]]
+    """What ``describe`` says."""
+
+    @final
+    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
+        del case
+        return self.kernels
+
+    @final
+    def fallback_reason(self, case: Case) -> str:
+        reason = unknown(case.algorithm, self.algorithms, self.settings)
+        return reason or unknown_setting(case.network, self.settings) or self.exceeded(case)
+
+    @abstractmethod
+    def exceeded(self, case: Case) -> str:
+        """Which of its limits a case exceeds; empty: none."""
+
+
+def unknown(algorithm: Algorithm, known: Collection[str], settings: Collection[str]) -> str:
+    """Why kernels of some algorithms' losses, by their names, cannot compute another's; empty where they can."""
+    if algorithm.name not in known:
+        return f"the kernels have the loss of {' and '.join(known)}, and not that of {algorithm.name}"
+    return unknown_setting(algorithm, settings)
+
+
+def unknown_setting(part: Settings, known: Collection[str]) -> str:
+    """Names a setting that is not known and has another value than the default; empty: there is none."""
+    fields: Any = part  # a dataclass
+    for field in dataclasses.fields(fields):
+        value = getattr(part, field.name)
+        if field.name not in known and value != field.default:
+            return f"{field.name} is {value}, which these kernels do not know"
+    return ""
+
+
+def make_optimiser(case: Case, module: nn.Module, group: Group | None) -> Adam:
+    """The optimiser of all parameters that learn."""
+    return Adam(trained(module), device=case.device, threads=case.threads, group=group)
+
+
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    """A module's parameters that learn."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -1,0 +1,256 @@
+"""Actors and critics of off-policy algorithms, run by torch: any module, by the algorithm's own losses."""
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
+from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Case, Engine
+from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
+from gpu_envs.training.operations.ops import SUMS
+from gpu_envs.training.operations.optimiser import Adam, Step, flattened
+from gpu_envs.training.operations.replay import Transitions
+from gpu_envs.training.policies.actor_critic import ActorCritic, learning_parameters
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.parts import Rows, whole
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.settings import wake_autograd
+
+_EPSILON = 1e-8
+"""Of Adam."""
+
+ACTING = ("acting", f"torch, and {SAMPLER}")
+BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
+
+
+class TorchActor(TorchNetworks):
+    """An actor whose actions lie between -1 and 1."""
+
+    module: ActorCritic
+
+    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None) -> None:
+        super().__init__(case, module, scale)
+        assert isinstance(case.algorithm, OffPolicy)
+        self._algorithm: OffPolicy = case.algorithm
+        self._low = torch.tensor(case.head.low, device=case.device)
+        self._high = torch.tensor(case.head.high, device=case.device)
+
+    def act(self, request: ActRequest) -> None:
+        assert request.acted is not None
+        assert request.values is request.action_mask is request.largest is request.alive is None
+        normal = None
+        if not request.greedy:
+            normal = torch.empty_like(request.actions)
+            self._ops.normal(normal, stream=request.stream, turn=request.turn, first_row=request.first_row)
+        self.choose(self.outputs(request.observations), normal, request.actions, request.acted)
+
+    def outputs(self, observations: Rows) -> torch.Tensor:
+        """The actor's outputs for rows of observations."""
+        with self._computing(learning=False, grad=False):
+            outputs: torch.Tensor = self.module.actor(self._scaled(observations)).float()
+        return outputs
+
+    def choose(
+        self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor
+    ) -> None:
+        """Chooses actions by an actor's outputs.
+
+        Args:
+            outputs: The actor's.
+            normal: Standard normal numbers, ``[rows, width]``; None: the likeliest actions.
+            actions: Receives them in units in which the bounds are -1 and 1.
+            acted: Receives the environment's.
+        """
+        if normal is None:
+            torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # of a stochastic actor the means
+        else:
+            actions.copy_(self._algorithm.explore(outputs, normal))
+        self.unscale(actions, acted)
+
+    def unscale(self, actions: torch.Tensor, acted: torch.Tensor) -> None:
+        """Writes actions in units in which the bounds are -1 and 1 in the environment's own."""
+        torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
+        torch.clamp(acted, self._low, self._high, out=acted)
+
+    def _normalised(self, observations: Rows) -> torch.Tensor:
+        """Observations as actor and critics are given them, if each call takes its ``_own``."""
+        return whole(observations if self.scale is None else self.scale(observations))
+
+
+class ActorCriticNetworks(TorchActor):
+    """An actor and critics that learn from batches of transitions.
+
+    Attributes:
+        rate: The learning rate, ``[1]``, which the learner writes.
+        optimisers: Of the critics, the actor and, for a stochastic actor, the temperature.
+        log_temperature: ``[1]``.
+        normals: Standard normal numbers that each row of a batch needs, for each element of an action.
+        sums: Of the critics and of the actor: ``SUMS``, added up over updates.
+    """
+
+    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group) -> None:
+        """Moves the parameters into buffers of optimisers; the targets start as they are."""
+        super().__init__(case, module, scale)
+        algorithm, device = self._algorithm, case.device
+        stochastic = algorithm if isinstance(algorithm, Stochastic) else None
+        temperature = 1.0 if stochastic is None else stochastic.temperature
+        self.rate = torch.zeros(1, device=device)
+        self.log_temperature = nn.Parameter(torch.full((1,), math.log(temperature), device=device))
+        self._target_entropy = 0.0 if stochastic is None else stochastic.entropy_target(case.head.width)
+        self._learning = [*learning_parameters(self.module), *([[self.log_temperature]] if stochastic else [])]
+        self.optimisers = [
+            Adam(each, eps=_EPSILON, device=device, threads=case.threads, group=group) for each in self._learning
+        ]
+        self.targets = copy.deepcopy(self.module).eval()
+        targets = learning_parameters(self.targets)[: 1 if stochastic else 2]
+        self._follows = [(flattened(part), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)]
+        self.targets.requires_grad_(False)
+        self._buffers = list(zip(self.targets.buffers(), self.module.buffers(), strict=True))
+        self._norms = torch.zeros(len(self.optimisers), device=device)
+        self.sums = torch.zeros((2, TOTALS), device=device)
+        sums = [*self.sums, None][: len(self.optimisers)]
+        clips = [algorithm.max_grad_norm, algorithm.max_grad_norm, None]
+        self._steps = [
+            Step(self.rate, clip, norm, figures=figures)
+            for clip, norm, figures in zip(clips, torch.split(self._norms, 1), sums, strict=False)
+        ]
+        self.normals = 2 if stochastic else 1
+
+    @property
+    def norm(self) -> torch.Tensor:
+        """The norm of the critics' gradient, ``[1]``."""
+        return self._norms[:1]
+
+    @abstractmethod
+    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
+        """Takes a step of the critics and, if asked, of the actor and the temperature; then the targets follow.
+
+        Args:
+            batch: What was drawn.
+            normal: Standard normal numbers, ``[normals * B, width]``.
+            actor: Whether the actor learns, too.
+        """
+
+    def _follow(self) -> None:
+        """Moves the targets towards the learning networks: theta' += tau (theta - theta')."""
+        for target, own in self._follows:
+            target.lerp_(own, self._algorithm.tau)
+        for target, own in self._buffers:
+            target.copy_(own)
+
+    # --- what is kept ---
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that is beside the module's parameters."""
+        return {
+            "optimisers": [optimiser.state() for optimiser in self.optimisers],
+            "targets": {name: tensor.clone() for name, tensor in self.targets.state_dict().items()},
+            "log_temperature": self.log_temperature.detach().clone(),
+            "norms": self._norms.clone(),
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load(saved)
+        self.targets.load_state_dict(state["targets"])
+        self.log_temperature.copy_(state["log_temperature"])
+        self._norms.copy_(state["norms"])
+
+
+@final
+class TorchActorCritic(ActorCriticNetworks):
+    """Any actor and critics, differentiated by torch."""
+
+    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
+        first, second = normal[: len(batch.observations)], normal[len(batch.observations) :]
+        observations = self._normalised(batch.observations)
+        self._learn_critics(batch, observations, first)
+        if actor:
+            self._learn_actor(batch, observations, second)
+            self._follow()
+
+    def _learn_critics(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
+        algorithm, own, following = self._algorithm, self._own, self._normalised(batch.next_observations)
+        with self._computing(learning=True, grad=False):
+            actor = self.module.actor if isinstance(algorithm, Stochastic) else self.targets.actor
+            actions, log_probs = algorithm.target_policy(actor(own(following)).float(), normal)
+            next_q = self.targets.critics(own(following), actions).float()
+        target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
+        with torch.enable_grad():
+            with self._computing(learning=True, grad=True):
+                q_values = self.module.critics(own(observations), batch.actions).float()
+            loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
+        self._step(0, batch, loss, {"value_loss": loss})
+
+    def _learn_actor(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
+        algorithm, own = self._algorithm, self._own
+        with torch.enable_grad():
+            with self._computing(learning=True, grad=True):
+                outputs = self.module.actor(own(observations)).float()
+            actions, log_probs = algorithm.policy(outputs, normal)
+            with self._computing(learning=True, grad=True):
+                q_values = self.module.critics(own(observations), actions).float()
+            loss = torch.where(batch.found, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
+        sums = {"policy_loss": loss}
+        if log_probs is not None:
+            log_probs = log_probs.detach()
+            sums["entropy"] = -torch.where(batch.found, log_probs, 0.0).sum()
+        self._step(1, batch, loss, sums)
+        if isinstance(algorithm, Stochastic) and log_probs is not None:
+            temperature = self.optimisers[2]
+            by_row = algorithm.temperature_gradient(log_probs, self._target_entropy)
+            torch.sum(torch.where(batch.found, by_row, 0.0), 0, keepdim=True, out=temperature.gradient)
+            self._count(temperature, batch, {})
+            temperature.step(self._steps[2])
+
+    def _bonus(self, log_probs: torch.Tensor | None) -> torch.Tensor | float:
+        """What the entropy of a stochastic actor adds to values."""
+        if log_probs is None or not isinstance(self._algorithm, Stochastic):
+            return 0.0
+        return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
+
+    def _step(self, which: int, batch: Transitions, loss: torch.Tensor, sums: Mapping[str, torch.Tensor]) -> None:
+        optimiser, parameters = self.optimisers[which], self._learning[which]
+        with matmul_precision(self._precision):
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        optimiser.gather([p.new_zeros(p.shape) if g is None else g for g, p in zip(grads, parameters, strict=True)])
+        self._count(optimiser, batch, sums)
+        optimiser.step(self._steps[which])
+
+    @staticmethod
+    def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, torch.Tensor]) -> None:
+        """Leaves with an optimiser the number of rows, and sums over them."""
+        totals = {**sums, "alive": batch.found.sum(dtype=torch.float32)}
+        zero = optimiser.totals.new_zeros(())
+        torch.stack([totals.get(name, zero).detach() for name in SUMS], out=optimiser.totals)
+
+
+@final
+class TorchActorCriticEngine(Engine):
+    """Any module, any setting and any off-policy algorithm."""
+
+    name = "torch"
+    learns = OffPolicy
+    device = ""
+
+    def fallback_reason(self, case: Case) -> str:
+        del case
+        return ""
+
+    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
+        del case
+        return ACTING, BUFFER, ("gradients", "torch"), STEP_KERNELS
+
+    def make(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None) -> TorchActor:
+        if group is None:
+            return TorchActor(case, module, scale)
+        if case.device != "cpu":
+            wake_autograd(case.device)
+        return TorchActorCritic(case, module, scale, group)

@@ -1,0 +1,439 @@
+"""Policies' modules run by torch: any module, any setting, and any algorithm by its own loss."""
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.algorithms import Algorithm
+from gpu_envs.training.algorithms.base import PolicyGradient, QLearning
+from gpu_envs.training.engines.base import (
+    DEFAULT_MODULES,
+    POLICY_LOSS_SETTINGS,
+    STEP_KERNELS,
+    TOTALS,
+    ActRequest,
+    Case,
+    Engine,
+    Minibatch,
+    Networks,
+    PolicyNetworks,
+    ValueRequest,
+    make_optimiser,
+    trained,
+    unknown,
+)
+from gpu_envs.training.operations.choices import Choices
+from gpu_envs.training.operations.distributions import log_probs_and_entropies, q_values_of
+from gpu_envs.training.operations.ops import SUMS, Ops
+from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
+from gpu_envs.training.policies.policy import PartedLinear, PolicyModule, inwards
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.settings import wake_autograd
+
+CHUNK_BYTES = 4 * 2**30
+"""A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+
+SAMPLER = "kernel_sample of common/sample.cuh"
+CHOOSER = f"kernel_prefer of off_policy/choices.cuh, and {SAMPLER}"
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Lets matrix products use TF32 where asked, and puts the process's setting back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class TorchNetworks(Networks):
+    """Any module, run by torch."""
+
+    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None) -> None:
+        self.module, self.head, self.scale = module, case.head, scale
+        self._ops = Ops(case.head, case.device, case.threads)
+        self._precision = case.network.precision
+        self._kind = case.device.partition(":")[0]
+        self._takes_parts = any(isinstance(part, PartedLinear) for part in module.modules())
+        self._default = isinstance(module, DEFAULT_MODULES)
+        self._parameters = trained(module)
+
+    def _scaled(self, observations: Rows) -> Any:
+        """What the module is given; a module of the user's may change it in place, and is given a copy."""
+        scaled = observations if self.scale is None else self.scale(observations)
+        if self._takes_parts:
+            return scaled
+        rows = whole(scaled)
+        return self._own(rows) if rows is observations else rows
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows for one call of the module: a copy for the user's, which may change them in place."""
+        return rows if self._default else rows.clone()
+
+    @contextlib.contextmanager
+    def _computing(self, *, learning: bool, grad: bool) -> Iterator[None]:
+        """Computes in the run's precision, with the module in the mode in which it learns, or acts."""
+        if self.module.training is not learning:  # changing it takes longer than asking
+            self.module.train(learning)
+        casts: Any = contextlib.nullcontext()
+        if self._precision == "bf16":
+            casts = torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
+        with torch.set_grad_enabled(grad), matmul_precision(self._precision), casts:
+            yield
+
+
+class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
+    """A module that learns on-policy.
+
+    The module is in evaluation mode where it acts and values, and in training mode where it learns, as dropout and
+    batch normalisation want it: playing changes none of its buffers. The ratios of PPO then compare probabilities of
+    the one mode with those of the other.
+    """
+
+    def __init__(
+        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
+    ) -> None:
+        """Without an optimiser of its parameters, the module does not learn."""
+        super().__init__(case, module, scale)
+        self.optimiser = optimiser
+        self.acts_with_value = not isinstance(module, PolicyModule)
+        self._loss_in_torch = bool(unknown_loss(case.algorithm))
+
+    @abstractmethod
+    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+        """The values of what the module is given."""
+
+    @abstractmethod
+    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
+        """The outputs of the module that the loss is of."""
+
+    @abstractmethod
+    def _run_loss_kernel(
+        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradient of the summed loss by each output; writes each sample's ``SUMS``."""
+
+    @abstractmethod
+    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+        """The algorithm's own ``loss`` of each sample, and of its ``SUMS`` those that there are."""
+
+    def values(self, request: ValueRequest) -> None:
+        observations = request.observations
+        if request.largest is not None:
+            raise_to_largest(request.largest, observations, request.alive)
+        if request.places is not None:
+            observations = chosen_rows(observations, request.places.clamp(min=0))
+        size = self._chunk(observations.shape[0], _each(observations))
+        with self._computing(learning=False, grad=False):
+            for first in range(0, observations.shape[0], size):
+                piece = slice(first, first + size)
+                mask = None if request.action_mask is None else request.action_mask[piece]
+                request.values[piece].copy_(self._values_of(self._scaled(observations[piece]), mask))
+
+    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+        assert self.optimiser is not None
+        gradients: list[torch.Tensor] = []
+        count = minibatch.count
+        size = self._chunk(count, _each(minibatch.observations))
+        for first in range(0, count, size):
+            piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
+            observations = chosen_observations(piece)
+            with self._computing(learning=True, grad=True):
+                outputs = tuple(output.float() for output in self._outputs_of(self._scaled(observations)))
+            sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
+            run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
+            grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
+            # the actor, or the critic, may have nothing that learns
+            both = [(o, g) for o, g in zip(outputs, grad_outputs, strict=True) if o.requires_grad]
+            learning, upstream = zip(*both, strict=True)
+            with_gradients: Any = _WithGradients.apply  # untyped
+            with matmul_precision(self._precision):
+                found = torch.autograd.grad(with_gradients(upstream, *learning), self._parameters, allow_unused=True)
+            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
+            if not gradients:
+                torch.sum(sums, 1, out=totals)
+                gradients = grads
+            else:
+                totals.add_(sums.sum(1))
+                gradients = [one + other for one, other in zip(gradients, grads, strict=True)]
+        named = zip(self._parameters, gradients, strict=True)
+        self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
+
+    def _differentiate_loss(
+        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """As ``_run_loss_kernel``, by torch."""
+        batch = _Chosen(minibatch)
+        with torch.enable_grad():
+            losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch)
+            loss = batch.of_active(losses.pop("loss")).sum()
+        sums.zero_()
+        for name, values in losses.items():
+            sums[SUMS.index(name)] = batch.of_active(values.detach())
+        sums[SUMS.index("alive")] = 1.0 if batch.active is None else batch.active.float()
+        found = torch.autograd.grad(loss, outputs, allow_unused=True)
+        return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(outputs, found, strict=True))
+
+    def _chunk(self, rows: int, each: int = 1) -> int:
+        """How many rows go through the module at a time, in whole groups of so many each."""
+        pieces = -(-rows // most_rows(units_of(self._parameters)))
+        return each * -(-rows // (each * pieces))
+
+
+@final
+class TorchPolicy(TorchPolicyNetworks):
+    """A module that gives the parameters of a distribution over actions, and the value."""
+
+    def __init__(
+        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
+    ) -> None:
+        super().__init__(case, module, scale, optimiser)
+        assert isinstance(case.algorithm, PolicyGradient)
+        self._algorithm: PolicyGradient = case.algorithm
+        if optimiser is not None:
+            self._ops.begin()
+
+    def act(self, request: ActRequest) -> None:
+        assert request.largest is request.alive is None
+        with self._computing(learning=False, grad=False):
+            if isinstance(self.module, PolicyModule) and request.values is None:
+                parameters = self.module.distribution(self._scaled(request.observations))
+            else:
+                parameters, values = self.module(self._scaled(request.observations))
+                if request.values is not None:
+                    request.values.copy_(values)
+        self._ops.sample(
+            plain(parameters), request.actions, request.log_probs, stream=request.stream, turn=request.turn,
+            acted=request.acted, greedy=request.greedy, first_row=request.first_row, action_mask=request.action_mask,
+        )  # fmt: skip
+
+    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+        del action_mask  # values do not depend on it
+        module = self.module
+        values: torch.Tensor = (
+            module.value(observations) if isinstance(module, PolicyModule) else module(observations)[1]
+        )
+        return values
+
+    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
+        parameters, values = self.module(observations)
+        return parameters, values
+
+    def _run_loss_kernel(
+        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        parameters, values = outputs
+        gradients = (torch.empty_like(parameters), torch.empty_like(values))
+        batch, indices = minibatch.samples, minibatch.indices
+        self._ops.loss(parameters, values, batch, indices, minibatch.loss, minibatch.scalars, *gradients, sums)
+        return gradients
+
+    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+        (parameters, values), algorithm = outputs, self._algorithm
+        log_probs, entropies = log_probs_and_entropies(self.head, parameters, batch.actions, batch.action_mask)
+        mean, inverse_std, entropy_weight, _ = batch.scalars
+        policy_loss = algorithm.policy_loss(log_probs, batch.log_probs, (batch.advantages - mean) * inverse_std)
+        value_loss = algorithm.value_loss(values, batch.values, batch.returns)
+        log_ratio = log_probs - batch.log_probs
+        change = log_ratio.expm1()
+        losses = {
+            "loss": algorithm.loss(policy_loss, value_loss, entropies, entropy_weight),
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropies,
+            "kl": change - log_ratio,
+        }
+        if algorithm.clip_range is not None:
+            losses["clipped"] = (change.abs() > algorithm.clip_range).float()
+        return losses
+
+
+class TorchQValues(TorchPolicyNetworks):
+    """A module that values choices, ``[rows, head.parameters]``; an action is worth the mean over its elements."""
+
+    def __init__(
+        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
+    ) -> None:
+        super().__init__(case, module, scale, optimiser)
+        assert isinstance(case.algorithm, QLearning)
+        self._algorithm: QLearning = case.algorithm
+        self.epsilon: torch.Tensor = torch.zeros(1, device=case.device)
+        self._choices = Choices(case.head, self._ops.backend)
+
+    def act(self, request: ActRequest) -> None:
+        assert request.largest is request.alive is request.acted is None
+        with self._computing(learning=False, grad=False):
+            q_values = self._q_values(self._scaled(request.observations))
+        q_values = plain(q_values)
+        if request.values is not None:
+            request.values.copy_(self._choices.best(q_values, request.action_mask))
+        logits = q_values if request.greedy else self._choices.prefer(q_values, request.action_mask, self.epsilon)
+        self._ops.sample(
+            logits, request.actions, request.log_probs, stream=request.stream, turn=request.turn,
+            greedy=request.greedy, first_row=request.first_row, action_mask=request.action_mask,
+        )  # fmt: skip
+
+    def _q_values(self, observations: Any) -> torch.Tensor:
+        """What each choice is worth, ``[rows, head.parameters]``."""
+        q_values: torch.Tensor = self.module(observations)
+        return q_values
+
+    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+        return self._choices.best(plain(self._q_values(observations)), action_mask)
+
+    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
+        return (self._q_values(observations),)
+
+    def _run_loss_kernel(
+        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        (q_values,) = outputs
+        gradient = torch.empty_like(q_values)
+        self._choices.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
+        return (gradient,)
+
+    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+        loss = self._algorithm.loss(q_values_of(self.head, outputs[0], batch.actions), batch.returns)
+        return {"loss": loss, "value_loss": loss}
+
+
+@final
+class _Chosen:
+    """The samples of a minibatch; zeros of inactive agents, whose numbers may be NaN, which times zero stays NaN."""
+
+    def __init__(self, minibatch: Minibatch) -> None:
+        samples, self._indices, self.scalars = minibatch.samples, minibatch.indices, minibatch.scalars
+        self.active = self._chosen(samples.alive)
+        self.actions, self.action_mask = self._chosen(samples.actions), self._chosen(samples.action_mask)
+        self.log_probs, self.advantages, self.returns, self.values = (
+            self.of_active(self._chosen(array))
+            for array in (samples.log_probs, samples.advantages, samples.returns, samples.values)
+        )
+
+    def _chosen(self, array: Any) -> Any:
+        return array if array is None or self._indices is None else array.index_select(0, self._indices)
+
+    def of_active(self, array: torch.Tensor) -> torch.Tensor:
+        """Zero where an agent is not active."""
+        return array if self.active is None else torch.where(self.active != 0, array, 0.0)
+
+
+def unknown_loss(algorithm: Algorithm) -> str:
+    """Why no kernel computes an algorithm's loss for the outputs of any module; empty where one does."""
+    known = ("pqn",) if isinstance(algorithm, QLearning) else ("ppo", "a2c")
+    return unknown(algorithm, known, POLICY_LOSS_SETTINGS)
+
+
+class _TorchEngine(Engine):
+    """Any module, any setting and any on-policy algorithm; the loss in a kernel, where one knows it."""
+
+    name = "torch"
+    device = ""
+
+    def fallback_reason(self, case: Case) -> str:
+        del case
+        return ""
+
+
+@final
+class TorchPolicyEngine(_TorchEngine):
+    """Algorithms that learn a distribution over actions, and a value."""
+
+    learns = PolicyGradient
+
+    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
+        reason = unknown_loss(case.algorithm)
+        loss = f"torch, and the loss too: {reason}" if reason else "torch, and kernel_loss of common/loss.cuh"
+        return ("acting", f"torch, and {SAMPLER}"), ("values", "torch"), ("gradient", loss), STEP_KERNELS
+
+    def make(
+        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
+    ) -> TorchPolicyNetworks:
+        return TorchPolicy(case, module, scale, torch_optimiser(case, module, group))
+
+
+@final
+class TorchQEngine(_TorchEngine):
+    """Algorithms that learn what each choice is worth."""
+
+    learns = QLearning
+
+    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
+        reason = unknown_loss(case.algorithm)
+        loss = f"the loss too: {reason}" if reason else "of the loss kernel_judge of off_policy/choices.cuh"
+        return (
+            ("acting", f"torch, {CHOOSER}"),
+            ("values", "torch, and kernel_best of off_policy/choices.cuh"),
+            ("gradient", f"torch, and {loss}"),
+            STEP_KERNELS,
+        )
+
+    def make(
+        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
+    ) -> TorchPolicyNetworks:
+        return TorchQValues(case, module, scale, torch_optimiser(case, module, group))
+
+
+def torch_optimiser(case: Case, module: nn.Module, group: Group | None) -> Adam | None:
+    """The optimiser of a module that torch differentiates; None: it does not learn."""
+    if group is None:
+        return None
+    optimiser = make_optimiser(case, module, group)
+    if case.device != "cpu":
+        wake_autograd(case.device)
+    return optimiser
+
+
+def most_rows(units: int) -> int:
+    """How many rows go at a time through a module with so many units in all its layers."""
+    return max(1, CHUNK_BYTES // (12 * units))
+
+
+def units_of(parameters: Iterable[nn.Parameter]) -> int:
+    """The outputs of all layers, by their weights."""
+    return sum(parameter.shape[0] for parameter in parameters if parameter.dim() == 2) or 256
+
+
+def chosen_observations(minibatch: Minibatch) -> Rows:
+    """The observations of a minibatch, with zeros for those of inactive agents, which may hold NaN."""
+    rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
+    if indices is not None:
+        rows = chosen_rows(rows, indices)
+        alive = None if alive is None else alive.index_select(0, indices)
+    return rows if alive is None else of_living(rows, alive)
+
+
+def _each(rows: Rows) -> int:
+    """How many rows belong together."""
+    return rows.each if isinstance(rows, Parts) else 1
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as our kernels read it: contiguous float32 without a gradient."""
+    return tensor.detach().float().contiguous()
+
+
+@final
+class _WithGradients(torch.autograd.Function):
+    """A number by which several tensors have the gradients that are given.
+
+    torch would take those as they are, and import SymPy first, half a second, to compare their shapes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradients: tuple[torch.Tensor, ...], *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = gradients
+        return tensors[0].new_empty(())  # whose value nobody reads
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        del upstream
+        return None, *ctx.gradients
