@@ -103,7 +103,7 @@ HOOKS = {
     "spare_params(spare.params, k, params, i, key)": "params.get(i)",
     "keep_params(params, env.index(k), spare.params, k);": "",
     "SpareParams params;": "",
-    "spare.ready[k] || (!ahead() && !finished_now[k])": "spare.ready[k]",
+    "spare.ready[k] || (!ahead() && tile.flags[k] == 0)": "spare.ready[k]",
     "begin_params(p, call.params, team);": "",
     "EpisodeParams": "const Params",
 }
