@@ -31,7 +31,7 @@ def configuration() -> dict[str, Any]:
 
 def shipped() -> set[str]:
     """Every file that belongs into the package, by its path there."""
-    wanted = {".py", ".cuh", ".cpp", ".typed", ".html", ".css", ".js", ".json"}
+    wanted = {".py", ".cuh", ".cpp", ".typed", ".html", ".css", ".js", ".json", ".toml"}
     found = set()
     for package in configuration()["tool"]["setuptools"]["packages"]:
         folder = ROOT / LINKS.get(package, package.replace(".", "/"))

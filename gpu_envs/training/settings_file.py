@@ -31,20 +31,25 @@ def read(path: str | Path) -> dict[str, Any]:
         content = tomllib.loads(Path(path).read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise ValueError(f"{path} is no TOML file: {error}") from None
-    found: dict[str, Any] = {}
+    return flattened(content, path)
+
+
+def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """The settings in a file's content, by their flat names."""
+    settings: dict[str, Any] = {}
     for name, value in content.items():
         if name in MAPPINGS and not isinstance(value, Mapping):
             raise ValueError(f"{path}: {name} is {value!r}; give a table, [{name}]")
         if name in NAMES:
-            found[name] = _value(name, value)
+            settings[name] = _value(name, value)
         elif isinstance(value, Mapping):
-            found |= {f"{name}.{key}": _value(key, each) for key, each in value.items()}
+            settings |= {f"{name}.{key}": _value(key, each) for key, each in value.items()}
         else:
             raise ValueError(
                 f"{path}: a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: "
                 f"{', '.join(NAMES)}"
             )
-    return found
+    return settings
 
 
 def _value(name: str, value: Any) -> Any:
