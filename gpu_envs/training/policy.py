@@ -6,7 +6,13 @@ from typing import final
 
 from gpu_envs.documented import documented
 from gpu_envs.training.algorithms import ALGORITHMS, Algorithm
+from gpu_envs.training.algorithms.base import PolicyGradient, Stochastic
 from gpu_envs.training.settings import Settings, setting, settings_of
+
+
+def _with(*bases: type[Algorithm]) -> tuple[str, ...]:
+    """The algorithms of these kinds."""
+    return tuple(name for name, cls in ALGORITHMS.items() if issubclass(cls, bases))
 
 
 @final
@@ -21,9 +27,9 @@ class Network(Settings):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """Normalise each hidden layer before its activation, with learnt gains and offsets."""
-    shared_trunk: bool = setting(False, only=("ppo", "a2c"))
+    shared_trunk: bool = setting(False, only=_with(PolicyGradient))
     """Let actor and critic share the hidden layers."""
-    initial_std: float = setting(1.0, least=0.0068, most=7.38, only=("ppo", "a2c", "sac"))
+    initial_std: float = setting(1.0, least=0.0068, most=7.38, only=_with(PolicyGradient, Stochastic))
     """Standard deviation of a continuous action at the start, where the action bounds are -1 and 1."""
     normalise_observations: bool = setting(False)
     """Give observations mean 0 and standard deviation 1, by running statistics."""

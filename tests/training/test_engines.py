@@ -1,0 +1,176 @@
+"""Engines: which one is chosen, and that a setting or an algorithm which kernels do not know is computed by torch."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import pytest
+from harness import HAS_CUDA
+from trainers import FIELD, GRID, assert_goes_on_alike, small
+
+torch = pytest.importorskip("torch")
+
+from fused_cases import box, discrete  # noqa: E402
+
+from gpu_envs.training import A2C, PPO, PQN, SAC, Network, Run, Trainer  # noqa: E402
+from gpu_envs.training.algorithms import ALGORITHMS, Algorithm  # noqa: E402
+from gpu_envs.training.algorithms.base import PolicyGradient  # noqa: E402
+from gpu_envs.training.engines import ENGINES, Case, choose  # noqa: E402
+from gpu_envs.training.engines.base import KernelEngine, Minibatch  # noqa: E402
+from gpu_envs.training.settings import setting  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DualClipPPO(PPO):
+    """PPO whose loss is bounded for negative advantages too (Ye et al. 2020, eq. 5)."""
+
+    dual_clip: float | None = setting(None, least=1.0, most=100.0, above=True)
+    """Bound of the loss in units of a negative advantage; None: no bound."""
+
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
+        loss = super().policy_loss(log_probs, old_log_probs, advantages)
+        if self.dual_clip is None:
+            return loss
+        return torch.where(advantages < 0, loss.minimum(-self.dual_clip * advantages), loss)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reinforce(PolicyGradient):
+    """The log-probability weighted with the return."""
+
+    name: ClassVar[str] = "reinforce"
+
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
+        """-R log pi(a), and 0 for the old probabilities."""
+        return -advantages * log_probs + 0.0 * old_log_probs
+
+
+def case_of(algorithm: Algorithm, **changes: Any) -> Case:
+    head = box(1) if isinstance(algorithm, SAC) else discrete(3)
+    return dataclasses.replace(Case(algorithm, Network(precision="tf32"), head, 4, "cuda"), **changes)
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="what a GPU can run is asked of it")
+def test_the_fastest_engine_that_can_is_chosen() -> None:
+    wide = Network(hidden=(256, 256), precision="tf32")
+    for case, name in (
+        (case_of(PPO()), "small"),
+        (case_of(A2C(), network=wide), "wide"),
+        (case_of(PQN()), "functions"),
+        (case_of(SAC(batch_size=256)), "small batch"),
+        (case_of(SAC(batch_size=4096)), "functions"),
+        (case_of(SAC(), device="cpu"), "functions"),
+        (case_of(PPO(), device="cpu"), "torch"),
+        (case_of(PPO(), default=False), "torch"),
+        (case_of(PQN(), network=Network(precision="tf32", fused=False)), "torch"),
+        (case_of(PPO(), network=dataclasses.replace(wide, hidden=(300,))), "torch"),
+    ):
+        assert choose(case)[0].name == name
+    _, reason = choose(case_of(PPO(), network=Network(hidden=(300,), precision="tf32")))
+    assert reason == (
+        "hidden layers are (300,), not two of 32 or 64 (for small networks' kernels), and hidden layers are (300,), "
+        "not one to 3 of 64, 128, 192, 256 (for wide networks' kernels)"
+    )
+    with pytest.raises(ValueError, match="fused=True, and the device is cpu, and only CUDA has kernels for networks"):
+        choose(case_of(PPO(), device="cpu", network=Network(fused=True)))
+
+
+@pytest.mark.parametrize("engine", [e for e in ENGINES if isinstance(e, KernelEngine)], ids=lambda e: type(e).__name__)
+def test_kernels_refuse_every_setting_that_they_do_not_declare(engine: KernelEngine) -> None:
+    """By its name, and all that they declare exist."""
+    known = {field.name for cls in (*ALGORITHMS.values(), Network) for field in dataclasses.fields(cls)}
+    assert known >= {*engine.settings}
+    for name in engine.algorithms:
+        algorithm = ALGORITHMS[name]()
+        case = case_of(algorithm, device=engine.device)
+        for part, settings in (("algorithm", algorithm), ("network", case.network)):
+            extended = dataclasses.make_dataclass("Extended", [("more", int, 0)], bases=(type(settings),), frozen=True)
+            values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+            usual, other = (dataclasses.replace(case, **{part: extended(**values, more=more)}) for more in (0, 1))
+            assert "more is" not in engine.fallback_reason(usual)
+            assert engine.fallback_reason(other) == "more is 1, which these kernels do not know"
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID, FIELD, "Masked"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "pqn"])
+def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, device: str) -> None:
+    """The gradient and the figures, of all samples and of some; inactive agents and masks included."""
+    if algorithm == "pqn" and env == "Pendulum-v1":
+        pytest.skip("pqn learns choices")
+    own: dict[str, Any] = {} if algorithm == "pqn" else {"entropy_weight": 0.1}
+    own |= {"value_clip": 0.05} if algorithm == "ppo" else {}
+    name = "CartPole-v1" if env == "Masked" else env
+    trainer: Any = Trainer(small(device, name, algorithm=algorithm, fused=False, learning_rate=0.01, **own))
+    trainer.iterate(2)
+    trainer.roll_out()
+    learner: Any = next(iter(trainer.learners.values()))
+    learner.conclude(trainer.horizon_env.storage)
+    trainer._schedules.write()  # noqa: SLF001 - the weight of the entropy
+    observations, batch = learner.samples
+    samples, head = len(batch.returns), learner.policy_rows.head
+    numbers = torch.Generator().manual_seed(1)
+    if env == "Masked":
+        mask = torch.rand((samples, head.parameters), generator=numbers) < 0.7
+        batch = dataclasses.replace(batch, action_mask=mask.to(torch.int8).to(trainer.device))
+    moved = batch.log_probs + 0.3 * torch.randn(samples, generator=numbers).to(trainer.device)
+    batch = dataclasses.replace(batch, log_probs=moved)
+    some = torch.randperm(samples, generator=numbers)[: samples // 3].int().to(trainer.device)
+    networks = learner.networks
+    assert not networks._loss_in_torch  # noqa: SLF001 - both ways are compared
+    for indices in (None, some):
+        minibatch = Minibatch(observations, batch, indices, learner.loss_settings, learner.scalars)
+        found = []
+        for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
+            totals = torch.full((6,), torch.nan, device=trainer.device)
+            networks.gradient(minibatch, totals)
+            found.append((learner.optimiser.gradient.clone(), totals))
+        networks._loss_in_torch = False  # noqa: SLF001 - both ways are compared
+        (gradient, totals), (own_gradient, own_totals) = found
+        assert torch.linalg.norm(gradient - own_gradient) <= 1e-5 * torch.linalg.norm(gradient)
+        torch.testing.assert_close(totals, own_totals, rtol=1e-5, atol=1e-4)
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> None:
+    algorithms: Any = ALGORITHMS
+    monkeypatch.setitem(algorithms, algorithm.name, algorithm)
+
+
+def run_of(algorithm: Algorithm, device: str) -> Run:
+    network = Network(hidden=(16, 16), fused=None)
+    return Run(
+        env="CartPole-v1", algorithm=algorithm, network=network, device=device, num_envs=8, horizon=16, run_dir="",
+        total_steps=8 * 16 * 100, threads=1,
+    )  # fmt: skip
+
+
+def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its default leaves the kernels at work; with another value torch computes the algorithm's own loss."""
+    registered(monkeypatch, DualClipPPO)
+    usual, clipped = (case_of(DualClipPPO(dual_clip=value)) for value in (None, 1.5))
+    assert choose(dataclasses.replace(usual, device="cuda"))[0].name == "small"
+    engine, reason = choose(clipped)
+    assert (engine.name, reason) == ("torch", "dual_clip is 1.5, which these kernels do not know")
+    weights = []
+    for dual_clip in (None, 100.0, 1.0001):
+        trainer: Any = Trainer(run_of(DualClipPPO(dual_clip=dual_clip, learning_rate=0.03), device))
+        trainer.iterate(4)
+        learner = trainer.learners["agent"]
+        weights.append(learner.optimiser.flat.clone())
+    one, bounded_far, bounded = weights
+    torch.testing.assert_close(one, bounded_far, rtol=1e-2, atol=1e-3)  # the same steps, in another arithmetic
+    assert (one - bounded).abs().max() > 0.01
+
+
+def test_a_new_algorithm_learns_by_its_own_loss(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered(monkeypatch, Reinforce)
+    _, reason = choose(case_of(Reinforce()))
+    assert reason == "the kernels have the loss of ppo and a2c, and not that of reinforce"
+    own, a2c = (Trainer(run_of(cls(learning_rate=0.01), device)) for cls in (Reinforce, A2C))
+    for trainer in (own, a2c):
+        trainer.iterate(3)
+    both: list[Any] = [trainer.learners["agent"] for trainer in (own, a2c)]
+    torch.testing.assert_close(both[0].optimiser.flat, both[1].optimiser.flat, rtol=1e-3, atol=1e-4)
+    assert_goes_on_alike(run_of(Reinforce(), device))
