@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -11,10 +11,8 @@ import numpy as np
 
 from gpu_envs.engine.attributes import given_params
 from gpu_envs.engine.options import MOST_REPLICAS, Options, check_num_envs
-from gpu_envs.engine.row_copies import Snapshot
 from gpu_envs.engine.simulation import Simulation
-from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
-from gpu_envs.engine.some_replicas import restore_some, snapshot_of
+from gpu_envs.engine.snapshots import Snapshot, restore, snapshot_of
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.registry.known import again, key_of, lasting
 from gpu_envs.seeds import derived_seed
@@ -38,7 +36,7 @@ class Saving(abc.ABC):
         """Makes the replicas."""
 
     @in_turn
-    def get_state(self, replicas: Any = None) -> MutableMapping[str, Any]:
+    def get_state(self, replicas: Any = None) -> Snapshot:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters.
 
         Args:
@@ -46,16 +44,17 @@ class Saving(abc.ABC):
                 GPU nothing waits, and numbers that are no replica's are told of by ``check``.
         """
         self._check_open()
-        kept = snapshot(self._sim) if replicas is None else snapshot_of(self._sim, replicas)
-        return on_host(kept) if self.output == "numpy" and self._sim.backend.device != "cpu" else kept
+        kept = snapshot_of(self._sim, replicas)
+        return kept.on_host() if self.output == "numpy" and self._sim.backend.device != "cpu" else kept
 
     @in_turn
     def set_state(self, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept") -> None:
         """Copies in what ``get_state`` gave, here or in another environment of the same kind.
 
-        The observations are those of the written state from ``observe`` or the next step on. A snapshot of some
-        replicas, or of one, that lies in the simulation's own memory is copied there, without waiting for the device
-        unless replicas have an array parameter in common; of one on the host all is checked before anything changes.
+        The observations are those of the written state from ``observe`` or the next step on. A snapshot that lies in
+        the simulation's own memory is copied there, without waiting for the device unless replicas have an array
+        parameter in common, or somebody looked into one of all; of one on the host that somebody looked into, all is
+        checked before anything changes.
 
         Args:
             state: Of as many replicas as are written, or of one, which all of them then continue.
@@ -65,18 +64,7 @@ class Saving(abc.ABC):
                 follow from the seed of the last reset and from how many such calls there were.
         """
         self._check_open()
-        if replicas is None and randomness == "kept" and not self._is_of_fewer(state):
-            restore(self._sim, state)
-        else:
-            restore_some(self._sim, state, replicas, randomness)
-
-    def _is_of_fewer(self, state: Any) -> bool:
-        """Whether a snapshot is of one replica, and this has several."""
-        if isinstance(state, Snapshot):
-            return self.num_envs > 1 and state.replicas == 1
-        episode = state.get("episode") if isinstance(state, Mapping) else None
-        known = isinstance(episode, Mapping) and "seeds" in episode
-        return known and self.num_envs > 1 and rows_of(state) == 1
+        restore(self._sim, state, replicas, randomness)
 
     @in_turn
     def fork(self, k: int, *, randomness: str = "kept") -> Self:
@@ -97,8 +85,10 @@ class Saving(abc.ABC):
         twin._env_spec = self._env_spec
         before = self._sim.randomness
         self._sim.randomness = {**before, "calls": before["calls"] + 1}
-        twin._sim.randomness = {"seed": derived_seed(before["seed"], "fork", before["calls"]), "calls": 0}
-        restore_some(twin._sim, snapshot(self._sim), None, randomness, each=k)
+        kept = snapshot_of(self._sim)
+        kept.randomness = {"seed": derived_seed(before["seed"], "fork", before["calls"]), "calls": 0}
+        twin._sim.randomness = kept.randomness
+        restore(twin._sim, kept, None, randomness, each=k)
         twin.allow_frozen_steps(not self._report_frozen and self._options.mode == "Disabled")
         return twin
 
@@ -112,7 +102,7 @@ class Saving(abc.ABC):
             "rules_text": self._sim.config.spec.rules_text,
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": given_params(self._sim),
-            "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
+            "snapshot": dict(snapshot_of(self._sim).on_host()) if self._sim.ready and not self.closed else None,
             "closed": self.closed,
             "frozen_steps": not self._report_frozen,
             "render_mode": self.render_mode,

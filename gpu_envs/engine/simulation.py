@@ -51,7 +51,7 @@ class Simulation:
         self.turn = threading.RLock()
         self.ready, self.launches = False, 0
         self.randomness = {"seed": 0, "calls": 0}  # what fresh numbers follow from
-        self.copying: dict[Any, Any] = {}  # what some_replicas.py keeps
+        self.copying: dict[Any, Any] = {}  # what snapshots.py keeps
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._shared: dict[str, ParamValue] = {}
         self._own: frozenset[str] = frozenset()

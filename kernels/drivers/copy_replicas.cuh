@@ -1,19 +1,23 @@
 // Copies rows of arrays, one array after another: what a snapshot holds of some replicas out of a simulation, and into
-// any replicas of one. Generated before it: ARRAYS, how many there are.
+// any replicas of one. Generated before it: THREADS_OF_A_ROW, which copy every so manieth item of a row each.
 
 FN Index source_of(const CopyCall& call, Index row) {
     if (call.sources != nullptr) return call.sources[row];
     return call.each == 1 ? row : call.each >= call.count ? Index(0) : row / call.each;
 }
 
-// All items of a row, which are a word each.
-template <class Word> FN void copy_row(const Rows& rows, Index from, Index to) {
-    const u8* source = rows.source + from * rows.source_stride;
-    u8*       target = rows.target + to * rows.target_stride;
-    for (int item = 0; item < rows.items; ++item, source += rows.source_step, target += rows.target_step) {
+// The items of a row, which are a word each: of several threads each begins with another one.
+template <class Word> FN void copy_row(const Rows& rows, Index from, Index to, int thread) {
+    const u8* source = rows.source + from * rows.source_stride + thread * rows.source_step;
+    u8*       target = rows.target + to * rows.target_stride + thread * rows.target_step;
+    for (int item = thread; item < rows.items; item += THREADS_OF_A_ROW) {
         *reinterpret_cast<Word*>(target) = *reinterpret_cast<const Word*>(source);
+        source += THREADS_OF_A_ROW * rows.source_step;
+        target += THREADS_OF_A_ROW * rows.target_step;
     }
 }
+
+FN bool is_first(Index thread) { return thread % THREADS_OF_A_ROW == 0; }
 
 // Rows that are one word.
 template <class Word, class Env>
@@ -25,11 +29,11 @@ FN void copy_words(const Rows& rows, const Index (&from)[LANES], const Index (&t
 }
 
 KERNEL(kernel_copy, CopyCall) {
-    FOR_EACH_ENV(env, call.count) {
+    FOR_EACH_ENV(env, call.count * THREADS_OF_A_ROW) {
         Index from[LANES], to[LANES];
         int   outside = 0;
         NOTE_LANES(outside, k, env) {
-            const Index row = env.index(k);
+            const Index row = env.index(k) / THREADS_OF_A_ROW;
             from[k] = source_of(call, row);
             to[k]   = call.targets != nullptr ? call.targets[row] : row;
             const Index asked = call.sources != nullptr ? from[k] : to[k];
@@ -39,32 +43,34 @@ KERNEL(kernel_copy, CopyCall) {
             FOR_EACH_LANE_ALONE(k, env) {
                 const Index asked = call.sources != nullptr ? from[k] : to[k];
                 if (asked >= 0 && asked < call.limit) continue;
-                lower(call.wrong, u64(env.index(k)));
+                lower(call.wrong, u64(env.index(k) / THREADS_OF_A_ROW));
                 from[k] = to[k] = -1;
             }
         }
-        int had[LANES] = {};  // an offset, as some have now; how many do is kept
+        // An offset, as some have now: how many do is kept. A row's first thread alone knows, which writes it.
+        int had[LANES] = {};
         if (call.staggered != nullptr) {
-            FOR_EACH_LANE(k, env) had[k] = to[k] >= 0 && call.offset[to[k]] != 0;
+            FOR_EACH_LANE(k, env) had[k] = to[k] >= 0 && is_first(env.index(k)) && call.offset[to[k]] != 0;
         }
-        for (int a = 0; a < ARRAYS; ++a) {
+        for (int a = 0; a < call.arrays; ++a) {
             const Rows& rows = call.rows[a];
-            const int   word = outside == 0 && rows.items == 1 ? rows.bytes : 0;
+            const int   word = outside == 0 && rows.items == 1 && THREADS_OF_A_ROW == 1 ? rows.bytes : 0;
             if (word == 4) copy_words<u32>(rows, from, to, env);
             else if (word == 8) copy_words<u64>(rows, from, to, env);
             else if (word == 1) copy_words<u8>(rows, from, to, env);
             else {
                 FOR_EACH_LANE_ALONE(k, env) {
                     if (from[k] < 0) continue;
-                    if (rows.bytes == 8) copy_row<u64>(rows, from[k], to[k]);
-                    else if (rows.bytes == 4) copy_row<u32>(rows, from[k], to[k]);
-                    else copy_row<u8>(rows, from[k], to[k]);
+                    const int thread = int(env.index(k) % THREADS_OF_A_ROW);
+                    if (rows.bytes == 8) copy_row<u64>(rows, from[k], to[k], thread);
+                    else if (rows.bytes == 4) copy_row<u32>(rows, from[k], to[k], thread);
+                    else copy_row<u8>(rows, from[k], to[k], thread);
                 }
             }
         }
         if (call.staggered != nullptr) {
             FOR_EACH_LANE_ALONE(k, env) {
-                const int has = to[k] >= 0 && call.offset[to[k]] != 0;
+                const int has = to[k] >= 0 && is_first(env.index(k)) && call.offset[to[k]] != 0;
                 if (has > had[k]) count_up(call.staggered);
                 if (has < had[k]) count_down(call.staggered);
             }
@@ -72,7 +78,9 @@ KERNEL(kernel_copy, CopyCall) {
         if (call.counted != nullptr && env.index(0) == 0) *call.counted = call.counts_up;
         if (call.seeds != nullptr) {
             FOR_EACH_LANE(k, env) {
-                if (outside == 0 || to[k] >= 0) call.seeds[to[k]] = call.first_seed + u64(env.index(k));
+                if ((outside == 0 || to[k] >= 0) && is_first(env.index(k))) {
+                    call.seeds[to[k]] = call.first_seed + u64(env.index(k) / THREADS_OF_A_ROW);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 """Snapshots of some replicas, one moment in many, and forks: all go on bit for bit, and nobody else is touched."""
 
 import gc
+import io
 import pickle
 import weakref
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import Make, Place, assert_same_bits, moved, numpy_of
+import torch
+from harness import Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
 from registered import (
     HOST,
     LIMIT,
@@ -29,6 +31,7 @@ from registered import (
 from small_envs import walk
 
 import gpu_envs
+from gpu_envs.engine import row_copies
 
 COUNT = 7
 FEW = {name: VARIANTS[name] for name in ("CartPole-v1", "Pendulum-v1", "continuous-nearest", "rice-talks")}
@@ -307,14 +310,71 @@ def test_a_snapshot_that_somebody_looked_into_says_the_same(variant: Variant, pl
     assert int(numpy_of(all_buffers(env)["staggered"])[0]) == np.count_nonzero(numpy_of(all_buffers(env)["offset"]))
 
 
-def test_a_snapshot_is_pickled_as_a_dict(make: Make) -> None:
-    env = make("CartPole-v1", 3, device="cpu")
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_a_snapshot_is_pickled_as_a_dict(output: str, make: Make) -> None:
+    """And saved by torch, which reads it back without running code."""
+    env = make("CartPole-v1", 3, device="cpu", output=output)
     env.reset(seed=0)
     kept = env.get_state([2, 1])
-    again = pickle.loads(pickle.dumps(kept))
-    assert isinstance(again, dict)
-    env.set_state(again, [0, 1])
-    assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))
+    copies = [pickle.loads(pickle.dumps(kept))]
+    if output == "torch":
+        file = io.BytesIO()
+        torch.save({"environment": kept}, file)
+        file.seek(0)
+        copies.append(torch.load(file, weights_only=True)["environment"])
+    for again in copies:
+        assert isinstance(again, dict)
+        env.reset()
+        env.set_state(again, [0, 1])
+        assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))
+
+
+@each(FEW)
+@pytest.mark.parametrize("looked_into", [False, True])
+def test_a_snapshot_of_all_goes_into_another_library_s_memory(variant: Variant, looked_into: bool, make: Make) -> None:
+    """As it is, or array by array, with what fresh numbers follow from."""
+    env = begun(make, variant)
+    env.set_state(env.get_state([3]), [5], randomness="fresh")
+    kept, place = env.get_state(), Place("cpu", "torch")
+    if looked_into:
+        assert len(kept["state"])
+    target = begun(make, variant, place, steps=2)
+    target.set_state(kept)
+    assert target.simulation.randomness == env.simulation.randomness
+    assert_same_bits(progress(target), progress(env))
+    actions = draw(env, LIMIT, seed=2)
+    assert_same_bits(record(target, actions, place), record(env, actions, HOST))
+
+
+@pytest.mark.parametrize("threads", [2, 32])
+@each(FEW)
+def test_several_threads_may_copy_a_row(
+    variant: Variant, threads: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where rows are long."""
+    found = []
+    for count in (1, threads):
+        with monkeypatch.context() as patched:
+            patched.setattr(row_copies, "threads_of_a_row", lambda *_, count=count: count)
+            env = begun(make, variant)
+            env.set_state(env.get_state([6, 2]), [0, 3])
+            env.set_state(env.get_state([1]), [4, 5], randomness="fresh")
+            env.set_state(env.get_state())
+            found.append((all_buffers(env), env.get_state()))
+    assert_all_same(found)
+
+
+def test_derived_parameters_follow_a_changed_snapshot(tmp_path: Path) -> None:
+    """Of all replicas, and of some."""
+    params = {"scale": gpu_envs.Param(1.0), "twice": gpu_envs.Derived(lambda p: 2 * p["scale"])}
+    env = gpu_envs.VectorEnv(walk(tmp_path, more={"params": params}), 3, device="cpu", scale=[1.0, 2.0, 3.0])
+    env.reset(seed=0)
+    for rows, to, twice in ((None, None, [2, 10, 6]), ([2], [0], [10, 10, 6])):
+        kept = env.get_state(rows)
+        kept["params"]["scale"][-1 if rows else 1] = 5
+        env.set_state(kept, to)
+        env.step(np.ones(3, int))
+        assert env.params["twice"].tolist() == twice
 
 
 def test_what_snapshots_keep_does_not_keep_the_environment() -> None:

@@ -131,7 +131,8 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
 def test_programs_without_rules_compile(architecture: str) -> None:
     """The painter, what copies rows, and what stands between the steps of a team."""
     check(paint_program(), architecture, "float32")
-    check(row_copies.program(14), architecture, "float32")
+    check(row_copies.program(16), architecture, "float32")
+    check(row_copies.program(24, threads=32), architecture, "float32")
     check(rollouts.program(3, "float"), architecture, "float32")
     check(rollouts.program(3, "double"), architecture, "float64")
 
