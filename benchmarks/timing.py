@@ -169,6 +169,10 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
     if trainer_device != "cpu":
         torch.cuda.empty_cache()
     return {
-        "steps_per_s": rate, "rounds_s": times, "updates": updates, "prepare_s": prepare, "first_update_s": first,
+        "steps_per_s": rate,
+        "rounds_s": times,
+        "updates": updates,
+        "prepare_s": prepare,
+        "first_update_s": first,
         "memory_bytes": memory,
-    }  # fmt: skip
+    }

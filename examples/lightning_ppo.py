@@ -90,9 +90,13 @@ class Replicas:
             parameters = self.at_random | {self.role: policy(self.own.observations[t].flatten(0, 1))[0]}
             for name, ops in self.ops.items():
                 ops.sample(
-                    parameters[name], self.actions[name][t], self.log_probs[name][t], stream=self.stream[name],
-                    turn=self.turn, first_row=self.rank * len(parameters[name]),
-                )  # fmt: skip
+                    parameters[name],
+                    self.actions[name][t],
+                    self.log_probs[name][t],
+                    stream=self.stream[name],
+                    turn=self.turn,
+                    first_row=self.rank * len(parameters[name]),
+                )
             each = {name: actions[t] for name, actions in self.actions.items()}
             self.world.step(t, {name: own.view(self.world.num_envs, -1, own.shape[1]) for name, own in each.items()})
             self.turn += 1
@@ -125,9 +129,12 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         self.save_hyperparameters()
         self.args = args = Args(**settings)
         self.run = training.Run(
-            env=args.env, params=json.loads(args.params), algorithm=training.PPO(minibatches=args.minibatches),
-            num_envs=args.num_envs, horizon=args.horizon,
-        )  # fmt: skip
+            env=args.env,
+            params=json.loads(args.params),
+            algorithm=training.PPO(minibatches=args.minibatches),
+            num_envs=args.num_envs,
+            horizon=args.horizon,
+        )
         spec = gpu_envs.spec(args.env)
         roles = {role.name: role for role in roles_of(spec, spec.check_params(self.run.params, 1))}
         self.role = RoleInfo.of(roles[args.role or next(iter(roles))], masked=False)
@@ -160,14 +167,26 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         final = values[1:] if own.final_obs is None else self.policy(own.final_obs.flatten(0, 2))[1].view_as(log_probs)
         alive = torch.ones_like(own.terminations) if own.alive is None else own.alive[:-1]
         self.advantage.compute(
-            own.rewards.flatten(1), values, own.terminations.flatten(1), own.truncations.flatten(1), alive.flatten(1),
-            final, args.gamma, args.gae_lambda, advantages, returns,
-        )  # fmt: skip
+            own.rewards.flatten(1),
+            values,
+            own.terminations.flatten(1),
+            own.truncations.flatten(1),
+            alive.flatten(1),
+            final,
+            args.gamma,
+            args.gae_lambda,
+            advantages,
+            returns,
+        )
         self.observations = own.observations[:-1].flatten(0, 2)
         self.samples = Samples(
-            actions.flatten(0, 1), log_probs.flatten(), advantages.flatten(), returns.flatten(), values[:-1].flatten(),
+            actions.flatten(0, 1),
+            log_probs.flatten(),
+            advantages.flatten(),
+            returns.flatten(),
+            values[:-1].flatten(),
             alive.flatten(),
-        )  # fmt: skip
+        )
 
         # The batch is that of all processes: so is what is said of it.
         sums = torch.stack([alive.sum(), advantages.sum(), advantages.square().sum()]).double()
@@ -184,9 +203,16 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         by_parameters, by_values = torch.empty_like(parameters), torch.empty_like(values)
         sums = values.new_empty(len(SUMS), len(rows))
         self.replicas.ops[self.role.name].loss(
-            parameters.detach(), values.detach(), self.samples, rows, LossSettings(), self.scalars,
-            by_parameters, by_values, sums,
-        )  # fmt: skip
+            parameters.detach(),
+            values.detach(),
+            self.samples,
+            rows,
+            LossSettings(),
+            self.scalars,
+            by_parameters,
+            by_values,
+            sums,
+        )
         means = zip(SUMS, sums.sum(1) / self.samples_each, strict=True)
         self.log_dict(dict(means), on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
         # The kernel has worked out the gradient by the policy's outputs; this has that gradient.
@@ -216,10 +242,16 @@ def train(args: Args, *callbacks: lightning.Callback) -> tuple[PPO, lightning.Tr
     best = ModelCheckpoint(**figure, save_last=True, every_n_epochs=interval, save_on_train_epoch_end=True)
     updates = max(args.steps // (args.devices * args.num_envs * args.horizon), 1)
     trainer = lightning.Trainer(
-        accelerator=args.accelerator, devices=args.devices, strategy="ddp" if args.devices > 1 else "auto",
-        max_epochs=updates, check_val_every_n_epoch=interval, num_sanity_val_steps=0, gradient_clip_val=0.5,
-        log_every_n_steps=1, callbacks=[solved, best, *callbacks],
-    )  # fmt: skip
+        accelerator=args.accelerator,
+        devices=args.devices,
+        strategy="ddp" if args.devices > 1 else "auto",
+        max_epochs=updates,
+        check_val_every_n_epoch=interval,
+        num_sanity_val_steps=0,
+        gradient_clip_val=0.5,
+        log_every_n_steps=1,
+        callbacks=[solved, best, *callbacks],
+    )
     trainer.fit(ppo, ckpt_path=args.ckpt_path or None)
     return ppo, trainer
 

@@ -22,10 +22,15 @@ def main() -> None:
     else:
         dist.init_process_group("gloo")
     run = Run(
-        env="CartPole-v1", algorithm=PPO(minibatches=4, learning_rate=3e-3), device=device, num_envs=512, horizon=32,
-        total_steps=20_000_000, target_return=float(os.environ.get("TARGET_RETURN", "475")),
+        env="CartPole-v1",
+        algorithm=PPO(minibatches=4, learning_rate=3e-3),
+        device=device,
+        num_envs=512,
+        horizon=32,
+        total_steps=20_000_000,
+        target_return=float(os.environ.get("TARGET_RETURN", "475")),
         run_dir=os.environ.get("RUN_DIR", ""),
-    )  # fmt: skip
+    )
     result = train(run, group=dist.group.WORLD)
     if dist.get_rank() == 0:
         print(f"return {result.returns['agent']:.1f} after {result.steps:,} steps, {result.seconds:.1f} s")

@@ -13,9 +13,13 @@ from benchmarks.pages import commands, comparisons, environments, figures, off_p
 DOCS = Path(__file__).parents[2] / "docs"
 
 MADE: Mapping[str, Callable[[Path], str]] = {
-    **environments.MADE, **figures.MADE, **comparisons.MADE, **off_policy.MADE, **commands.MADE,
+    **environments.MADE,
+    **figures.MADE,
+    **comparisons.MADE,
+    **off_policy.MADE,
+    **commands.MADE,
     **several_gpus.MADE,
-}  # fmt: skip
+}
 """By name: from the page to what stands there."""
 
 _BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

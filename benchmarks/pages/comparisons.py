@@ -118,11 +118,10 @@ def particles(_page: Path) -> str:
             runs = of["runs"]
             ends = sorted(run["evaluated"] for run in runs)
             first = [run["reached_s"] for run in runs if run.get("reached_s") is not None]
-            rows.append((
-                f"{env_id}, {ours['metric']}", who, f"{of['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}",
-                f"{of['reached']} of {len(runs)}", digits(statistics.median(run["seconds"] for run in runs)),
-                digits(statistics.median(first)) if first else "",
-            ))  # fmt: skip
+            reached, seconds = f"{of['reached']} of {len(runs)}", statistics.median(run["seconds"] for run in runs)
+            returns = (f"{of['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}")
+            until = digits(statistics.median(first)) if first else ""
+            rows.append((f"{env_id}, {ours['metric']}", who, *returns, reached, digits(seconds), until))
     head = ("what", "who", "random", "least and most", "seeds that reach the aim", "seconds of training")
     return table((*head, "until it is first reached"), rows)
 

@@ -58,11 +58,10 @@ def algorithms(_page: Path) -> str:
     for name, of in both.items():
         env, own = name.split()
         ends = sorted(run["evaluated"] for run in of["runs"])
-        rows.append((
-            env, f"`{own}`", "return" if of["role"] == "agent" else "runners' survival", f"{of['threshold']:g}",
-            f"{ends[0]:.1f}, {ends[-1]:.1f}", f"{of['reached']} of {len(ends)}",
-            f"{statistics.median(run['seconds'] for run in of['runs']):.2f}",
-        ))  # fmt: skip
+        what = "return" if of["role"] == "agent" else "runners' survival"
+        reached, seconds = f"{of['reached']} of {len(ends)}", statistics.median(run["seconds"] for run in of["runs"])
+        returns = (f"{of['threshold']:g}", f"{ends[0]:.1f}, {ends[-1]:.1f}")
+        rows.append((env, f"`{own}`", what, *returns, reached, f"{seconds:.2f}"))
     return table(("what", "preset", "of", "aim", "least and most", "seeds that reach it", "seconds of training"), rows)
 
 

@@ -35,9 +35,14 @@ def made(library: str, seed: int, **settings: Any) -> Any:
 def updates(library: str, hidden: list[int], batch: int, seconds: float) -> dict[str, Any]:
     """Updates in a second, from a buffer of a few thousand steps, for about so long."""
     model = made(
-        library, 0, batch_size=batch, learning_starts=500, train_freq=AT_ONCE, gradient_steps=AT_ONCE,
+        library,
+        0,
+        batch_size=batch,
+        learning_starts=500,
+        train_freq=AT_ONCE,
+        gradient_steps=AT_ONCE,
         policy_kwargs={"net_arch": hidden},
-    )  # fmt: skip
+    )
     begin = time.perf_counter()
     model.learn(4000)  # compiles, too
     prepared, done = time.perf_counter() - begin, 0

@@ -66,11 +66,15 @@ def environment(work: Work) -> tuple[Any, int]:
         )
     return (
         CUDATagGridWorld(
-            num_taggers=taggers, grid_length=100, episode_length=100, seed=20, tag_penalty_for_runner=5.0,
+            num_taggers=taggers,
+            grid_length=100,
+            episode_length=100,
+            seed=20,
+            tag_penalty_for_runner=5.0,
             env_backend="numba",
         ),
         100,
-    )  # fmt: skip
+    )
 
 
 def stepper(work: Work) -> tuple[Callable[[int], None], int]:

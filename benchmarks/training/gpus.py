@@ -10,28 +10,46 @@ from benchmarks.timing import graph_of, milliseconds
 from benchmarks.training.plan import TrainingPlan
 
 CARTPOLE: Mapping[str, Any] = {
-    "env": "CartPole-v1", "horizon": 32, "hidden": (64, 64), "activation": "tanh", "precision": "tf32",
-    "minibatches": 4, "learning_rate": 3e-4,
-}  # fmt: skip
+    "env": "CartPole-v1",
+    "horizon": 32,
+    "hidden": (64, 64),
+    "activation": "tanh",
+    "precision": "tf32",
+    "minibatches": 4,
+    "learning_rate": 3e-4,
+}
 
 TRAINED: Mapping[str, Mapping[str, Any]] = {
     "cartpole_65536_1": {**CARTPOLE, "num_envs": 65_536, "epochs": 1},
     "cartpole_65536_4": {**CARTPOLE, "num_envs": 65_536, "epochs": 4},
     "cartpole_4096_4": {**CARTPOLE, "num_envs": 4096, "epochs": 4},
     "tag_2000": {
-        "env": "TagContinuous-v0", "num_envs": 2000, "horizon": 32, "hidden": (256, 256), "shared_trunk": True,
-        "stagger": True, "algorithm": "a2c", "precision": "tf32", "learning_rate": 3e-4,
+        "env": "TagContinuous-v0",
+        "num_envs": 2000,
+        "horizon": 32,
+        "hidden": (256, 256),
+        "shared_trunk": True,
+        "stagger": True,
+        "algorithm": "a2c",
+        "precision": "tf32",
+        "learning_rate": 3e-4,
     },
-}  # fmt: skip
+}
 """Settings of a GPU, whose rates are compared."""
 
 STEPPED = 2**22
 """Replicas of a GPU where environments are stepped alone."""
 
 SOLVED: Mapping[str, Any] = {
-    **CARTPOLE, "num_envs": 8192, "horizon": 16, "epochs": 4, "minibatches": 16, "learning_rate": 0.004,
-    "total_steps": 12_000_000, "target_return": 475.0,
-}  # fmt: skip
+    **CARTPOLE,
+    "num_envs": 8192,
+    "horizon": 16,
+    "epochs": 4,
+    "minibatches": 16,
+    "learning_rate": 0.004,
+    "total_steps": 12_000_000,
+    "target_return": 475.0,
+}
 """With which CartPole is solved, by so many replicas in all."""
 
 

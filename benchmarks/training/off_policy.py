@@ -60,10 +60,8 @@ def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool |
 
 def _peer_rate(plan: TrainingPlan, name: str, batch: int, hidden: tuple[int, ...]) -> dict[str, Any]:
     library = LIBRARIES[name]
-    return process.figures(
-        plan.sb3_python, library, "sb3_sac", "updates", "--library", library, "--batch", batch, "--hidden", *hidden,
-        "--seconds", plan.seconds,
-    )  # fmt: skip
+    arguments = ("--library", library, "--batch", batch, "--hidden", *hidden, "--seconds", plan.seconds)
+    return process.figures(plan.sb3_python, library, "sb3_sac", "updates", *arguments)
 
 
 def efficiency(plan: TrainingPlan) -> dict[str, Any]:
@@ -89,12 +87,23 @@ def _returns(plan: TrainingPlan, seed: int) -> list[float]:
     run = Run(
         env=ENV,
         algorithm=SAC(
-            gradient_steps=1, batch_size=256, buffer_size=STEPS[-1] + 1, learning_starts=100, learning_rate=3e-4,
-            gamma=0.99, tau=0.005, max_grad_norm=None,
+            gradient_steps=1,
+            batch_size=256,
+            buffer_size=STEPS[-1] + 1,
+            learning_starts=100,
+            learning_rate=3e-4,
+            gamma=0.99,
+            tau=0.005,
+            max_grad_norm=None,
         ),
         network=Network(hidden=(256, 256), activation="relu"),
-        device=plan.device, seed=seed, num_envs=1, horizon=1, total_steps=STEPS[-1], run_dir="",
-    )  # fmt: skip
+        device=plan.device,
+        seed=seed,
+        num_envs=1,
+        horizon=1,
+        total_steps=STEPS[-1],
+        run_dir="",
+    )
     trainer, found = Trainer(run), []
     for before, after in zip((0, *STEPS), STEPS, strict=False):
         trainer.iterate(after - before)

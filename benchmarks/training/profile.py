@@ -13,9 +13,13 @@ ITERATIONS = 5
 
 _CARTPOLE = {"env": "CartPole-v1", "num_envs": 65_536, "horizon": 32, "minibatches": 4, "hidden": (64, 64)}
 _TAG = {
-    "env": "TagContinuous-v0", "num_envs": 2000, "horizon": 32, "hidden": (256, 256), "shared_trunk": True,
+    "env": "TagContinuous-v0",
+    "num_envs": 2000,
+    "horizon": 32,
+    "hidden": (256, 256),
+    "shared_trunk": True,
     "stagger": True,
-}  # fmt: skip
+}
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
     **{
@@ -24,7 +28,12 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         for epochs in (1, 4)
     },
     "Pendulum, tf32": {
-        "env": "Pendulum-v1", "num_envs": 4096, "horizon": 16, "epochs": 4, "minibatches": 4, "hidden": (64, 64),
+        "env": "Pendulum-v1",
+        "num_envs": 4096,
+        "horizon": 16,
+        "epochs": 4,
+        "minibatches": 4,
+        "hidden": (64, 64),
         "precision": "tf32",
     },
     "CartPole, preset": {"env": "CartPole-v1"} | dict(preset("CartPole-v1")),
@@ -32,7 +41,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         f"Tag, {algorithm}, {precision}": _TAG | {"algorithm": algorithm, "precision": precision}
         for algorithm, precision in (("a2c", "tf32"), ("a2c", "bf16"), ("ppo", "bf16"))
     },
-}  # fmt: skip
+}
 """What is looked at: settings of each run."""
 
 

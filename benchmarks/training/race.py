@@ -119,7 +119,7 @@ def _peer(plan: TrainingPlan, peer: Peer, rule: Rule) -> dict[str, Any]:
         try:
             run = process.figures(
                 python, peer.package, peer.module, *peer.arguments, *given, environment=plan.jax_environment
-            )  # fmt: skip
+            )
         except RuntimeError as error:
             plan.log(str(error))
             run = {"seed": seed, "failed": process.why(str(error))}

@@ -61,7 +61,12 @@ def _measured(features: int, width: int, rows: int, slots: int, count: int, band
     read, written = 4 * (2 * features + width + 2), 4 * (2 * features + width + 2) + 1
     of_step = 4 * (features + width + 1) + 2 + 4 * stride_of(features, width)
     return {
-        "rows": rows, "slots": slots, "count": count, "bytes_of_draw": count * (read + written),
-        "draw_us": draw_us, "draw_share": count * (read + written) / (draw_us / 1e6) / bandwidth,
-        "insert_us": insert_us, "insert_share": HORIZON * rows * of_step / (insert_us / 1e6) / bandwidth,
-    }  # fmt: skip
+        "rows": rows,
+        "slots": slots,
+        "count": count,
+        "bytes_of_draw": count * (read + written),
+        "draw_us": draw_us,
+        "draw_share": count * (read + written) / (draw_us / 1e6) / bandwidth,
+        "insert_us": insert_us,
+        "insert_share": HORIZON * rows * of_step / (insert_us / 1e6) / bandwidth,
+    }

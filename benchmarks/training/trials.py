@@ -97,7 +97,14 @@ def _returns(plan: TrainingPlan) -> list[dict[str, Any]]:
                 mean = statistics.mean(returns)
                 plan.log(f"Pendulum-v1, {method}, {times} x {trials:,} x {args.horizon}: mean return {mean:.1f}")
                 found.append(
-                    {"method": method, "iterations": times, "trials": trials, "horizon": args.horizon,
-                     "mean": round(mean, 2), "worst": round(min(returns), 1), "episodes": EPISODES}
-                )  # fmt: skip
+                    {
+                        "method": method,
+                        "iterations": times,
+                        "trials": trials,
+                        "horizon": args.horizon,
+                        "mean": round(mean, 2),
+                        "worst": round(min(returns), 1),
+                        "episodes": EPISODES,
+                    }
+                )
     return found

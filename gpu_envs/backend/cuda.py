@@ -67,12 +67,11 @@ class CudaKernels(Kernels):
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Prepares a launch whose threads cover all replicas; a launch for each phase, if the grid has phases."""
         grid = self._program.grid
-        early = grid is None or grid.early
-        attribute = (
-            driver.COOPERATIVE if grid is not None and grid.together
-            else driver.EARLY if early and may_begin_early(self._device)
-            else None
-        )  # fmt: skip
+        attribute = None
+        if grid is not None and grid.together:
+            attribute = driver.COOPERATIVE
+        elif (grid is None or grid.early) and may_begin_early(self._device):
+            attribute = driver.EARLY
         run = driver.launcher(self._handles[kernel], call, self._shape(kernel, count), attribute)
         return self._on_device(run if grid is None or not grid.phased else self._in_phases(run, call))
 

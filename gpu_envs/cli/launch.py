@@ -100,9 +100,15 @@ def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) 
     from gpu_envs.training.process.settings import request_handlers
 
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=run_id or uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0, logs_specs=DefaultLogsSpecs(log_dir=folder),
-    )  # fmt: skip
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=gpus,
+        run_id=run_id or uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
     config.signals_to_handle = ",".join(number.name for number in request_handlers())
     return elastic_launch(config, work)
 

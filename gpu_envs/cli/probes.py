@@ -81,8 +81,10 @@ class Trials:
         try:
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", code],  # -P: a torch.py of the working folder is not torch
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         except OSError as error:
             return error
 

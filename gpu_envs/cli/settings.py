@@ -15,8 +15,13 @@ from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import Setting
 
 _FORMS: Mapping[Any, str] = {
-    int: "N", float: "X", str: "WORD", Schedule: "SCHEDULE", tuple[int, ...]: "N,N", bool: "on|off",
-}  # fmt: skip
+    int: "N",
+    float: "X",
+    str: "WORD",
+    Schedule: "SCHEDULE",
+    tuple[int, ...]: "N,N",
+    bool: "on|off",
+}
 """Placeholder of a value in the help, by its type."""
 
 _NO_OPTIONS = ("gpus",)

@@ -39,12 +39,15 @@ def generate(layout: SingleLayout, module: str) -> Program:
         source=joined([*before_drivers(layout, declared), *drivers]),
         calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
         contract=contract(
-            layout.spec.id, rules_part(layout.config)[0], team=False, masks=layout.spec.masked,
+            layout.spec.id,
+            rules_part(layout.config)[0],
+            team=False,
+            masks=layout.spec.masked,
             metrics=bool(layout.spec.metrics),
         ),
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
-    )  # fmt: skip
+    )
 
 
 def before_drivers(

@@ -101,9 +101,21 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         """
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
-            str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
-            checking, first_replica, shared_observations, active_heads, observe_params,
-        )  # fmt: skip
+            str(device),
+            output,
+            autoreset_mode,
+            precision,
+            max_episode_steps,
+            copy,
+            statistics,
+            threads,
+            block_size,
+            checking,
+            first_replica,
+            shared_observations,
+            active_heads,
+            observe_params,
+        )
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
         self.output, self.precision, self.gives_copies = output, precision, options.gives_copies

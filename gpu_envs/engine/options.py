@@ -151,9 +151,16 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
     if options.active_heads and not (isinstance(spec, TeamSpec) and spec.active_heads):
         raise ValueError(f"{spec.id}: active_heads=True, and its rules do not say which are; leave it out")
     config = SimulationConfig(
-        spec, num_envs, options.mode, options.precision, limit, checked,
-        first_replica=int(options.first_replica), apart=bool(options.shared_observations),
-        active_heads=bool(options.active_heads), statistics=options.keeps_statistics,
+        spec,
+        num_envs,
+        options.mode,
+        options.precision,
+        limit,
+        checked,
+        first_replica=int(options.first_replica),
+        apart=bool(options.shared_observations),
+        active_heads=bool(options.active_heads),
+        statistics=options.keeps_statistics,
         drawn=spec.drawn({n: params.get(n, param.default) for n, param in spec.params.items()}, options.precision),
-    )  # fmt: skip
+    )
     return dataclasses.replace(config, spec=spec.with_rules_text(rules_part(config)))

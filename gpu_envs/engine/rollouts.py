@@ -23,12 +23,27 @@ _SUMS = ("reward_sum", "terminated", "truncated", "return_sum", "length_sum")
 _READ = ("seeds", "elapsed", "ended", "finished", "episode_return", "episode_length")
 
 _ROLE = Struct.of(
-    "RoleOfRollout", "float", ("int", "first"), ("int", "agents"), ("int", "size"), ("int", "choices"),
-    ("const int*", "starts"), ("const int*", "counts"), ("const float*", "low"), ("const float*", "high"),
-    ("const bool*", "action_mask"), ("void*", "actions"), ("const Sum*", "rewards"), ("const bool*", "terminations"),
-    ("const bool*", "truncations"), ("Sum*", "reward_sum"), ("int*", "terminated"), ("int*", "truncated"),
-    ("Sum*", "return_sum"), ("int*", "length_sum"),
-)  # fmt: skip
+    "RoleOfRollout",
+    "float",
+    ("int", "first"),
+    ("int", "agents"),
+    ("int", "size"),
+    ("int", "choices"),
+    ("const int*", "starts"),
+    ("const int*", "counts"),
+    ("const float*", "low"),
+    ("const float*", "high"),
+    ("const bool*", "action_mask"),
+    ("void*", "actions"),
+    ("const Sum*", "rewards"),
+    ("const bool*", "terminations"),
+    ("const bool*", "truncations"),
+    ("Sum*", "reward_sum"),
+    ("int*", "terminated"),
+    ("int*", "truncated"),
+    ("Sum*", "return_sum"),
+    ("int*", "length_sum"),
+)
 
 
 def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
@@ -75,11 +90,24 @@ def rollout_arrays(sim: Simulation, steps: int, shapes: Mapping[str, ArrayShape]
 def program(roles: int, real: str) -> Program:
     """The source of what stands between the steps of a team with so many roles."""
     call = Struct.of(
-        "BetweenCall", "float", ("Index", "count"), ("int", "agents"), ("int", "after_step"), ("int", "before_step"),
-        ("const u64*", "seeds"), ("const u32*", "episode"), ("const int*", "elapsed"), ("const bool*", "in_game"),
-        ("const u8*", "ended"), ("const bool*", "finished"), ("const Sum*", "episode_return"),
-        ("const int*", "episode_length"), ("bool*", "playing"), ("int*", "episodes"), (_ROLE, "role", roles),
-    )  # fmt: skip
+        "BetweenCall",
+        "float",
+        ("Index", "count"),
+        ("int", "agents"),
+        ("int", "after_step"),
+        ("int", "before_step"),
+        ("const u64*", "seeds"),
+        ("const u32*", "episode"),
+        ("const int*", "elapsed"),
+        ("const bool*", "in_game"),
+        ("const u8*", "ended"),
+        ("const bool*", "finished"),
+        ("const Sum*", "episode_return"),
+        ("const int*", "episode_length"),
+        ("bool*", "playing"),
+        ("int*", "episodes"),
+        (_ROLE, "role", roles),
+    )
     settings = KernelSettings(f"constexpr int ROLES = {roles};", (_ROLE,), {"Sum": real})
     made = program_of(("drivers/actions.cuh", "drivers/team_rollout.cuh"), {"between": call}, settings)
     return dataclasses.replace(made, flush_denormals=real == "float")

@@ -86,9 +86,13 @@ def _beside(folder: Path, name: str) -> ModuleSpec | None:
 
 
 def _import(
-    folder: Path, name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
-    fromlist: Sequence[str] = (), level: int = 0,
-) -> types.ModuleType:  # fmt: skip
+    folder: Path,
+    name: str,
+    globals: Mapping[str, Any] | None = None,
+    locals: Mapping[str, Any] | None = None,
+    fromlist: Sequence[str] = (),
+    level: int = 0,
+) -> types.ModuleType:
     """Python's ``__import__`` for the files of a folder: modules beside them go before all others."""
     first, dot, rest = name.partition(".")
     found = None if level else _beside(folder, first)

@@ -64,10 +64,16 @@ class Painter:
         arrays = {"kinds": kinds, "points": points, "bounds": bounds, "radii": radii, "colours": colours}
         pixels = self._arrays.empty((replicas, height, width, 3), "uint8")
         self._paint.launch(
-            replicas * height, rows=replicas * height, replicas=replicas, shapes=kinds.shape[1], width=width,
-            height=height, pixels=pixels, background=self._arrays.full_of(background),
+            replicas * height,
+            rows=replicas * height,
+            replicas=replicas,
+            shapes=kinds.shape[1],
+            width=width,
+            height=height,
+            pixels=pixels,
+            background=self._arrays.full_of(background),
             **{name: self._arrays.full_of(np.ascontiguousarray(values)) for name, values in arrays.items()},
-        )  # fmt: skip
+        )
         return self._arrays.read(pixels)
 
 

@@ -216,9 +216,13 @@ class Layer:
         shown = self.shown & np.isfinite(self.points).all((2, 3))
         held = _held(self.points, shown)
         found: dict[str, Any] = {
-            "kind": self.kind, "colour": self.colour, "size": self.size, "replicas": replicas, "shapes": shapes,
+            "kind": self.kind,
+            "colour": self.colour,
+            "size": self.size,
+            "replicas": replicas,
+            "shapes": shapes,
             "points": points,
-        }  # fmt: skip
+        }
         first, others = held[:, :, :1], held[:, :, 1:] - held[:, :, :1]
         for name, values in (("first", first), ("others", others)):
             if values.size:

@@ -23,11 +23,21 @@ _LOOK_EVERY: Final = 32
 
 
 def record(
-    source: Any, *, policy: Callable[[Any], Any] | None = None, replicas: int | Sequence[int] | None = None,
-    steps: int | None = None, episodes: int | None = None, seed: Seed | None = None, greedy: bool = True,
-    policies: Mapping[str, str] | None = None, params: Mapping[str, Any] | None = None, device: str = "auto",
-    modules: Mapping[str, Any] | None = None, progress: bool | None = False, trust: bool = False,
-) -> Replay:  # fmt: skip
+    source: Any,
+    *,
+    policy: Callable[[Any], Any] | None = None,
+    replicas: int | Sequence[int] | None = None,
+    steps: int | None = None,
+    episodes: int | None = None,
+    seed: Seed | None = None,
+    greedy: bool = True,
+    policies: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    modules: Mapping[str, Any] | None = None,
+    progress: bool | None = False,
+    trust: bool = False,
+) -> Replay:
     """Lets an environment play, and records some of its replicas.
 
     Args:

@@ -117,9 +117,14 @@ def _write_gif(replay: Recorded, path: Path, size: tuple[int, int], fps: int, ba
 
     images = map(image_of, _frames(replay, size, bar))
     next(images).save(
-        path, format="GIF", save_all=True, append_images=images, duration=(np.diff(begins) * 10).tolist(), loop=0,
+        path,
+        format="GIF",
+        save_all=True,
+        append_images=images,
+        duration=(np.diff(begins) * 10).tolist(),
+        loop=0,
         optimize=False,
-    )  # fmt: skip
+    )
 
 
 @final

@@ -38,9 +38,14 @@ def groups_of(features: int) -> int:
 
 
 def program(
-    headers: Sequence[str], calls: Mapping[str, Struct], mode: str, features: int, elements: int, prologue: str = "",
+    headers: Sequence[str],
+    calls: Mapping[str, Struct],
+    mode: str,
+    features: int,
+    elements: int,
+    prologue: str = "",
     types: Mapping[str, str] | None = None,
-) -> Program:  # fmt: skip
+) -> Program:
     """The source of kernels over blocks of roughly so many elements, in rows of so many features.
 
     The headers follow ``blocks.cuh``; the prologue is C++ before them all.
