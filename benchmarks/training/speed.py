@@ -139,8 +139,8 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
     import torch
 
     from gpu_envs.backend import open_backend
-    from gpu_envs.training import Network, Run
-    from gpu_envs.training.engines.base import ActRequest
+    from gpu_envs.training import PPO, Network
+    from gpu_envs.training.engines.base import ActRequest, Case
     from gpu_envs.training.engines.wide import WideNetworks, wide_network
     from gpu_envs.training.operations.heads import Head
     from gpu_envs.training.operations.optimiser import Adam
@@ -148,8 +148,8 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
     shape = Network(hidden=HIDDEN, shared_trunk=True, precision=precision)
-    run = Run(env="TagContinuous-v0", network=shape, run_dir="")
-    module: Any = default_policy(FEATURES, head, run, torch.Generator().manual_seed(0)).to("cuda")
+    case = Case(PPO(), shape, head, FEATURES, "cuda")
+    module: Any = default_policy(case, torch.Generator().manual_seed(0)).to("cuda")
     adam = Adam(list(module.parameters()), device="cuda")
     processors = open_backend("cuda:0").traits.processors
     network = wide_network(module, head, FEATURES, shape.activation, precision, processors)

@@ -1,5 +1,6 @@
 """Puts a policy together: its module, how that is run, and what it was trained to before."""
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Mapping
@@ -13,9 +14,9 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms.base import OffPolicy, QLearning
 from gpu_envs.training.engines import Case, choose, torch_engine
-from gpu_envs.training.engines.base import DEFAULT_MODULES, Networks
+from gpu_envs.training.engines.base import DEFAULT_MODULES
 from gpu_envs.training.engines.torch import TorchNetworks
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.learner import Horizon, Learner
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.ops import Ops
@@ -38,58 +39,46 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 
 
 def make_learner(
-    policy_rows: PolicyRows, module: nn.Module | None, config: Run, device: str, limit: int | None, group: Group
+    policy_rows: PolicyRows, module: nn.Module | None, run: Run, device: str, limit: int | None, group: Group
 ) -> Learner:
-    """A policy that learns: a module of the user's, or the one that the configuration describes."""
-    run, config = config, config.of_policy(policy_rows.name)
-    own = module is not None
+    """A policy that learns: a module of the user's, or the one that the settings describe."""
+    name, config = policy_rows.name, run.of_policy(policy_rows.name)
+    default = module is None or isinstance(module, DEFAULT_MODULES)
+    case = dataclasses.replace(
+        case_of(policy_rows, config, device),
+        default=default,
+        samples=config.horizon * policy_rows.rows // config.algorithm.passes[1],
+    )
+    own = module
     if module is None:
-        module = _drawn(policy_rows, config)
+        module = _drawn(case, run.seed, name)
     else:
-        check_settings(config, policy_rows.name)
-    _check_free(module, policy_rows.name, run)
+        check_settings(case.network, name)
+    _check_free(module, name, run)
     module = module.to(device)
-    if own:
-        check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
+    if own is not None:
+        check_module(module, case, name)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
-    scale = ObservationScale(policy_rows.features, device, group) if config.network.normalise_observations else None
-    case = case_of(policy_rows, config, device, default=isinstance(module, DEFAULT_MODULES))
+    scale = ObservationScale(case.features, device, group) if case.network.normalise_observations else None
     engine, reason = choose(case)
     networks = engine.make(case, module, scale, group)
-    if networks.epsilon is not None and isinstance(config.algorithm, QLearning):
-        # for an evaluation before the first horizon
-        networks.epsilon.fill_(Schedule.of(config.algorithm.epsilon).at(0.0))
-    kind: Any = OffPolicyLearner if isinstance(config.algorithm, OffPolicy) else OnPolicyLearner
-    learner: Learner = kind(policy_rows, module, networks, scale, config, device, limit, group)
+    if networks.epsilon is not None and isinstance(case.algorithm, QLearning):
+        networks.epsilon.fill_(Schedule.of(case.algorithm.epsilon).at(0.0))  # for an evaluation before training
+    kind: Any = OffPolicyLearner if isinstance(case.algorithm, OffPolicy) else OnPolicyLearner
+    horizon = Horizon(config.horizon, config.seed, limit, group)
+    learner: Learner = kind(policy_rows, module, networks, scale, case, horizon)
     learner.fallback_reason = reason if engine.name == "torch" else ""
     for optimiser in learner.optimisers:
-        _LEARNING[optimiser] = policy_rows.name, run
+        _LEARNING[optimiser] = name, run
     return learner
 
 
-def case_of(agents: PolicyRows | RoleInfo, config: Run, device: str, *, default: bool = True) -> Case:
-    """What the choice of a policy's engine depends on.
-
-    Args:
-        agents: Those that the policy acts for.
-        config: The run as the policy sees it.
-        device: Where.
-        default: Whether its module is the one that the settings describe.
-    """
-    samples = 2**31 if isinstance(agents, RoleInfo) else config.horizon * agents.rows // config.algorithm.passes[1]
-    return Case(
-        config.algorithm,
-        config.network,
-        agents.head,
-        agents.features,
-        device,
-        agents.masked,
-        agents.split,
-        default,
-        samples,
-        config.cpu_threads,
-    )
+def case_of(agents: PolicyRows | RoleInfo, config: Run, device: str) -> Case:
+    """What the module of a policy and its engine depend on; ``config`` is the run as the policy sees it."""
+    spaces = agents.head, agents.features
+    own = config.algorithm, config.network
+    return Case(*own, *spaces, device, agents.masked, agents.split, threads=config.cpu_threads)
 
 
 def _check_free(module: nn.Module, name: str, config: Run) -> None:
@@ -112,31 +101,27 @@ def _owners(module: nn.Module) -> list[tuple[str, Run]]:
     return [owner for adam, owner in _LEARNING.items() if any(adam.keeps(parameter) for parameter in made)]
 
 
-def make_player(
-    policy_rows: PolicyRows, config: Run, device: str, kept: Mapping[str, Any] | None = None
-) -> tuple[Player, Networks | None]:
+def make_player(policy_rows: PolicyRows, config: Run, device: str, saved: Mapping[str, Any] | None = None) -> Player:
     """A policy that only acts: ``random``, or ``frozen:RUN`` or ``frozen:RUN:POLICY``.
 
-    A frozen policy is made of what ``Player.state`` gave, if that is kept: its source need not exist any more. Where
+    A frozen policy is made of what ``Player.state`` gave, if that is saved: its source need not exist any more. Where
     its random numbers stand is for ``Player.load``.
     """
     policy = policy_rows.name.rpartition(" (")[0]
-    found = None
-    if policy != "random":
-        found = (
-            frozen(policy.partition(":")[2], policy_rows, device)
-            if kept is None
-            else _thawed(policy_rows, device, kept)
-        )
-    networks = found.networks if found is not None else None
-    player = Player(
-        policy_rows, networks, Ops(policy_rows.head, device, config.cpu_threads), config.seed, device, found
-    )
-    return player, networks
+    ops = Ops(policy_rows.head, device, config.cpu_threads)
+    if policy == "random":
+        return Player(policy_rows, None, ops, config.seed, device)
+    if saved is None:
+        state, of_policy, source = _latest(policy.partition(":")[2], policy_rows)
+    else:
+        own = kept_policy(saved, policy_rows.name)
+        state, of_policy, source = own["state"], Run.from_flat(upgraded(own["config"])), own["source"]
+    frozen = Frozen(restored(state, policy_rows, of_policy, device, source), of_policy, source)
+    return Player(policy_rows, frozen.networks, ops, config.seed, device, frozen)
 
 
-def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
-    """A policy that another run has trained, named ``RUN`` or ``RUN:POLICY``."""
+def _latest(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, Any], Run, str]:
+    """The state of a policy that another run has trained, ``RUN`` or ``RUN:POLICY``, that run, and its full name."""
     folder, _, policy = source.partition(":")
     path = Path(folder).absolute()
     part = policy_rows.parts[0]
@@ -159,15 +144,7 @@ def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
     name = policy or own[0]
     if name not in learners:
         raise CheckpointError(f"{option}: the run {path} has no policy {name!r}; it has {', '.join(learners)}")
-    config, source = config.of_policy(name), f"{path}:{name}"
-    return Frozen(restored(learners[name], policy_rows, config, device, source), config, source)
-
-
-def _thawed(policy_rows: PolicyRows, device: str, kept: Mapping[str, Any]) -> Frozen:
-    """A frozen policy as a checkpoint of the run in which it acts has it."""
-    own = kept_policy(kept, policy_rows.name)
-    config = Run.from_flat(upgraded(own["config"]))
-    return Frozen(restored(own["state"], policy_rows, config, device, own["source"]), config, own["source"])
+    return learners[name], config.of_policy(name), f"{path}:{name}"
 
 
 def restored(
@@ -181,8 +158,8 @@ def restored(
     """Networks with weights from a checkpoint: of a module of the user's, or of a configuration's default policy."""
     if module is not None:
         _check_free(module, policy_rows.name, config)
-    own = _drawn(policy_rows, config) if module is None else module
-    own = own.to(device)
+    case = case_of(policy_rows, config, device)
+    own = (_drawn(case, config.seed, policy_rows.name) if module is None else module).to(device)
     check_finite(state["module"], source)
     try:
         own.load_state_dict(state["module"])
@@ -201,13 +178,12 @@ def restored(
         ) from None
     check_structure(own.state_dict(), state["module"], f"the policy {source}: its weights")
     if module is not None:
-        check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
-    scale = ObservationScale(policy_rows.features, device) if config.network.normalise_observations else None
+        check_module(own, case, policy_rows.name)
+    scale = ObservationScale(case.features, device) if config.network.normalise_observations else None
     example = None if scale is None else scale.state()
     check_structure(example, state.get("observations"), f"the policy {source}: its scale of observations")
     if scale is not None:
         scale.load(state["observations"])
-    case = case_of(policy_rows, config, device)
     networks: TorchNetworks = torch_engine(case).make(case, own, scale, None)
     if networks.epsilon is not None:
         check_structure(networks.epsilon, state.get("epsilon"), f"the policy {source}: its epsilon")
@@ -230,8 +206,8 @@ def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor])
     return ", ".join(found)
 
 
-def _drawn(policy_rows: PolicyRows, config: Run) -> nn.Module:
+def _drawn(case: Case, seed: int, name: str) -> nn.Module:
     """The default policy with its first weights: drawn on the CPU, so that they do not depend on the device."""
-    generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", policy_rows.name))
+    generator = torch.Generator().manual_seed(derived_seed(seed, "weights", name))
     with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
-        return default_policy(policy_rows.features, policy_rows.head, config, generator, policy_rows.split)
+        return default_policy(case, generator)

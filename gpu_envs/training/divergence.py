@@ -16,7 +16,7 @@ from gpu_envs.training.record.run_directory import RunDirectory
 def check_figures(report: IterationReport, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
     """Raises a DivergedError if the figures of an iteration are not finite; warns of a policy that took no step."""
     for name, figures in report.figures.items():
-        algorithm = learners[name].config.algorithm
+        algorithm = learners[name].algorithm
         kl_limit = algorithm.kl_limit if isinstance(algorithm, OnPolicy) else None
         if kl_limit is not None and figures["samples"] == 0:
             warnings.warn(

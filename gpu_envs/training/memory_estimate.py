@@ -10,7 +10,7 @@ import torch
 
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
-from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.operations.replay import places_of, stride_of
 from gpu_envs.training.policies.modules import check_names
 from gpu_envs.training.policy import check_actions
@@ -82,8 +82,9 @@ def memory_of_run(config: Run, device: str) -> MemoryEstimate:
             stored += rows * (1 + 4 * (head.width * (horizon + 2) + correlated + kept))
             per_step += -(-4 * rows * kept // algorithm.buffer_size)
             continue
-        once, twice = (vars(SampleStorage(of_policy, n * rows, head, "meta")).values() for n in (1, 2))
-        stored += _bytes(twice) - _bytes(once) + 4 * rows * (vars(algorithm)["normalise_rewards"])
+        assert isinstance(algorithm, OnPolicy)
+        once, twice = (vars(SampleStorage(algorithm, horizon, n * rows, head, "meta")).values() for n in (1, 2))
+        stored += _bytes(twice) - _bytes(once) + 4 * rows * algorithm.normalise_rewards
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 

@@ -207,7 +207,7 @@ def load_policies(
             if not learns(name):
                 asked_for = name.rpartition(" (")[0] in policies.values()
                 kept = None if asked_for else state["players"].get(name)  # its source may be gone
-                networks[name] = make_player(policy_rows, config, place, kept)[1]
+                networks[name] = make_player(policy_rows, config, place, kept).networks
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
@@ -239,7 +239,8 @@ def load_guests(
         raise ValueError(
             f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
         )
-    networks = {name: make_player(PolicyRows(name, own, 1, place), config, place)[1] for name, own in parts.items()}
+    players = {name: make_player(PolicyRows(name, own, 1, place), config, place) for name, own in parts.items()}
+    networks = {name: player.networks for name, player in players.items()}
     return TrainedPolicies(config, place, parts, networks, 0, 0, {})
 
 

@@ -122,7 +122,8 @@ class Trainer:
                 learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self.group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
-                self.players[name], self._networks[name] = make_player(policy_rows, config, device, kept.get(name))
+                self.players[name] = player = make_player(policy_rows, config, device, kept.get(name))
+                self._networks[name] = player.networks
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
         self._episode_sums = EpisodeSums(device)  # they are compiled while the environment is
@@ -321,7 +322,8 @@ class Trainer:
         if any(role.masked for role in self.horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
-            found |= {f"{name}: {key}": value for key, value in learner.describe().items()}
+            own = config.of_policy(name).kept_of_policy() | learner.describe()
+            found |= {f"{name}: {key}": value for key, value in own.items()}
         return found
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:

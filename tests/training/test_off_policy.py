@@ -37,7 +37,7 @@ class Plain:
     """One policy's networks in float64, and its losses as the papers have them."""
 
     def __init__(self, learner: Any) -> None:
-        self.config, self.learner = learner.config, learner
+        self.algorithm, self.learner = learner.algorithm, learner
         self.actor = copy.deepcopy(learner.module.actor).double()
         self.critics, aiming = (
             [self._critic(module.critics, number) for number in range(len(module.critics.weights[0]))]
@@ -78,7 +78,7 @@ class Plain:
         return seen, drawn.actions.double(), drawn.returns.double(), drawn.discounts.double(), then
 
     def normals(self) -> tuple[Any, Any]:
-        normal, rows = self.learner.normals.double(), self.config.algorithm.batch_size
+        normal, rows = self.learner.normals.double(), self.algorithm.batch_size
         return normal[:rows], normal[rows:]
 
     def gaussian(self, outputs: Any, normal: Any) -> tuple[Any, Any]:
@@ -91,7 +91,7 @@ class Plain:
 
     def aims(self) -> Any:
         _, _, returns, discounts, then = self.batch()
-        algorithm, (normal, _) = self.config.algorithm, self.normals()
+        algorithm, (normal, _) = self.algorithm, self.normals()
         actor, *critics = self.targets_of
         with torch.no_grad():
             if algorithm.name == "sac":
@@ -117,13 +117,13 @@ class Plain:
         seen, *_ = self.batch()
         log_probs = torch.zeros(len(seen), dtype=torch.float64, device=seen.device)
         self.outputs = self.actor(seen)
-        if self.config.algorithm.name == "sac":
+        if self.algorithm.name == "sac":
             actions, log_probs = self.gaussian(self.outputs, self.normals()[1])
         else:
             actions = torch.tanh(self.outputs)
         found = torch.stack([critic(torch.cat([seen, actions], 1)) for critic in self.critics])
         worth = found.squeeze(-1)
-        if self.config.algorithm.name != "sac":
+        if self.algorithm.name != "sac":
             return -worth[0].mean(), log_probs
         return (self.log_temperature.exp().detach() * log_probs - worth.amin(0)).mean(), log_probs.detach()
 
@@ -157,7 +157,7 @@ class Plain:
             parameter.data.sub_(gradient, alpha=rate)
         found = {"critics": by_column, "actor": of_actor, "value_loss": loss, "policy_loss": actor_loss}
         found["terms"] = {"critics": loss.item() ** 0.5, "actor": by_outputs.abs().sum().item()}
-        if self.config.algorithm.name == "sac":
+        if self.algorithm.name == "sac":
             target = -float(self.learner.policy_rows.head.width)
             found["temperature"] = -(log_probs + target).mean()
             self.log_temperature.data.sub_(found["temperature"], alpha=rate)
@@ -165,7 +165,7 @@ class Plain:
         with torch.no_grad():
             for old, new in zip(self.targets_of, [self.actor, *self.critics], strict=True):
                 for parameter, own in zip(old.parameters(), new.parameters(), strict=True):
-                    parameter.lerp_(own, self.config.algorithm.tau)
+                    parameter.lerp_(own, self.algorithm.tau)
         return found
 
 
@@ -215,9 +215,9 @@ def test_ten_updates_are_those_of_plain_torch(
         for part, name in ((critics, "critics"), (actor, "actor")):
             sizes = [each.numel() for each in expected[name]]
             for own, gradient in zip(part.gradient.split(sizes), expected[name], strict=True):
-                near(own / learner.config.algorithm.batch_size, gradient, expected["terms"][name])
+                near(own / learner.algorithm.batch_size, gradient, expected["terms"][name])
         if temperature:
-            near(temperature[0].gradient / learner.config.algorithm.batch_size, expected["temperature"])
+            near(temperature[0].gradient / learner.algorithm.batch_size, expected["temperature"])
         figures = dict(zip(learner.names, learner.figures.tolist(), strict=True))
         for name in ("value_loss", "policy_loss", "entropy"):
             if name in expected:

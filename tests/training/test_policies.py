@@ -19,8 +19,9 @@ from torch import nn  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
-from gpu_envs.training import ActorCritic, PolicyModule, RunDirectory, Trainer, evaluate, train  # noqa: E402
+from gpu_envs.training import PPO, ActorCritic, Network, PolicyModule, RunDirectory, Trainer, evaluate, train  # noqa: E402
 from gpu_envs.training.assembly import make_player  # noqa: E402
+from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
 from gpu_envs.training.policies.modules import default_policy  # noqa: E402
@@ -380,8 +381,9 @@ def test_first_weights(activation: str, normalised: bool, shared: bool) -> None:
     box = Head("box", (2,), (), (-1.0, -1.0), (1.0, 1.0), scalar=False)
     for head in (FIVE, box):
         given: dict[str, Any] = {"layer_norm": normalised, "shared_trunk": shared, "initial_std": 0.5}
-        config = small("cpu", hidden=(32, 24), activation=activation, **given)
-        made = [default_policy(7, head, config, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+        network = Network(hidden=(32, 24), activation=activation, **given)
+        case = Case(PPO(), network, head, 7, "cpu")
+        made = [default_policy(case, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
         inputs = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))
         (parameters, values), again, other = ([t.detach() for t in module(inputs)] for module in made)
         assert torch.equal(parameters, again[0])
@@ -472,7 +474,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     config, observations = trainer.config, {"runner": trainer.horizon_env.storage["runner"].observations[-1].clone()}
     name = "frozen:source (runner)"
     policy_rows = trainer.players[name].policy_rows
-    player, _ = make_player(policy_rows, config, place)
+    player = make_player(policy_rows, config, place)
     player.advance(5)
     expected = player.act(0, observations, greedy=True).clone()
     save(tmp_path / "kept.pt", player.state())
@@ -484,7 +486,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
 
     shutil.rmtree("source")
     train(small(device, env, seed=80, **runs), progress=False)  # another one in its place
-    other, _ = make_player(policy_rows, config, place)
+    other = make_player(policy_rows, config, place)
     other.advance(5)
     assert not torch.equal(other.act(0, observations, greedy=True), expected)
     other.load(kept)
@@ -493,13 +495,13 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     shutil.rmtree("source")
     train(small(device, env, seed=77, activation="relu", **runs), progress=False)
     with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
-        make_player(policy_rows, config, place)[0].load(kept)
+        make_player(policy_rows, config, place).load(kept)
 
     shutil.rmtree("source")
     with pytest.raises(FileNotFoundError, match=r"--policy runner=frozen:source: .*source does not exist"):
         make_player(policy_rows, config, place)
-    again, networks = make_player(policy_rows, config, place, kept)
-    assert networks is not None
+    again = make_player(policy_rows, config, place, kept)
+    assert again.networks is not None
     again.load(kept)
     assert torch.equal(again.act(0, observations, greedy=True), expected)
     assert_same_bits(again.state()["frozen"]["state"], player.state()["frozen"]["state"])

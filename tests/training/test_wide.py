@@ -37,6 +37,7 @@ from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.policies.case import Case as PolicyCase  # noqa: E402
 from gpu_envs.training.policies.modules import default_policy  # noqa: E402
 
 
@@ -54,7 +55,10 @@ class Case:
             env="CartPole-v1", hidden=self.hidden, activation=self.activation, layer_norm=self.normalised,
             shared_trunk=self.shared, run_dir="",
         )  # fmt: skip
-        module: Any = default_policy(self.features, self.head, config, torch.Generator().manual_seed(1))
+        module: Any = default_policy(
+            PolicyCase(config.algorithm, config.network, self.head, self.features, "cpu"),
+            torch.Generator().manual_seed(1),
+        )
         g = torch.Generator().manual_seed(2)
         with torch.no_grad():  # biases and gains that count, and outputs that differ
             for name, parameter in module.named_parameters():

@@ -10,14 +10,13 @@ from torch import nn
 
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
+from gpu_envs.training.policies.case import Case as Case  # noqa: PLC0414 - for engines
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.parts import Rows, Split
+from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
-from gpu_envs.training.policy import Network
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.settings import Settings
 
@@ -42,30 +41,6 @@ PERCEPTRON_SETTINGS = ("hidden", "activation", "initial_std", "normalise_observa
 
 STEP_KERNELS = ("step", "kernel_collect and kernel_adam of common/optimise.cuh")
 """What takes a step along a gradient, unless an engine's own kernels do: a line of ``Engine.describe``."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Everything that the choice of an engine depends on."""
-
-    algorithm: Algorithm
-    network: Network
-    head: Head
-    features: int
-    """Numbers of an observation."""
-    device: str
-    """``cpu`` or ``cuda:N``."""
-    masked: bool = False
-    """Whether the environment has action masks."""
-    split: Split | None = None
-    """How observations consist of two parts; None: they do not."""
-    default: bool = True
-    """Whether the module is the one that the settings describe."""
-    samples: int = 2**31
-    """Samples of a minibatch, about."""
-    threads: int | None = None
-    """Threads on the CPU, at most; None: one for each core."""
 
 
 @final

@@ -39,7 +39,7 @@ from gpu_envs.training.process.settings import wake_autograd
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
 
-SAMPLER = "kernel_sample of common/sample.cuh"
+SAMPLER = "kernel_sample of common/sampler.cuh"
 CHOOSER = f"kernel_prefer of off_policy/choices.cuh, and {SAMPLER}"
 
 
@@ -351,7 +351,7 @@ class TorchPolicyEngine(_TorchEngine):
 
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
         reason = unknown_loss(case.algorithm)
-        loss = f"torch, and the loss too: {reason}" if reason else "torch, and kernel_loss of common/loss.cuh"
+        loss = f"torch, and the loss too: {reason}" if reason else "torch, and kernel_loss of common/policy_loss.cuh"
         return ("acting", f"torch, and {SAMPLER}"), ("values", "torch"), ("gradient", loss), STEP_KERNELS
 
     def make(

@@ -1,22 +1,38 @@
 """What a run asks of a policy that learns, whatever its algorithm."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
-from gpu_envs.training.run import Run
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Horizon:
+    """The steps that a learner learns from, and by whom else they are taken."""
+
+    steps: int
+    seed: int
+    """Of the run."""
+    limit: int | None
+    """The step at which episodes are truncated; None: never."""
+    group: Group
+    """The processes that train together."""
 
 
 class Learner(ABC):
@@ -26,7 +42,7 @@ class Learner(ABC):
         policy_rows: The agents it acts for.
         module: Its weights.
         networks: How that acts.
-        config: The run, with the settings that are the policy's own.
+        algorithm: With the settings that are the policy's own.
         fallback_reason: Why torch computes it; empty where kernels do.
         figures: What the last iteration was like.
         names: Of the figures; None: of this algorithm it means nothing.
@@ -36,15 +52,22 @@ class Learner(ABC):
         waits: So many iterations it collects before it learns again, and does not run in graphs.
     """
 
+    algorithm: Algorithm
     figures: torch.Tensor
     names: tuple[str | None, ...]
     schedules: list[Target]
     waits: int = 0
 
     def __init__(
-        self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, scale: ObservationScale | None,
-        config: Run, device: str, limit: int | None, group: Group, turns: Mapping[str, int],
-    ) -> None:  # fmt: skip
+        self,
+        policy_rows: PolicyRows,
+        module: nn.Module,
+        networks: Networks,
+        scale: ObservationScale | None,
+        case: Case,
+        horizon: Horizon,
+        turns: Mapping[str, int],
+    ) -> None:
         """Takes what all algorithms have.
 
         Args:
@@ -52,24 +75,21 @@ class Learner(ABC):
             module: Its weights.
             networks: How that acts.
             scale: Of observations; None: they are taken as they are.
-            config: The run as the policy sees it.
-            device: Where.
-            limit: The step at which episodes are truncated; None: never.
-            group: The processes that train together.
+            case: Its algorithm, and where it runs.
+            horizon: What it learns from.
             turns: What it draws random numbers for, and how often in an iteration.
         """
-        self.policy_rows, self.module, self.networks, self.config = policy_rows, module, networks, config
-        self.scale, self._limit, self._group = scale, limit, group
+        self.policy_rows, self.module, self.networks = policy_rows, module, networks
+        self.scale, self.horizon, self._limit, self._group = scale, horizon.steps, horizon.limit, horizon.group
         self.fallback_reason = ""
-        keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
-        streams = torch.tensor(keys, device=device)
+        keys = [[derived_seed(horizon.seed, purpose, policy_rows.name), 0] for purpose in turns]
+        streams = torch.tensor(keys, device=case.device)
         self.streams = dict(zip(turns, streams, strict=True))
-        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
+        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=case.device)
 
     def describe(self) -> dict[str, Any]:
-        """What a checkpoint must agree in with it: settings that a resumed run keeps, and shapes of weights."""
-        weights = self.module.state_dict()
-        return self.config.kept_of_policy() | {key: list(tensor.shape) for key, tensor in weights.items()}
+        """The shapes of its weights, in which a checkpoint must agree."""
+        return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
 
     @abstractmethod
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:

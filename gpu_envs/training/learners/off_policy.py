@@ -8,17 +8,16 @@ from torch import nn
 
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.learner import Horizon, Learner
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.replay import Replay, Transitions
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
-from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.exploration import Exploration
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
-from gpu_envs.training.run import Run
 
 _FIGURES = (
     *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm", "transitions"),
@@ -51,28 +50,26 @@ class OffPolicyLearner(Learner):
         module: nn.Module,
         networks: ActorCriticNetworks,
         scale: ObservationScale | None,
-        config: Run,
-        device: str,
-        limit: int | None,
-        group: Group,
+        case: Case,
+        horizon: Horizon,
     ) -> None:
         """Allocates; every process has a buffer and batches of its own, and gradients are means over all batches."""
-        assert isinstance(config.algorithm, OffPolicy)
-        self.algorithm: OffPolicy = config.algorithm
-        algorithm, steps = self.algorithm, self.algorithm.gradient_steps
-        turns = {"actions": config.horizon, "replay": steps, "noise": steps}
-        super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
+        assert isinstance(case.algorithm, OffPolicy)
+        self.algorithm: OffPolicy = case.algorithm
+        algorithm, steps, device = self.algorithm, self.algorithm.gradient_steps, case.device
+        turns = {"actions": horizon.steps, "replay": steps, "noise": steps}
+        super().__init__(policy_rows, module, networks, scale, case, horizon, turns)
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
-        self.actions = made(config.horizon, rows, head.width)
+        self.actions = made(horizon.steps, rows, head.width)
         self._acted = made(rows, head.width)
-        self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, config.cpu_threads, limit)
+        self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, horizon.limit)
         self.batch = Transitions.made(algorithm.batch_size, features, head.width, device)
-        self._first = group.rank * algorithm.batch_size  # of the samples of all processes
-        self._ops = Ops(head, device, config.cpu_threads)
+        self._first = horizon.group.rank * algorithm.batch_size  # of the samples of all processes
+        self._ops = Ops(head, device, case.threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
         self.figures, self.rate = made(len(_FIGURES)), networks.rate
         self._largest = self.figures[_FIGURES.index("largest_observation") :]
@@ -92,9 +89,9 @@ class OffPolicyLearner(Learner):
 
     def _wait(self) -> None:
         """Sets how many iterations are left of the warm-up."""
-        config = self.config
-        missing = self.algorithm.learning_starts - int(self.replay.position.item()) * config.replicas
-        self.waits = max(0, -(-missing // (config.horizon * config.replicas)))
+        num_envs = self.policy_rows.num_envs
+        missing = self.algorithm.learning_starts - int(self.replay.position.item()) * num_envs
+        self.waits = max(0, -(-missing // (self.horizon * num_envs)))
 
     def count(self) -> None:
         self._begun = self._begun or self.waits == 0
@@ -126,7 +123,7 @@ class OffPolicyLearner(Learner):
         return ended | ~self.policy_rows.take(alive, 0) if alive else ended
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
-        horizon = self.config.horizon
+        horizon = self.horizon
         observations, alive = self._observed(storage), self._alive(storage)
         raise_to_largest(self._largest.zero_(), observations, alive)
         rewards, terminations, truncations = (

@@ -17,20 +17,19 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     loss_settings,
 )
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.learner import Horizon, Learner
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
-from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.rollout.sample_storage import SampleStorage
-from gpu_envs.training.run import Run
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
@@ -58,20 +57,18 @@ class OnPolicyLearner(Learner):
         module: nn.Module,
         networks: PolicyNetworks,
         scale: ObservationScale | None,
-        config: Run,
-        device: str,
-        limit: int | None,
-        group: Group,
+        case: Case,
+        horizon: Horizon,
     ) -> None:
         """Allocates; the group's samples count as one batch."""
-        algorithm = config.algorithm
+        algorithm, device = case.algorithm, case.device
         assert isinstance(algorithm, OnPolicy)
         self.algorithm: OnPolicy = algorithm
-        turns = {"actions": config.horizon, "minibatches": algorithm.passes[0]}
-        super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
+        turns = {"actions": horizon.steps, "minibatches": algorithm.passes[0]}
+        super().__init__(policy_rows, module, networks, scale, case, horizon, turns)
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
-        kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
+        kept = SampleStorage(algorithm, horizon.steps, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -80,13 +77,15 @@ class OnPolicyLearner(Learner):
         self.advantages, self.returns, self._acted = kept.advantages, kept.returns, kept.acted
         self._sums, self.indices = kept.sums, kept.indices
         self._places, self._last_values = kept.places, kept.last_values
-        self._advantage = Advantages(device, config.cpu_threads)
-        self._measure = Measure(kept.moments, device, config.cpu_threads, group)
-        self.reward_scale = RewardScale(policy_rows.rows, device, group) if algorithm.normalise_rewards else None
+        self._advantage = Advantages(device, case.threads)
+        self._measure = Measure(kept.moments, device, case.threads, horizon.group)
+        self.reward_scale: RewardScale | None = None
+        if algorithm.normalise_rewards:
+            self.reward_scale = RewardScale(policy_rows.rows, device, horizon.group)
         each, minibatches = policy_rows.each, algorithm.passes[1]  # agents that share observations stay together
-        samples = config.horizon * policy_rows.rows // each
+        samples = horizon.steps * policy_rows.rows // each
         shuffled = self.indices is not None
-        self.permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
+        self.permutation = Permutation(samples, device, case.threads, each=each) if shuffled else None
         if minibatches > samples:
             of_each = f" of {each} agents each" if each > 1 else ""
             name = policy_rows.name
@@ -152,8 +151,7 @@ class OnPolicyLearner(Learner):
         return self.actions, self.log_probs, self._acted, self.streams["actions"]
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
-        config = self.config
-        horizon = config.horizon
+        horizon = self.horizon
         observations = self._observed(storage)
         rewards, terminations, truncations = (
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
@@ -214,7 +212,7 @@ class OnPolicyLearner(Learner):
         if self._limit is None:
             return self.values[-1]
         final = self._seen_last(storage).flatten(0, 1)
-        if self.config.horizon > self._limit:
+        if self.horizon > self._limit:
             every = torch.empty_like(self.log_probs)
             self.networks.values(ValueRequest(final, every.view(-1)))
             return every

@@ -1,5 +1,6 @@
 """What off-policy algorithms train: an actor, and critics of what it does."""
 
+import dataclasses
 import itertools
 import math
 from typing import final
@@ -9,8 +10,9 @@ from torch import nn
 
 from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.policy import ACTIVATIONS, draw, perceptron
-from gpu_envs.training.run import Run
+from gpu_envs.training.policy import Network
 
 
 class ActorCritic(nn.Module):
@@ -39,34 +41,34 @@ def learning_parameters(module: ActorCritic) -> tuple[list[nn.Parameter], list[n
 class PerceptronActorCritic(ActorCritic):
     """Actor and critics as multilayer perceptrons of their own."""
 
-    def __init__(self, features: int, head: Head, config: Run, generator: torch.Generator) -> None:
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        algorithm = config.algorithm
+        algorithm, head = case.algorithm, case.head
         assert isinstance(algorithm, OffPolicy)
-        self.actor = perceptron(features, config, outputs_of(head, algorithm), pads=False)
+        self.actor = perceptron(dataclasses.replace(case, split=None), outputs_of(head, algorithm), pads=False)
         draw(self.actor, 0.01, generator)
         if algorithm.stochastic:
             last = self.actor[-1].bias
             assert isinstance(last, nn.Parameter)
-            nn.init.constant_(last[head.width :], math.log(config.network.initial_std))
-        self.critics = Critics(algorithm.critics, features + head.width, config, generator)
+            nn.init.constant_(last[head.width :], math.log(case.network.initial_std))
+        self.critics = Critics(algorithm.critics, case.features + head.width, case.network, generator)
 
 
 @final
 class Critics(nn.Module):
     """Several multilayer perceptrons side by side, which value the same actions."""
 
-    def __init__(self, count: int, inputs: int, config: Run, generator: torch.Generator) -> None:
+    def __init__(self, count: int, inputs: int, network: Network, generator: torch.Generator) -> None:
         super().__init__()
-        sizes = (inputs, *config.network.hidden, 1)
+        sizes = (inputs, *network.hidden, 1)
         layers = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList(torch.empty(count, outputs, before) for before, outputs in layers)
         self.biases = nn.ParameterList(torch.zeros(count, 1, outputs) for _, outputs in layers)
-        widths = config.network.hidden if config.network.layer_norm else ()
+        widths = network.hidden if network.layer_norm else ()
         self.gains = nn.ParameterList(torch.ones(count, 1, width) for width in widths)
         self.shifts = nn.ParameterList(torch.zeros(count, 1, width) for width in widths)
-        self.activation = ACTIVATIONS[config.network.activation]()
+        self.activation = ACTIVATIONS[network.activation]()
         for weight in self.weights:
             for one in weight:
                 nn.init.orthogonal_(one, 1.0 if weight is self.weights[-1] else math.sqrt(2), generator=generator)

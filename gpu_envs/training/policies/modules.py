@@ -9,15 +9,13 @@ from torch import nn
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.algorithms.base import QLearning
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, learning_parameters, outputs_of
-from gpu_envs.training.policies.parts import Split
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, PolicyModule, SharedPerceptron
 from gpu_envs.training.policy import Network, listed
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
 from gpu_envs.training.rollout.policy_rows import learns
-from gpu_envs.training.run import Run
 
 
 def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
@@ -47,25 +45,22 @@ def check_modules(modules: Any, known: Iterable[str]) -> None:
             )
 
 
-def default_policy(
-    features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
-) -> nn.Module:
-    """The policy that a configuration describes; with a split one that takes observations in parts, where it can."""
-    if isinstance(config.algorithm, OffPolicy):
-        return PerceptronActorCritic(features, head, config, generator)
-    trunk = SharedPerceptron if config.network.shared_trunk else Perceptron
-    kind = ActionValues if isinstance(config.algorithm, QLearning) else trunk
-    return kind(features, head, config, generator, split)
+def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
+    """The module that settings describe; with a split one that takes observations in parts, where it can."""
+    if isinstance(case.algorithm, OffPolicy):
+        return PerceptronActorCritic(case, generator)
+    trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
+    return (ActionValues if isinstance(case.algorithm, QLearning) else trunk)(case, generator)
 
 
 NETWORK_SETTINGS = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
 """Settings of default policies, which modules of the user's do not use."""
 
 
-def check_settings(config: Run, name: str) -> None:
+def check_settings(network: Network, name: str) -> None:
     """Refuses settings that a policy which is a module of the user's does not use; their defaults are no setting."""
     default = Network()
-    given = [key for key in NETWORK_SETTINGS if getattr(config.network, key) != getattr(default, key)]
+    given = [key for key in NETWORK_SETTINGS if getattr(network, key) != getattr(default, key)]
     if given:
         raise ValueError(
             f"the policy {name!r} is a module of your own, which does not use {listed(given)}: leave that out, or give "
@@ -73,25 +68,17 @@ def check_settings(config: Run, name: str) -> None:
         )
 
 
-def check_module(module: nn.Module, features: int, head: Head, name: str, device: str, config: Run) -> None:
-    """Refuses a module that cannot learn, or whose outputs do not have the shapes that its agents ask for.
-
-    Args:
-        module: What is to be the policy's.
-        features: Of its observations.
-        head: Of its actions.
-        name: The policy's.
-        device: Where the module is.
-        config: The run as the policy sees it.
-    """
+def check_module(module: nn.Module, case: Case, name: str) -> None:
+    """Refuses a policy's module that cannot learn, or whose outputs do not have the shapes that its agents need."""
+    features, head = case.features, case.head
     for key, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             raise ValueError(
                 f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
                 f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
             )
-    if isinstance(config.algorithm, OffPolicy):
-        _check_actor_critic(module, features, head, name, device, config)
+    if isinstance(case.algorithm, OffPolicy):
+        _check_actor_critic(module, case, case.algorithm, name)
         return
     for method in ("distribution", "value"):
         if isinstance(module, PolicyModule) and getattr(type(module), method) is getattr(PolicyModule, method):
@@ -100,8 +87,8 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
     _check_learns(module, features, name)
-    outputs = _probed(module, features, name, device)
-    of_choices = isinstance(config.algorithm, QLearning)
+    outputs = _probed(module, case, name)
+    of_choices = isinstance(case.algorithm, QLearning)
     wanted = ((2, head.parameters),) if of_choices else ((2, head.parameters), (2,))
     if of_choices and isinstance(outputs, torch.Tensor):
         outputs = (outputs,)
@@ -116,21 +103,21 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
     _check_depends(any(part.requires_grad for part in outputs), features, name)
 
 
-def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str, device: str, config: Run) -> None:
+def _check_actor_critic(module: nn.Module, case: Case, algorithm: OffPolicy, name: str) -> None:
     """The same for an off-policy algorithm's module."""
-    algorithm, parts = config.algorithm, [getattr(module, part, None) for part in ("actor", "critics")]
-    assert isinstance(algorithm, OffPolicy)
+    features, head = case.features, case.head
+    parts = [getattr(module, part, None) for part in ("actor", "critics")]
     if not all(isinstance(part, nn.Module) for part in parts):
         raise ValueError(
             f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor and "
             "critics, as training.ActorCritic describes it"
         )
-    given = ((), (torch.zeros(2, head.width, device=device),))
+    given = ((), (torch.zeros(2, head.width, device=case.device),))
     wanted = ((2, outputs_of(head, algorithm)), (algorithm.critics, 2))
     for part, what, more, shape in zip(parts, ("actor", "critics"), given, wanted, strict=True):
         assert isinstance(part, nn.Module)
         _check_learns(part, features, name)
-        outputs = _probed(part, features, name, device, *more)
+        outputs = _probed(part, case, name, *more)
         found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         if found != shape:
             actions = f" and actions [2, {head.width}]" if more else ""
@@ -139,7 +126,7 @@ def _check_actor_critic(module: nn.Module, features: int, head: Head, name: str,
                 f"{found}; expected {shape}"
             )
         _check_depends(outputs.requires_grad, features, name)
-    _check_shared(module, outputs, name, device)
+    _check_shared(module, outputs, name, case.device)
 
 
 def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:
@@ -185,13 +172,14 @@ def _check_depends(depends: bool, features: int, name: str) -> None:
         )
 
 
-def _probed(module: nn.Module, features: int, name: str, device: str, *more: torch.Tensor) -> Any:
+def _probed(module: nn.Module, case: Case, name: str, *more: torch.Tensor) -> Any:
     """The outputs for two observations, and more; the module's modes and buffers stay as they are."""
+    features = case.features
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.enable_grad():
-            return module(torch.zeros(2, features, device=device), *more)
+            return module(torch.zeros(2, features, device=case.device), *more)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, RuntimeError) and is_shortage(error):
             raise

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
-from gpu_envs.training.operations.heads import Head, log_stds
+from gpu_envs.training.operations.heads import log_stds
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.parts import FEW_FEATURES, Parts, Rows, Split
-from gpu_envs.training.run import Run
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -51,14 +51,12 @@ class PolicyModule(nn.Module):
 class Perceptron(PolicyModule):
     """Actor and critic as multilayer perceptrons of their own."""
 
-    def __init__(
-        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
-    ) -> None:
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = perceptron(features, config, head.parameters - log_stds(head), split)
-        self.critic = perceptron(features, config, 1, split)
-        self.log_std = _log_std(head, config)
+        self.actor = perceptron(case, case.head.parameters - log_stds(case.head))
+        self.critic = perceptron(case, 1)
+        self.log_std = _log_std(case)
         draw(self.actor, 0.01, generator)
         draw(self.critic, 1.0, generator)
 
@@ -74,14 +72,12 @@ class Perceptron(PolicyModule):
 class SharedPerceptron(nn.Module):
     """Actor and critic on one trunk of hidden layers."""
 
-    def __init__(
-        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
-    ) -> None:
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
         super().__init__()
-        self.trunk = _hidden(features, config, split)
-        self.means = head.parameters - log_stds(head)
-        self.heads = nn.Linear(config.network.hidden[-1], padded(self.means + 1))  # one product for both
-        self.log_std = _log_std(head, config)
+        self.trunk = nn.Sequential(*_hidden(case))
+        self.means = case.head.parameters - log_stds(case.head)
+        self.heads = nn.Linear(case.network.hidden[-1], padded(self.means + 1))  # one product for both
+        self.log_std = _log_std(case)
         draw(self.trunk, math.sqrt(2), generator)
         nn.init.zeros_(self.heads.bias)
         nn.init.zeros_(self.heads.weight)
@@ -98,12 +94,10 @@ class SharedPerceptron(nn.Module):
 class ActionValues(nn.Module):
     """A multilayer perceptron that values every choice of every element of an action, ``[rows, head.parameters]``."""
 
-    def __init__(
-        self, features: int, head: Head, config: Run, generator: torch.Generator, split: Split | None = None
-    ) -> None:
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
         super().__init__()
-        self.actor = perceptron(features, config, head.parameters, split, pads=False)
+        self.actor = perceptron(case, case.head.parameters, pads=False)
         draw(self.actor, 0.01, generator)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -161,9 +155,9 @@ def padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def _log_std(head: Head, config: Run) -> nn.Parameter | None:
-    count = log_stds(head)
-    return nn.Parameter(torch.full((count,), math.log(config.network.initial_std))) if count else None
+def _log_std(case: Case) -> nn.Parameter | None:
+    count = log_stds(case.head)
+    return nn.Parameter(torch.full((count,), math.log(case.network.initial_std))) if count else None
 
 
 def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
@@ -197,25 +191,25 @@ def inwards(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) 
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(features: int, config: Run, split: Split | None, *, pads: bool = True) -> nn.Sequential:
+def _hidden(case: Case, *, pads: bool = True) -> list[nn.Module]:
     layers: list[nn.Module] = []
+    features, network, split = case.features, case.network, case.split
     if pads and features > FEW_FEATURES and features % ALIGNED and split is None:
         layers.append(Padding(features))
         features = padded(features)
-    for number, width in enumerate(config.network.hidden):
+    for number, width in enumerate(network.hidden):
         layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
-        if config.network.layer_norm:
+        if network.layer_norm:
             layers.append(nn.LayerNorm(width))
-        layers.append(ACTIVATIONS[config.network.activation]())
+        layers.append(ACTIVATIONS[network.activation]())
         features = width
-    return nn.Sequential(*layers)
+    return layers
 
 
-def perceptron(
-    features: int, config: Run, outputs: int, split: Split | None = None, *, pads: bool = True
-) -> nn.Sequential:
-    """A multilayer perceptron with a configuration's hidden layers; ``pads``: rows are made whole words, for torch."""
-    return nn.Sequential(*_hidden(features, config, split, pads=pads), nn.Linear(config.network.hidden[-1], outputs))
+def perceptron(case: Case, outputs: int, *, pads: bool = True) -> nn.Sequential:
+    """A multilayer perceptron of observations, with so many outputs; ``pads``: rows become whole words, for torch."""
+    layers = _hidden(case, pads=pads)
+    return nn.Sequential(*layers, nn.Linear(case.network.hidden[-1], outputs))
 
 
 def draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:

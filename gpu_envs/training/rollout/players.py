@@ -84,7 +84,7 @@ class Player:
             device: Where.
             frozen: The other run's policy that its networks are of; None: they are of this run.
         """
-        self.policy_rows, self._networks, self._ops, self._frozen = policy_rows, networks, ops, frozen
+        self.policy_rows, self.networks, self._ops, self._frozen = policy_rows, networks, ops, frozen
         rows, head = policy_rows.rows, policy_rows.head
         box = head.kind == "box"
         self._actions = torch.zeros((rows, head.width), dtype=torch.float32 if box else torch.int32, device=device)
@@ -109,7 +109,7 @@ class Player:
             greedy: Take the likeliest.
         """
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
-        if self._networks is None:
+        if self.networks is None:
             for some, first in self.policy_rows.spans:
                 self._ops.sample(
                     self._level[some], self._actions[some], self._log_probs[some], stream=self.stream, turn=turn,
@@ -130,7 +130,7 @@ class Player:
             greedy=greedy,
             action_mask=action_mask,
         )
-        self.policy_rows.act(self._networks, request)
+        self.policy_rows.act(self.networks, request)
         return self._actions if self._acted is None else self._acted
 
     def advance(self, steps: int) -> None:

@@ -7,7 +7,6 @@ import torch
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.operations.advantage import MOMENTS
 from gpu_envs.training.operations.heads import Head
-from gpu_envs.training.run import Run
 
 
 @final
@@ -23,14 +22,14 @@ class SampleStorage:
         sums: Where rewards are normalised: of each row, what the scale learns from.
     """
 
-    def __init__(self, config: Run, rows: int, head: Head, device: str) -> None:
+    def __init__(self, algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> None:
         """Allocates; on torch's device ``meta`` there are the sizes alone."""
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        horizon, box = config.horizon, head.kind == "box"
-        epochs, minibatches = config.algorithm.passes
+        box = head.kind == "box"
+        epochs, minibatches = algorithm.passes
         self.actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
         self.log_probs = made(horizon, rows)
         self.values = made(horizon + 1, rows)
@@ -39,6 +38,5 @@ class SampleStorage:
         self.acted = made(rows, head.width) if box else None
         self.moments = made(MOMENTS, rows)
         self.places, self.last_values = made(rows, dtype=torch.int64), made(rows)
-        assert isinstance(config.algorithm, OnPolicy)
-        self.sums = (made(rows), made(rows), made(rows)) if config.algorithm.normalise_rewards else None
+        self.sums = (made(rows), made(rows), made(rows)) if algorithm.normalise_rewards else None
         self.indices = made(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None
