@@ -63,7 +63,7 @@ def show(words: Sequence[str]) -> int:
 def _tell_of_training(env: str, found: Any) -> int:
     from gpu_envs.cli.train import preset  # torch comes with what follows, and nobody else here needs it
     from gpu_envs.training import Run
-    from gpu_envs.training.computing import who_computes
+    from gpu_envs.training.assembly import who_computes
 
     name, values = preset(env, found.preset)
     params = {**values.get("params", {}), **found.params}

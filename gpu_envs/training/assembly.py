@@ -10,15 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpu_envs.backend.program import Device
+from gpu_envs.codegen import layout_of
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms.base import OffPolicy, QLearning
 from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES
+from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learners.learner import Horizon, Learner
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
+from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.modules import check_module, check_settings, default_policy
@@ -28,14 +32,16 @@ from gpu_envs.training.record.checkpoint import load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite
 from gpu_envs.training.record.structure import check_structure
-from gpu_envs.training.rollout.horizon_env import RoleInfo
+from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
-from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
+
+_HORIZON = "kernel_act_and_step of small/act_and_step.cuh, a whole horizon with its steps"
 
 
 def make_learner(
@@ -79,6 +85,36 @@ def case_of(agents: PolicyRows | RoleInfo, config: Run, device: str) -> Case:
     spaces = agents.head, agents.features
     own = config.algorithm, config.network
     return Case(*own, *spaces, device, agents.masked, agents.split, threads=config.cpu_threads)
+
+
+def who_computes(config: Run, device: str) -> list[str]:
+    """Lines for people about each policy of a run that learns.
+
+    Args:
+        config: The run.
+        device: ``cpu`` or ``cuda:N``, which need not be there.
+    """
+    world = simulated(config, 1, "cpu")
+    lines = []
+    for name, parts in assign(role_infos(world), config.policies).items():
+        if not learns(name):
+            continue
+        case = case_of(parts[0].role, config.of_policy(name), device)
+        engine, reason = choose(case)
+        net, described = case.network, dict(engine.describe(case))
+        if isinstance(engine, SmallEngine) and steps_where_it_acts(
+            layout_of(world, Device(on_gpu=True)), config.params
+        ):
+            described["acting"] = _HORIZON
+        layers = " x ".join(map(str, net.hidden))
+        norm = ", normalised" if net.layer_norm else ""
+        trunk = ", one trunk for actor and critic" if net.shared_trunk else ""
+        lines.append(
+            f"{name}: {case.features} features, {layers} {net.activation}{norm}{trunk}, {net.precision}, {device}"
+        )
+        lines += [f"  {what:<10}{kernels}" for what, kernels in described.items()]
+        lines += [f"  why {engine.name}: {reason}"] if reason else []
+    return lines
 
 
 def _check_free(module: nn.Module, name: str, config: Run) -> None:

@@ -5,15 +5,14 @@ from gpu_envs.training.engines.functions import FunctionsEngine
 from gpu_envs.training.engines.off_policy import TorchActorCriticEngine
 from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine, SmallBatchEngine
 from gpu_envs.training.engines.small import SmallEngine
-from gpu_envs.training.engines.torch import TorchPolicyEngine, TorchQEngine
+from gpu_envs.training.engines.torch import TorchEngine
 from gpu_envs.training.engines.wide import WideEngine
 
 ENGINES: tuple[Engine, ...] = (
-    *(SmallEngine(), WideEngine(), TorchPolicyEngine()),
-    *(FunctionsEngine(), TorchQEngine()),
+    *(SmallEngine(), WideEngine(), FunctionsEngine(), TorchEngine()),
     *(SmallBatchEngine(), GpuFunctionsEngine(), CpuEngine(), TorchActorCriticEngine()),
 )
-"""The fastest first, for each kind of algorithm; the last one of a kind is torch's, which runs everything."""
+"""The fastest first; the last one of each kind of algorithm is torch's, which runs everything."""
 
 
 def choose(case: Case) -> tuple[Engine, str]:

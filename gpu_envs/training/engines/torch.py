@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpu_envs.training.algorithms import Algorithm
-from gpu_envs.training.algorithms.base import PolicyGradient, QLearning
+from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
 from gpu_envs.training.engines.base import (
     DEFAULT_MODULES,
     POLICY_LOSS_SETTINGS,
@@ -332,64 +332,35 @@ def unknown_loss(algorithm: Algorithm) -> str:
     return unknown(algorithm, known, POLICY_LOSS_SETTINGS)
 
 
-class _TorchEngine(Engine):
+@final
+class TorchEngine(Engine):
     """Any module, any setting and any on-policy algorithm; the loss in a kernel, where one knows it."""
 
     name = "torch"
+    learns = OnPolicy
     device = ""
 
     def fallback_reason(self, case: Case) -> str:
         del case
         return ""
 
-
-@final
-class TorchPolicyEngine(_TorchEngine):
-    """Algorithms that learn a distribution over actions, and a value."""
-
-    learns = PolicyGradient
-
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
-        reason = unknown_loss(case.algorithm)
-        loss = f"torch, and the loss too: {reason}" if reason else "torch, and kernel_loss of common/policy_loss.cuh"
-        return ("acting", f"torch, and {SAMPLER}"), ("values", "torch"), ("gradient", loss), STEP_KERNELS
+        acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
+        if isinstance(case.algorithm, QLearning):
+            acting, values = f"torch, {CHOOSER}", "torch, and kernel_best of off_policy/choices.cuh"
+            loss = "of the loss kernel_judge of off_policy/choices.cuh"
+        if reason := unknown_loss(case.algorithm):
+            loss = f"the loss too: {reason}"
+        return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS
 
     def make(
         self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
     ) -> TorchPolicyNetworks:
-        return TorchPolicy(case, module, scale, torch_optimiser(case, module, group))
-
-
-@final
-class TorchQEngine(_TorchEngine):
-    """Algorithms that learn what each choice is worth."""
-
-    learns = QLearning
-
-    def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
-        reason = unknown_loss(case.algorithm)
-        loss = f"the loss too: {reason}" if reason else "of the loss kernel_judge of off_policy/choices.cuh"
-        return (
-            ("acting", f"torch, {CHOOSER}"),
-            ("values", "torch, and kernel_best of off_policy/choices.cuh"),
-            ("gradient", f"torch, and {loss}"),
-            STEP_KERNELS,
-        )
-
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> TorchPolicyNetworks:
-        return TorchQValues(case, module, scale, torch_optimiser(case, module, group))
-
-
-def torch_optimiser(case: Case, module: nn.Module, group: Group | None) -> Adam | None:
-    """The optimiser of a module that torch differentiates; None: it does not learn."""
-    if group is None:
-        return None
-    optimiser = make_optimiser(case, module, group)
-    if case.device != "cpu":
-        wake_autograd(case.device)
-    return optimiser
+        optimiser = None if group is None else make_optimiser(case, module, group)
+        if optimiser is not None and case.device != "cpu":
+            wake_autograd(case.device)
+        kind = TorchQValues if isinstance(case.algorithm, QLearning) else TorchPolicy
+        return kind(case, module, scale, optimiser)
 
 
 def most_rows(units: int) -> int:

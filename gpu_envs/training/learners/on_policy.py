@@ -18,8 +18,9 @@ from gpu_envs.training.engines.base import (
     loss_settings,
 )
 from gpu_envs.training.learners.learner import Horizon, Learner
-from gpu_envs.training.operations.advantage import Advantages
+from gpu_envs.training.operations.advantage import MOMENTS, Advantages
 from gpu_envs.training.operations.device_schedule import Target
+from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
@@ -29,10 +30,42 @@ from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
-from gpu_envs.training.rollout.sample_storage import SampleStorage
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
+
+
+@final
+class SampleStorage:
+    """The arrays of a learner that grow with the horizon or the replicas.
+
+    Attributes:
+        indices: The random order of the samples; None: they are taken as they come.
+        acted: The environment's actions, where those are others than the policy's (a box).
+        moments: What is kept of each row's advantages and returns.
+        places: Where each row's last observation is, if its episode was truncated.
+        last_values: What those are worth.
+        sums: Where rewards are normalised: of each row, what the scale learns from.
+    """
+
+    def __init__(self, algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> None:
+        """Allocates; on torch's device ``meta`` there are the sizes alone."""
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        box = head.kind == "box"
+        epochs, minibatches = algorithm.passes
+        self.actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
+        self.log_probs = made(horizon, rows)
+        self.values = made(horizon + 1, rows)
+        self.advantages = made(horizon, rows)
+        self.returns = made(horizon, rows)
+        self.acted = made(rows, head.width) if box else None
+        self.moments = made(MOMENTS, rows)
+        self.places, self.last_values = made(rows, dtype=torch.int64), made(rows)
+        self.sums = (made(rows), made(rows), made(rows)) if algorithm.normalise_rewards else None
+        self.indices = made(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None
 
 
 @final
