@@ -1,5 +1,5 @@
-// The driver of environments with a team of agents, one step a launch: advance, end, restart, observe. It is made of
-// phases, as the rules are.
+// The driver of environments with a team of agents, one step a launch: take up, advance, conclude, restart and observe,
+// store. Each step is made of phases, as the rules are.
 
 constexpr int TERMINATED = 1, TRUNCATED = 2;
 
@@ -14,22 +14,83 @@ template <class Call> FN void observe_team(World& w, const Params& p, Team& team
 }
 
 // Begins the next episode of the replicas that take part.
-FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
+template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, const Call& call) {
+    begin_params(p, call.params, team);
     FOR_EACH_AGENT(i, AGENTS) {
         w.in_game[i] = true;
         w.present[i] = true;
-        if (STATISTICS) buffers.running_return[team.replica * AGENTS + i] = 0;
+        if (STATISTICS) call.buffers.running_return[team.replica * AGENTS + i] = 0;
         if (i == 0) {
             w.elapsed = 0;
-            buffers.episodes[team.replica] += 1;
+            call.buffers.episodes[team.replica] += 1;
             begin_totals(w);
         }
     }
     reset(w, p, team);
 }
 
+// Where a role's arrays have agent i of this replica.
+FN Element row_of(const Team& team, int i) {
+    const int own = role_of(i);
+    return team.replica * count_of(own) + (i - first_of(own));
+}
+
+// Zeroes the last observations that the step before wrote.
+template <class Call> FN void clear_final(Team& team, const Call& call) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (!call.buffers.finished[team.replica]) continue;
+        const int own = role_of(i);
+        float* const row = call.role[own].final_obs + row_of(team, i) * row_size(own);
+        for (int j = 0; j < row_size(own); ++j) row[j] = 0;
+        if constexpr (APART) {
+            if (i != first_of(own)) continue;
+            for (int j = 0; j < shared_features_of(own); ++j)
+                call.role[own].final_shared[team.replica * shared_features_of(own) + j] = 0;
+        }
+    }
+}
+
+// A template, for without statistics a World has no returns.
 template <class W> FN void take_up_return(W& w, int i, [[maybe_unused]] real running) {
     if constexpr (STATISTICS) w._running_return[i] = running;
+}
+
+// Brings the replicas and their actions into the World, and reports actions that are invalid. A template, for long actions
+// are not fetched, and short ones not read element by element.
+template <class Call> FN void take_up(World& w, Team& team, const Call& call) {
+    const Buffers& buffers = call.buffers;
+    const bool wrong_actions = READ_TOGETHER && read_actions(call.role, team, &w.action[0]);
+    FOR_EACH_AGENT(i, AGENTS) {
+        // All that is read comes first, so that it is waited for once.
+        u32           offence = NO_OFFENCE;
+        const auto    action  = fetch_action(call.role, team.replica, i, offence);
+        const Fetched fetched(i, buffers, team.replica);
+        const real    running = STATISTICS ? buffers.running_return[team.replica * AGENTS + i] : real(0);
+        const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
+        w.put(i, fetched);
+        take_up_return(w, i, running);
+        w.reward[i]  = 0;
+        w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
+        if constexpr (FETCHED) {
+            UNROLL
+            for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
+        } else if (!READ_TOGETHER) {
+            read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
+        }
+        if (offence != NO_OFFENCE && w.present[i] && !ended)
+            report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
+        if (i == 0) {
+            w.pending    = ended;
+            w.terminated = false;
+            if (AUTORESET == DISABLED && ended && call.report_frozen)
+                report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
+            if (SCHEDULE == BLOCK) w.elapsed += ended ? 0 : 1;
+        }
+    }
+    if (wrong_actions) report_actions(call, team, w);
+    if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
+        FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
+    }
 }
 
 // Whether the episode ends with this step.
@@ -37,7 +98,19 @@ FN bool ends(const World& w, bool late) {
     return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || late);
 }
 
-// What a step gives the agents, and the end of their episode. A template, for without statistics a World has no returns.
+// Keeps return and length of agent i's episode, which ends.
+FN void keep_episode(const World& w, int i, Element row, const Team& team, const Buffers& buffers, const RoleCall& to,
+                     real sum) {
+    const Element at     = team.replica * AGENTS + i;
+    const int     length = w.present[i] ? w.elapsed : buffers.left_at[at];
+    buffers.episode_return[at] = sum;
+    buffers.episode_length[at] = length;
+    if (to.episode_return != nullptr) to.episode_return[row] = sum;
+    if (to.episode_length != nullptr) to.episode_length[row] = length;
+}
+
+// Writes what a step gives the agents, and notes whose episode it ends. A template, for without statistics a World has no
+// returns.
 template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool late) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
@@ -48,9 +121,8 @@ template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool
         const bool truncated  = w.in_game[i] && (pending ? (before & TRUNCATED) != 0 : late);
         const bool finished   = ends(w, late);
         const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
-        const int       own = role_of(i);
-        const RoleCall& to  = call.role[own];
-        const Element   row = team.replica * count_of(own) + (i - first_of(own));
+        const RoleCall& to  = call.role[role_of(i)];
+        const Element   row = row_of(team, i);
         [[maybe_unused]] const Element at = team.replica * AGENTS + i;
         to.rewards[row]      = reward;
         to.terminations[row] = terminated;
@@ -59,13 +131,7 @@ template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool
             const real sum = w._running_return[i] + reward;
             buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
             if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
-            if (finished) {
-                const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
-                buffers.episode_return[at] = sum;
-                buffers.episode_length[at] = length;
-                if (to.episode_return != nullptr) to.episode_return[row] = sum;
-                if (to.episode_length != nullptr) to.episode_length[row] = length;
-            }
+            if (finished) keep_episode(w, i, row, team, buffers, to, sum);
         }
         if (i == 0) {
             w.finished = finished;
@@ -77,17 +143,50 @@ template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool
     }
 }
 
-// Zeroes the last observations that the step before wrote.
-template <class Call> FN void clear_final(Team& team, const Call& call) {
-    FOR_EACH_AGENT(i, AGENTS) {
-        if (!call.buffers.finished[team.replica]) continue;
-        const int own = role_of(i);
-        float* const row = call.role[own].final_obs + (team.replica * count_of(own) + (i - first_of(own))) * row_size(own);
-        for (int j = 0; j < row_size(own); ++j) row[j] = 0;
-        if constexpr (APART) {
-            if (i != first_of(own)) continue;
-            for (int j = 0; j < shared_features_of(own); ++j)
-                call.role[own].final_shared[team.replica * shared_features_of(own) + j] = 0;
+// Begins the episodes that follow, and observes. `finished`, `pending`: this replica's episode ends with this step, or
+// ended before it.
+FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCall& call, bool finished, bool pending,
+                            char* local) {
+    if (AUTORESET != SAME_STEP) team.sync();  // a restart changes what was looked at; in SameStep rows come first
+    const bool ending = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
+    if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
+        team.active = team.here && pending;
+        restart(w, p, team, call);
+        team.active = team.here;
+    }
+    // once for all, and where an episode ends in its own step, once more for the next
+    Rows rows = ending ? LAST_ROWS : ALL_ROWS;
+    for (;;) {
+        observe_team(w, p, team, call, rows, local);
+        if (rows != LAST_ROWS) break;
+        team.active = team.here && finished;
+        conclude_metrics(w, p, team);
+        restart(w, p, team, call);
+        rows = FIRST_ROWS;
+    }
+    if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
+        team.active = team.here && finished;
+        conclude_metrics(w, p, team);
+    }
+    team.active = team.here;
+}
+
+// Writes the World into the buffers, and how the replica's episode ended.
+FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 staggered) {
+    const Buffers& buffers = call.buffers;
+    w.store_arrays(team, buffers);
+    FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
+        w.store(i, buffers, team.replica);
+        buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
+        if (i == 0) {
+            w.store_shared(buffers, team.replica);
+            buffers.finished[team.replica] = w.finished;
+            if (w.finished) store_metrics(w, team, call);
+            const int flags = (w.terminated ? TERMINATED : 0) | (late ? TRUNCATED : 0);
+            if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
+                buffers.ended[team.replica] = u8(w.finished ? flags : 0);
+            if (AUTORESET == SAME_STEP ? w.finished : AUTORESET == NEXT_STEP && w.pending)
+                forget_offset(buffers, staggered, team.replica);
         }
     }
 }
@@ -98,8 +197,8 @@ template <class Call> FN void tell_phases(const Team& team, const Call& call) {
 }
 
 KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
-    const Buffers&     buffers = call.buffers;
-    const LocalMemory  local(LOCAL_BYTES);
+    const Buffers&    buffers = call.buffers;
+    const LocalMemory local(LOCAL_BYTES);
     FOR_EACH_BLOCK(block) {
         Team              team(block, buffers, call.phase);
         World             w(buffers, team, local.at);
@@ -109,40 +208,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
 
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
         w.put_arrays(team, buffers);
-        const bool wrong_actions = READ_TOGETHER && read_actions(call.role, team, &w.action[0]);
-        FOR_EACH_AGENT(i, AGENTS) {
-            // All that is read comes first, so that it is waited for once.
-            u32           offence = NO_OFFENCE;
-#ifndef _long_actions
-            const Action  action  = read_action(call.role, team.replica, i, offence);
-#endif
-            const Fetched fetched(i, buffers, team.replica);
-            const real    running = STATISTICS ? buffers.running_return[team.replica * AGENTS + i] : real(0);
-            const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
-            w.put(i, fetched);
-            take_up_return(w, i, running);
-            w.reward[i]  = 0;
-            w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
-#ifndef _long_actions
-            UNROLL
-            for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
-#else
-            if (!READ_TOGETHER) read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
-#endif
-            if (offence != NO_OFFENCE && w.present[i] && !ended)
-                report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
-            if (i == 0) {
-                w.pending    = ended;
-                w.terminated = false;
-                if (AUTORESET == DISABLED && ended && call.report_frozen)
-                    report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
-                if (SCHEDULE == BLOCK) w.elapsed += ended ? 0 : 1;
-            }
-        }
-        if (wrong_actions) report_actions(call, team, w);
-        if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
-            FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
-        }
+        take_up(w, team, call);
         const bool late    = w.elapsed >= limit_of(buffers, staggered, team.replica, call.limit);
         const bool pending = AUTORESET != SAME_STEP && w.pending;
         team.last_step     = w.elapsed >= call.limit;
@@ -152,45 +218,8 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         team.active = team.here;
         conclude(w, team, call, late);
         const bool finished = SCHEDULE == SPREAD ? w.finished : ends(w, late);
-        if (AUTORESET != SAME_STEP) team.sync();  // a restart changes what was looked at; in SameStep rows come first
-        const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
-        if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
-            team.active = team.here && pending;
-            begin_params(p, call.params, team);
-            restart(w, p, team, buffers);
-            team.active = team.here;
-        }
-        // once for all, and where an episode ends in its own step, once more for the next
-        Rows rows = ending ? LAST_ROWS : ALL_ROWS;
-        for (;;) {
-            observe_team(w, p, team, call, rows, local.at);
-            if (rows != LAST_ROWS) break;
-            team.active = team.here && finished;
-            conclude_metrics(w, p, team);
-            begin_params(p, call.params, team);
-            restart(w, p, team, buffers);
-            rows = FIRST_ROWS;
-        }
-        if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
-            team.active = team.here && finished;
-            conclude_metrics(w, p, team);
-        }
-        team.active = team.here;
-        w.store_arrays(team, buffers);
-        FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
-            w.store(i, buffers, team.replica);
-            buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
-            if (i == 0) {
-                w.store_shared(buffers, team.replica);
-                buffers.finished[team.replica] = w.finished;
-                if (w.finished) store_metrics(w, team, call);
-                const int flags = (w.terminated ? TERMINATED : 0) | (late ? TRUNCATED : 0);
-                if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
-                    buffers.ended[team.replica] = u8(w.finished ? flags : 0);
-                if (AUTORESET == SAME_STEP ? w.finished : AUTORESET == NEXT_STEP && w.pending)
-                    forget_offset(buffers, staggered, team.replica);
-            }
-        }
+        restart_and_observe(w, p, team, call, finished, pending, local.at);
+        store_step(w, team, call, late, staggered);
         tell_phases(team, call);
         await_copies();
     }
@@ -211,15 +240,28 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
             if (ended != 0) {
                 if (AUTORESET == DISABLED && call.report_frozen) offence = EPISODE_OVER;
             } else if (buffers.state.in_game[team.replica * AGENTS + i]) {
-#ifndef _long_actions
-                read_action(call.role, team.replica, i, offence);
-#else
-                read_action(call.role, team.replica, i, offence, static_cast<real*>(nullptr));
-#endif
+                offence = offence_of(call.role, team.replica, i);
             }
             if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));
         }
         tell_phases(team, call);
+    }
+}
+
+// Brings the replicas into the World, and gives those that are chosen the seeds that the reset asks for.
+FN void take_up_for_reset(World& w, Team& team, const ResetCall& call, bool chosen) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.put(i, Fetched(i, buffers, team.replica));
+        w.present[i] = w.in_game[i] || buffers.just_left[team.replica * AGENTS + i];
+        if (i == 0) {
+            const bool reseed = call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[team.replica] != 0;
+            if (chosen && reseed) {
+                buffers.seeds[team.replica] =
+                    call.reseed == nullptr ? call.first_seed + u64(team.replica) : call.new_seeds[team.replica];
+                buffers.episodes[team.replica] = NEVER_BEGUN;
+            }
+        }
     }
 }
 
@@ -228,8 +270,8 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
     const Buffers&    buffers = call.buffers;
     const LocalMemory local(LOCAL_BYTES);
     FOR_EACH_BLOCK(block) {
-        Team         team(block, buffers, call.phase);
-        World        w(buffers, team, local.at);
+        Team          team(block, buffers, call.phase);
+        World         w(buffers, team, local.at);
         EpisodeParams p = call.params.get(team.replica);
 
         const bool chosen = team.here && !call.observe_only && (call.mask == nullptr || call.mask[team.replica]);
@@ -239,22 +281,10 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         if (renewed) team.shared_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
 
         w.put_arrays(team, buffers);
-        FOR_EACH_AGENT(i, AGENTS) {
-            w.put(i, Fetched(i, buffers, team.replica));
-            w.present[i] = w.in_game[i] || buffers.just_left[team.replica * AGENTS + i];
-            if (i == 0) {
-                const bool reseed = call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[team.replica] != 0;
-                if (chosen && reseed) {
-                    buffers.seeds[team.replica] =
-                        call.reseed == nullptr ? call.first_seed + u64(team.replica) : call.new_seeds[team.replica];
-                    buffers.episodes[team.replica] = NEVER_BEGUN;
-                }
-            }
-        }
+        take_up_for_reset(w, team, call, chosen);
         if (team.any(chosen)) {
             team.active = chosen;
-            begin_params(p, call.params, team);
-            restart(w, p, team, buffers);
+            restart(w, p, team, call);
             team.active = team.here;
         }
         observe_team(w, p, team, call, ALL_ROWS, local.at);

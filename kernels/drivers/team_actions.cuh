@@ -23,8 +23,11 @@ FN real real_at(const void* actions, int kind, Element at) {
 
 #ifndef _long_actions
 
+// Whether an action is fetched as a whole, with what else is read of its agent.
+constexpr bool FETCHED = true;
+
 // The action of an agent. One out of range counts as the nearest, NaN as zero; `offence` says so.
-FN Action read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
+FN Action fetch_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
     const int       own  = role_of(agent);
     const RoleCall& from = role[own];
     const Element   at   = (replica * count_of(own) + (agent - first_of(own))) * action_size(own);
@@ -48,6 +51,13 @@ FN Action read_action(const RoleCall (&role)[ROLES], Element replica, int agent,
     return action;
 }
 
+// What is wrong with the action of an agent.
+FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
+    u32 offence = NO_OFFENCE;
+    fetch_action(role, replica, agent, offence);
+    return offence;
+}
+
 // What the agents do in this step.
 struct TeamActions {
     const World& world;
@@ -64,6 +74,10 @@ template <class Value> FN bool read_actions(const RoleCall (&)[ROLES], const Tea
 template <class Call> FN void report_actions(const Call&, const Team&, const World&) {}
 
 #else  // too long to be copied: read element by element, and looked at where the World has them
+
+constexpr bool FETCHED = false;
+struct NotFetched {};
+FN NotFetched fetch_action(const RoleCall (&)[ROLES], Element, int, u32&) { return {}; }
 
 // Its elements go to `kept`, where that is not null.
 template <class Value>
@@ -88,6 +102,12 @@ FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u
         }
         if (kept != nullptr) kept[j] = value;
     }
+}
+
+FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
+    u32 offence = NO_OFFENCE;
+    read_action(role, replica, agent, offence, static_cast<real*>(nullptr));
+    return offence;
 }
 
 // Where a replica's threads are all at hand, neighbouring threads read neighbouring elements.
@@ -158,8 +178,7 @@ template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const
 template <class Call> FN void report_actions(const Call& call, const Team& team, const World& w) {
     if (AUTORESET != SAME_STEP && w.pending) return;
     for (int i = 0; i < AGENTS; ++i) {
-        u32 offence = NO_OFFENCE;
-        if (w.present[i]) read_action(call.role, team.replica, i, offence, static_cast<real*>(nullptr));
+        const u32 offence = w.present[i] ? offence_of(call.role, team.replica, i) : u32(NO_OFFENCE);
         if (offence != NO_OFFENCE)
             report(call.buffers.offence, call.launch, offence, place_of(team.replica, i, call.buffers.state.elapsed[team.replica]));
     }
