@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import nn
@@ -33,28 +33,6 @@ from gpu_envs.training.process.group import Group
 
 MOST_BY_INPUTS = 256
 """Columns of a product, at most."""
-
-
-class Functions(Protocol):
-    """Perceptrons of the same inputs."""
-
-    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
-        """As of ``Perceptrons``."""
-
-    def back(self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True) -> None:
-        """As of ``Perceptrons``."""
-
-    def forth_and_back(
-        self,
-        inputs: torch.Tensor,
-        outputs: torch.Tensor,
-        by_outputs: torch.Tensor,
-        curvatures: torch.Tensor | None = None,
-        *,
-        by_inputs: torch.Tensor | None = None,
-        weights: bool = True,
-    ) -> None:
-        """As of ``Perceptrons``."""
 
 
 @final
@@ -111,7 +89,7 @@ class FunctionQValues(TorchQValues):
 
 def functions_of(
     case: Case, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int = 0
-) -> Functions:
+) -> "Functions":
     """The kernels of perceptrons; on a CPU for batches of so many rows."""
     if case.device == "cpu":
         return Perceptrons(form, weights, gradient, rows, case.threads)
@@ -265,3 +243,7 @@ class WideFunctions(WideKernels):
             weights=weights,
             packed=outputs is None,
         )
+
+
+Functions: TypeAlias = Perceptrons | WideFunctions
+"""Perceptrons of the same inputs, forward and backward."""

@@ -1,6 +1,7 @@
 """Actors and critics of off-policy algorithms, run by torch: any module, by the algorithm's own losses."""
 
 import copy
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -77,10 +78,6 @@ class TorchActor(TorchNetworks):
         torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
         torch.clamp(acted, self._low, self._high, out=acted)
 
-    def _normalised(self, observations: Rows) -> torch.Tensor:
-        """Observations as actor and critics are given them, if each call takes its ``_own``."""
-        return whole(observations if self.scale is None else self.scale(observations))
-
 
 class ActorCriticNetworks(TorchActor):
     """An actor and critics that learn from batches of transitions.
@@ -136,6 +133,13 @@ class ActorCriticNetworks(TorchActor):
             actor: Whether the actor learns, too.
         """
 
+    def _normalised(self, batch: Transitions) -> Transitions:
+        """The batch with observations as actor and critics are given them, if each call takes its ``_own``."""
+        if self.scale is None:
+            return batch
+        observations, following = (whole(self.scale(o)) for o in (batch.observations, batch.next_observations))
+        return dataclasses.replace(batch, observations=observations, next_observations=following)
+
     def _follow(self) -> None:
         """Moves the targets towards the learning networks: theta' += tau (theta - theta')."""
         for target, own in self._follows:
@@ -170,14 +174,14 @@ class TorchActorCritic(ActorCriticNetworks):
 
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         first, second = normal[: len(batch.observations)], normal[len(batch.observations) :]
-        observations = self._normalised(batch.observations)
-        self._learn_critics(batch, observations, first)
+        batch = self._normalised(batch)
+        self._learn_critics(batch, first)
         if actor:
-            self._learn_actor(batch, observations, second)
+            self._learn_actor(batch, second)
             self._follow()
 
-    def _learn_critics(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
-        algorithm, own, following = self._algorithm, self._own, self._normalised(batch.next_observations)
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor) -> None:
+        algorithm, own, following = self._algorithm, self._own, batch.next_observations
         with self._computing(learning=True, grad=False):
             actor = self.module.actor if isinstance(algorithm, Stochastic) else self.targets.actor
             actions, log_probs = algorithm.target_policy(actor(own(following)).float(), normal)
@@ -185,12 +189,12 @@ class TorchActorCritic(ActorCriticNetworks):
         target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
-                q_values = self.module.critics(own(observations), batch.actions).float()
+                q_values = self.module.critics(own(batch.observations), batch.actions).float()
             loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
         self._step(0, batch, loss, {"value_loss": loss})
 
-    def _learn_actor(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
-        algorithm, own = self._algorithm, self._own
+    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+        algorithm, own, observations = self._algorithm, self._own, batch.observations
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
                 outputs = self.module.actor(own(observations)).float()

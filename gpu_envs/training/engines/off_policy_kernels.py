@@ -167,33 +167,25 @@ class KernelActorCritic(ActorCriticNetworks):
         self._steps_too = False
 
     @abstractmethod
-    def _learn_critics(
-        self,
-        batch: Transitions,
-        observations: torch.Tensor,
-        following: torch.Tensor,
-        normal: torch.Tensor,
-        *,
-        follow: bool,
-    ) -> None:
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
         """Leaves the gradient of the critics' loss, and its sums, with their optimiser.
 
         Where ``_steps_too``, it takes the step, and if asked lets targets follow, as ``_learn_actor`` always does.
         """
 
     @abstractmethod
-    def _learn_actor(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
         """The same of the actor's, and of the temperature's where there is one."""
 
     @torch.no_grad()
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
-        observations, following = map(self._normalised, (batch.observations, batch.next_observations))
-        self._learn_critics(batch, observations, following, normal[: self._rows], follow=actor)
+        batch = self._normalised(batch)
+        self._learn_critics(batch, normal[: self._rows], follow=actor)
         if not self._steps_too:
             self.optimisers[0].step(self._steps[0])
         if not actor:
             return
-        self._learn_actor(batch, observations, normal[-self._rows :])
+        self._learn_actor(batch, normal[-self._rows :])
         if not self._steps_too:
             for optimiser, step in zip(self.optimisers[1:], self._steps[1:], strict=True):
                 optimiser.step(step)
@@ -257,29 +249,21 @@ class FunctionActorCritic(KernelActorCritic):
             kernel.bind(rows) for kernel in (td_target, critic_loss, actor_loss)
         )
 
-    def _learn_critics(
-        self,
-        batch: Transitions,
-        observations: torch.Tensor,
-        following: torch.Tensor,
-        normal: torch.Tensor,
-        *,
-        follow: bool,
-    ) -> None:
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
         del follow  # later
-        critics = self.optimisers[0]
+        critics, following = self.optimisers[0], batch.next_observations
         self._next_actor.outputs(following, self._outputs)
         self._choose(following.data_ptr(), normal.data_ptr(), self._noise)
         self._target_critics.outputs(self._acting, self._target_q)
-        torch.cat((observations, batch.actions), 1, out=self._inputs)
+        torch.cat((batch.observations, batch.actions), 1, out=self._inputs)
         self._td_target(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
         self._critics.forth_and_back(self._inputs, self._q_values, self._grad_q, self._curvatures)
         self._critic_loss(batch.found.data_ptr())
         torch.sum(self._sums_of_rows[0], 1, out=critics.totals)
 
-    def _learn_actor(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
-        self._actors.outputs(observations, self._outputs)
-        self._choose(observations.data_ptr(), normal.data_ptr(), 0.0)
+    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+        self._actors.outputs(batch.observations, self._outputs)
+        self._choose(batch.observations.data_ptr(), normal.data_ptr(), 0.0)
         self._critics.forth_and_back(
             self._acting, self._q_values, self._ones, by_inputs=self._by_actions, weights=False
         )
@@ -349,29 +333,21 @@ class SmallBatchActorCritic(KernelActorCritic):
             temperature_norm=self._steps[2].norm if self._stochastic else None,
         )
 
-    def _learn_critics(
-        self,
-        batch: Transitions,
-        observations: torch.Tensor,
-        following: torch.Tensor,
-        normal: torch.Tensor,
-        *,
-        follow: bool,
-    ) -> None:
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
         self._for_critics.launch(
             self._blocks,
-            observations=observations,
+            observations=batch.observations,
             found=batch.found,
             normal=normal,
             actions=batch.actions,
             returns=batch.returns,
             discounts=batch.discounts,
-            next_observations=following,
+            next_observations=batch.next_observations,
             tau=self._algorithm.tau if follow else 0.0,
             **self._steps[0].members,
         )
 
-    def _learn_actor(self, batch: Transitions, observations: torch.Tensor, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
         self._for_actor.launch(
-            self._blocks, observations=observations, found=batch.found, normal=normal, **self._steps[1].members
+            self._blocks, observations=batch.observations, found=batch.found, normal=normal, **self._steps[1].members
         )
