@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -194,10 +195,17 @@ def _replica_arrays(sim: Simulation) -> ReplicaArrays:
     return known
 
 
+def _current_device(sim: Simulation) -> AbstractContextManager[Any]:
+    """Lets CuPy, which works on the current device alone, do so on the simulation's."""
+    device: AbstractContextManager[Any] = sim.arrays.device if sim.arrays.name == "cupy" else nullcontext()
+    return device
+
+
 def _copied(sim: Simulation, array: Array) -> Array:
     """A contiguous copy in the simulation's memory, of an array that lies there."""
     twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
-    twin[...] = array
+    with _current_device(sim):
+        twin[...] = array
     return twin
 
 
@@ -285,11 +293,12 @@ def restore(
         counts_up=int(fresh and everywhere),
     )
     del held  # later work of the same stream may have its memory
-    if of_all and not fresh and "counted" in sim.buffers:
-        written = sim.buffers["seeds"]
-        sim.buffers["counted"][...] = (written[1:] == written[:-1] + 1).all()
-    if layout_seed is not None and everywhere:
-        sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _in_memory_of(sim, layout_seed)
+    with _current_device(sim):
+        if of_all and not fresh and "counted" in sim.buffers:
+            written = sim.buffers["seeds"]
+            sim.buffers["counted"][...] = (written[1:] == written[:-1] + 1).all()
+        if layout_seed is not None and everywhere:
+            sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _in_memory_of(sim, layout_seed)
     sim.ready = True
     if unseen is None or unseen.may_be_over:
         _start_next_episodes(sim)
@@ -306,7 +315,7 @@ def _start_next_episodes(sim: Simulation) -> None:
     if sim.config.autoreset_mode != "SameStep" or (sim.backend.device == "cpu" and not to_numpy(ended).any()):
         return
     sim.reset(None, ended, {})
-    ended[...] = 0
+    sim.arrays.fill(ended, 0)
 
 
 def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
