@@ -38,6 +38,11 @@ ROOMS = (
 )
 """From the ground up; what stands in one line knows nothing of the rest of the line."""
 
+FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "policies", "engines")
+"""From the ground up."""
+
+ABOVE_ENGINES = tuple(f"gpu_envs.training.{name}" for name in ("learners", "rollout", "record", "assembly", "trainer"))
+
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
 
 
@@ -86,6 +91,20 @@ def test_no_import_runs_up() -> None:
         for line, imported in imports(path, known):
             if height(imported) >= height(module) and room(imported) != room(module):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands no lower")
+    assert not found, "\n".join(found)
+
+
+def test_no_import_of_training_runs_up() -> None:
+    """An algorithm knows nothing of who computes it, and an engine nothing of who asks it to."""
+    known, training = modules(), "gpu_envs.training"
+    heights = {f"{training}.{folder}": height for height, folder in enumerate(FOLDERS_OF_TRAINING)}
+    found = []
+    for module, path in known.items():
+        own = heights.get(".".join(module.split(".")[:3]))
+        for line, imported in imports(path, known) if own is not None else ():
+            other = heights.get(".".join(imported.split(".")[:3]), -1)
+            if other > own or imported.startswith(ABOVE_ENGINES):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands higher")
     assert not found, "\n".join(found)
 
 

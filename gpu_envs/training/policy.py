@@ -68,6 +68,11 @@ class Policy:
                 raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
 
 
+def learns(policy: str) -> bool:
+    """Whether a policy learns, by its name in ``Run.policies`` or in what ``assign`` returns."""
+    return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")
+
+
 def suited(network: Network, algorithm: Algorithm) -> Network:
     """The run's network without settings that a policy's algorithm does not have."""
     fields = settings_of(Network).items()

@@ -15,6 +15,7 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restored
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.policies.modules import check_modules
+from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
@@ -25,7 +26,7 @@ from gpu_envs.training.record.run_state import processes_of, with_buffers
 from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
-from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
+from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs

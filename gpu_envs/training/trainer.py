@@ -22,6 +22,7 @@ from gpu_envs.training.memory_estimate import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
 from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.policies.modules import check_modules
+from gpu_envs.training.policy import learns
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -37,7 +38,7 @@ from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, pl
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.players import Player
-from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
+from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
 from gpu_envs.training.run import Run
 
 UNDER_WAY = 2

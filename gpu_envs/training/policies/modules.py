@@ -12,10 +12,9 @@ from gpu_envs.training.algorithms.base import QLearning
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, learning_parameters, outputs_of
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, PolicyModule, SharedPerceptron
-from gpu_envs.training.policy import Network, listed
+from gpu_envs.training.policy import Network, learns, listed
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
-from gpu_envs.training.rollout.policy_rows import learns
 
 
 def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.policies.parts import Parts, Rows
-from gpu_envs.training.policy import Policy
+from gpu_envs.training.policy import Policy, learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleInfo
 
@@ -189,8 +189,3 @@ def _check_name(of: str, policy: str) -> None:
         raise ValueError(f"{given}. Did you mean {likely!r}? Otherwise take a name less like it; {allowed}")
     if colon or " (" in policy or not policy:
         raise ValueError(f"{given}; a name is not empty and holds neither ':' nor ' ('; {allowed}")
-
-
-def learns(policy: str) -> bool:
-    """Whether a policy learns, by its name in ``Run.policies`` or in what ``assign`` returns."""
-    return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")
