@@ -86,13 +86,9 @@ def restarts() -> int:
 
 
 def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) -> Any:
-    """The launcher of torch for so many processes on this machine, which run a function or a program.
+    """The launcher of torch for so many processes on this machine, which run a function or a program's path.
 
-    Args:
-        gpus: How many.
-        work: The function, or the program's path.
-        run_id: By which the processes know that they belong together; empty: a new one.
-        folder: Where processes leave word of their ends; None: where torch chooses.
+    They belong together by ``run_id`` (empty: a new one), and leave word of their ends in a folder.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -232,10 +228,7 @@ def _processes(folder: Path) -> dict[int, int]:
 def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[str, Any]]) -> Ending:
     """Finds the process that failed first: the others have lost it, or were told to end.
 
-    Args:
-        gpus: How many there were.
-        codes: Exit codes of those that failed, by rank; none where the launcher was told to end.
-        told: What processes have said of their ends.
+    ``codes`` are exit codes of those that failed, by rank; none where the launcher was told to end.
     """
     causes = {rank: words for rank, words in told.items() if words["kind"] != LOST}
     if causes:

@@ -171,17 +171,9 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
     for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         parser.check_least(found, name, least)
     with _named("RUN", run):
-        results = _loaded(trainer, found.device).evaluate(
-            run,
-            episodes=found.episodes,
-            greedy=found.greedy,
-            device=found.device,
-            seed=found.seed,
-            num_envs=found.num_envs,
-            policies=found.policies,
-            trust=found.trust,
-            progress=found.progress,
-        )
+        names = ("episodes", "greedy", "device", "seed", "num_envs", "policies", "trust", "progress")
+        settings = {name: getattr(found, name) for name in names}
+        results = _loaded(trainer, found.device).evaluate(run, **settings)
     if found.json:
         roles = {role: dataclasses.asdict(each) for role, each in results.items()}
         say_json({"greedy": found.greedy, "roles": roles})
@@ -201,10 +193,8 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
     known = PRESETS.get(env, {})
     of = {each: values.get("algorithm", PPO.name) for each, values in known.items()}
     if name is None:
-        names = (
-            ["default"] if algorithm is None else [each for each in ("default", algorithm) if of.get(each) == algorithm]
-        )
-        name = next((each for each in names if each in known), _NO_PRESET)
+        usual = [each for each in ("default", algorithm or "") if each in known and algorithm in (None, of[each])]
+        name = next(iter(usual), _NO_PRESET)
     if name == _NO_PRESET:
         return None, {}
     if name not in known:
@@ -370,17 +360,12 @@ def _of(group: Any) -> dict[str, Any]:
 def _refuse_beside_resume(
     parser: Parser, env: str | None, name: str | None, file: str | None, explicit: Mapping[str, Any]
 ) -> None:
-    others = [name for name in explicit if not changeable(name)]
-    if env is not None or file is not None or name is not None or others:
-        wrong = [
-            *([env] if env else []),
-            *(["--preset"] if name else []),
-            *(["--config"] if file else []),
-            *map(flag_of, others),
-        ]
+    wrong = {"--preset": name, "--config": file} | {flag_of(each): each for each in explicit if not changeable(each)}
+    others = [*([env] if env else []), *(option for option, value in wrong.items() if value is not None)]
+    if others:
         parser.error(
             f"--resume takes environment and settings from the run, save {', '.join(_changeable())}; leave out "
-            f"{', '.join(wrong)}"
+            f"{', '.join(others)}"
         )
 
 

@@ -42,32 +42,24 @@ if TYPE_CHECKING:
     from gpu_envs.training.tuning import choose_num_envs as choose_num_envs
     from gpu_envs.training.tuning import tune as tune
 
-_LATER = {
-    **dict.fromkeys(("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"), "algorithms"),
-    "Acting": "rollout.acting",
-    "ActorCritic": "policies.actor_critic",
-    "Evaluation": "rollout.evaluation",
-    "Evaluations": "rollout.evaluation",
-    "Head": "operations.heads",
-    "Network": "policy",
-    "Policy": "policy",
-    "PolicyModule": "policies.policy",
-    "Result": "record.reports",
-    "Run": "run",
-    "RunDirectory": "record.run_directory",
-    "Schedule": "schedule",
-    "Size": "tuning",
-    "TrainedPolicies": "rollout.acting",
-    "Trainer": "trainer",
-    "Tuning": "tuning",
-    "choose_num_envs": "tuning",
-    "evaluate": "runs",
-    "load_settings": "settings_file",
-    "load_policies": "runs",
-    "resume": "runs",
-    "train": "runs",
-    "tune": "tuning",
+_MODULES = {
+    "algorithms": ("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"),
+    "operations.heads": ("Head",),
+    "policies.actor_critic": ("ActorCritic",),
+    "policies.policy": ("PolicyModule",),
+    "policy": ("Network", "Policy"),
+    "record.reports": ("Result",),
+    "record.run_directory": ("RunDirectory",),
+    "rollout.acting": ("Acting", "TrainedPolicies"),
+    "rollout.evaluation": ("Evaluation", "Evaluations"),
+    "run": ("Run",),
+    "runs": ("evaluate", "load_policies", "resume", "train"),
+    "schedule": ("Schedule",),
+    "settings_file": ("load_settings",),
+    "trainer": ("Trainer",),
+    "tuning": ("Size", "Tuning", "choose_num_envs", "tune"),
 }
+_LATER = {name: module for module, names in _MODULES.items() for name in names}
 """What is imported when it is asked for, and the module it is in."""
 
 __all__ = ["CheckpointError", *sorted(_LATER)]  # noqa: PLE0604

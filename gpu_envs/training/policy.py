@@ -54,17 +54,17 @@ class Policy:
 
     def explicit(self, name: str) -> bool:
         """Whether a setting was given for this policy, so that it stays where the run's changes."""
-        if self._explicit is not None:
-            return name in self._explicit
         part = self.network if name in settings_of(Network) else self.algorithm
-        return part is not None
+        return part is not None if self._explicit is None else name in self._explicit
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""
-        allowed = {"algorithm": (*ALGORITHMS.values(), type(None)), "network": (Network, type(None))}
-        for name, example in (("algorithm", "PPO(gamma=0.95)"), ("network", "Network()")):
+        for name, kinds, example in (
+            ("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"),
+            ("network", (Network,), "Network()"),
+        ):
             value = getattr(self, name)
-            if type(value) not in allowed[name]:
+            if value is not None and type(value) not in kinds:
                 raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
 
 
@@ -97,8 +97,8 @@ def foreign(algorithm: str, name: str) -> str:
 def owners_of(name: str) -> tuple[str, ...]:
     """The algorithms that have a setting; empty if all have it."""
     field = settings_of(Network).get(name)
-    found = field.limits.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
-    return () if len(found) == len(ALGORITHMS) else found
+    owners = field.limits.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
+    return () if len(owners) == len(ALGORITHMS) else owners
 
 
 def listed(names: Sequence[str]) -> str:

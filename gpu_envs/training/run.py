@@ -143,8 +143,6 @@ class Run(Settings):
                 "GPU, before anything is learnt: give fewer, or more total_steps"
             )
 
-    # --- policies ---
-
     @property
     def own(self) -> dict[str, Policy]:
         """The policies with settings of their own, by name."""
@@ -166,8 +164,6 @@ class Run(Settings):
     def kept_of_policy(self) -> dict[str, Any]:
         """The algorithm's and network's settings that a resumed run keeps, by their flat names."""
         return {name: value for name, value in _flat(self.algorithm, self.network).items() if name not in CHANGEABLE}
-
-    # --- sizes ---
 
     @property
     def replicas(self) -> int:
@@ -203,21 +199,13 @@ class Run(Settings):
 
     @property
     def cpu_threads(self) -> int | None:
-        """The most threads to use on the CPU; None: one for each core.
-
-        Several threads help with large minibatches only. Where another process wants a core, threads that wait for one
-        another at every layer can be slower than one thread by more than ten times.
-        """
+        """The most threads to use on the CPU; None: one for each core."""
+        # Several help with large minibatches only, and are ten times slower than one where others want their cores.
         work = max(own.samples * max(own.network.hidden) for own in self.variants)
         return 1 if self.threads is None and work <= _SMALL else self.threads
 
-    # --- flat names ---
-
     def flat(self) -> dict[str, Any]:
-        """All settings by their flat names; a ``Policy`` adds those that differ from the run's.
-
-        Schedules are texts and tuples are lists, as JSON has them.
-        """
+        """All settings by their flat names, as JSON has them; a ``Policy`` adds those that differ from the run's."""
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
         shared: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
         shared |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
@@ -232,15 +220,11 @@ class Run(Settings):
         return shared | own
 
     @classmethod
-    def from_flat(cls, given: Mapping[str, Any]) -> "Run":
-        """Makes a run of settings by their flat names.
-
-        Raises:
-            ValueError: A setting does not exist or is not the algorithm's, or a value is not allowed.
-        """
-        if "env" not in given:
+    def from_flat(cls, flat: Mapping[str, Any]) -> "Run":
+        """Makes a run of settings by their flat names, all of which must be known, and the algorithm's."""
+        if "env" not in flat:
             raise ValueError("a training run has an environment: give env, such as CartPole-v1")
-        shared, own = split(given)
+        shared, own = split(flat)
         for name in shared:
             if name not in NAMES:
                 raise ValueError(
@@ -256,11 +240,7 @@ class Run(Settings):
         return cls(**rest, algorithm=algorithm, network=network)
 
     def changed(self, changes: Mapping[str, Any]) -> "Run":
-        """The resumed run, with other settings by their flat names.
-
-        Raises:
-            ValueError: A setting has to stay as it is.
-        """
+        """The resumed run, with other settings by their flat names, if they may change."""
         for name in changes:
             if not changeable(name):
                 raise ValueError(
@@ -318,18 +298,17 @@ _CHOSEN = (
 """Options of an environment that the trainer chooses."""
 
 
-def upgraded(given: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
+def upgraded(flat: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
     """Settings of a run directory by their flat names.
 
-    Format 1 had other names, and every run had the settings of all algorithms, of which it used its policies'. Settings
-    of format 2 stay as they are.
+    Format 1 had other names, and every run had the settings of all algorithms, of which it used its policies'.
     """
     if version > 1:
-        return dict(given)
-    own = given.get("policy_settings", {})
+        return dict(flat)
+    own = flat.get("policy_settings", {})
     if not isinstance(own, Mapping) or not all(isinstance(values, Mapping) for values in own.values()):
         raise ValueError(f"policy_settings is {own!r}; expected settings by the policy's name")
-    shared = {name: value for name, value in given.items() if name != "policy_settings"}
+    shared = {name: value for name, value in flat.items() if name != "policy_settings"}
     algorithm = shared.get("algorithm", PPO.name)
     settings = _upgraded(shared, algorithm)
     for policy, values in own.items():
@@ -340,11 +319,11 @@ def upgraded(given: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
     return settings
 
 
-def _upgraded(given: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+def _upgraded(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Settings of format 1 by today's names, without those that the algorithm does not have."""
-    if given.get("atoms") is not None:
+    if flat.get("atoms") is not None:
         raise ValueError("atoms is a setting of C51, which is gone: use the version of gpu_envs that wrote the run")
-    settings = {_NEW.get(name, name): value for name, value in given.items() if name not in _GONE}
+    settings = {_NEW.get(name, name): value for name, value in flat.items() if name not in _GONE}
     if isinstance(settings.get("initial_std"), int | float):
         limits = SETTINGS["initial_std"].limits
         settings["initial_std"] = min(max(settings["initial_std"], limits.least), limits.most)
@@ -363,11 +342,11 @@ _GONE = ("atoms", "least_return", "most_return")
 """Settings of format 1 that do not exist any more."""
 
 
-def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Flat settings of the run, and those of single policies by the policy's name."""
-    shared = {name: value for name, value in given.items() if "." not in name}
+    shared = {name: value for name, value in flat.items() if "." not in name}
     own: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
+    for name, value in flat.items():
         policy, dot, key = name.rpartition(".")
         if dot:
             own.setdefault(policy, {})[key] = value
@@ -382,12 +361,12 @@ def _parts(shared: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool = 
     name = own.get("algorithm", shared.get("algorithm", PPO.name))
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise ValueError(f"algorithm is {name!r}{did_you_mean(str(name), ALGORITHMS)} Allowed: {', '.join(ALGORITHMS)}")
-    given = {key: value for key, value in shared.items() if key in OF_A_POLICY} | dict(own)
-    for key in given:
+    flat = {key: value for key, value in shared.items() if key in OF_A_POLICY} | dict(own)
+    for key in flat:
         owners = owners_of(key)
         if owners and name not in owners and (strict or key in own):
             raise ValueError(foreign(name, key))
-    usable = _of(name, given)
+    usable = _of(name, flat)
     algorithm = ALGORITHMS[name](**{key: usable[key] for key in settings_of(ALGORITHMS[name]) if key in usable})
     return algorithm, Network(**{key: usable[key] for key in settings_of(Network) if key in usable})
 

@@ -71,16 +71,12 @@ def resume(
 
     Args:
         run: Its folder.
-        progress: As of ``train``, and ``group``.
-        modules: Policies of your own, as the run had them.
+        progress: As of ``train``.
+        modules: As of ``train``.
         trust: Import the environment's file, where the folder names one that this process was not given.
         group: As of ``train``.
-        **changes: Settings that are others from now on, by their flat names: where it runs, for how many steps in
-            all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
-
-    Raises:
-        ValueError: A setting is to change that has to stay.
-        BlockingIOError: Another process trains the run at this moment.
+        **changes: Settings that are others from now on, by their flat names, such as ``total_steps``, which schedules
+            follow; ``gpu-envs train --help`` names those that may change.
     """
     processes = Group(group)
     folder, first = RunDirectory.open(run), processes.rank == 0
@@ -130,26 +126,19 @@ def evaluate(
     trust: bool = False,
     progress: bool | None = None,
 ) -> Evaluations:
-    """Plays full episodes with the policies of a run's last checkpoint.
+    """Plays full episodes with the policies of a run's last checkpoint; by role, how they did.
 
     Args:
         run: Its folder.
-        episodes: How many at least: each replica plays equally many.
+        episodes: How many at least: each replica plays equally many, none of more than 1,000,000 steps.
         greedy: Take the likeliest actions, where otherwise they are sampled.
         device: Where.
         seed: Of environments and actions; None: derived from the run's.
         num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
-        policies: As of ``load_policies``, and ``modules`` and ``trust``.
+        policies: As of ``load_policies``.
         modules: As of ``load_policies``.
         trust: As of ``load_policies``.
-        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
-
-    Returns:
-        By role.
-
-    Raises:
-        MemoryError: The device has too little; the message says which setting to lower, and to what.
-        RuntimeError: An episode did not end within 1,000,000 steps.
+        progress: As of ``train``.
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     own_seed = loaded.seed if seed is None else seed
@@ -179,21 +168,16 @@ def load_policies(
         modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
         purpose: What they are wanted for, in a word, for messages.
         trust: Import the environment's file, where the folder names one that this process was not given.
-
-    Raises:
-        CheckpointError: The run has no checkpoint, or not of what is asked for.
-        MemoryError: The device has too little.
     """
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)
     trained = folder.config()
     policies, modules = policies or {}, modules or {}
-    config = dataclasses.replace(
-        trained,
-        device=device,
-        policies={**trained.policies, **policies},
-        params={**trained.params, **(params or {})},
-    )
+    others: dict[str, Any] = {
+        "policies": {**trained.policies, **policies},
+        "params": {**trained.params, **(params or {})},
+    }
+    config = dataclasses.replace(trained, device=device, **others)
     latest = folder.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
@@ -207,8 +191,8 @@ def load_policies(
             policy_rows = PolicyRows(name, own, 1, place)
             if not learns(name):
                 asked_for = name.rpartition(" (")[0] in policies.values()
-                kept = None if asked_for else state["players"].get(name)  # its source may be gone
-                networks[name] = make_player(policy_rows, config, place, kept).networks
+                saved = None if asked_for else state["players"].get(name)  # its source may be gone
+                networks[name] = make_player(policy_rows, config, place, saved).networks
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
@@ -222,7 +206,7 @@ def load_policies(
         networks,
         derived_seed(trained.seed, "evaluation"),
         trained.steps_at(iteration_of(latest)),
-        {name: EpisodeWindow.of(steps).mean_return for name, steps in state["windows"].items()},
+        {name: EpisodeWindow.of(steps).means()[0] for name, steps in state["windows"].items()},
     )
 
 

@@ -27,25 +27,25 @@ class Schedule:
             raise ValueError(f"a schedule's values must be finite; got {[value for _, value in self.points]}")
 
     @classmethod
-    def of(cls, given: Any) -> "Schedule":
+    def of(cls, source: Any) -> "Schedule":
         """Reads a number, pairs of fraction and value, or text: ``0.001``, or ``0:0.001,0.5:0.001,1:0``."""
-        if isinstance(given, Schedule):
-            return given
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            return cls(((0.0, float(given)),))
+        if isinstance(source, Schedule):
+            return source
+        if isinstance(source, int | float) and not isinstance(source, bool):
+            return cls(((0.0, float(source)),))
         try:
-            if isinstance(given, str):
-                pairs = [part.split(":") for part in given.split(",")]
+            if isinstance(source, str):
+                pairs = [part.split(":") for part in source.split(",")]
                 if len(pairs) == 1 and len(pairs[0]) == 1:
-                    return cls(((0.0, float(given)),))
+                    return cls(((0.0, float(source)),))
                 return cls(tuple((float(at), float(value)) for at, value in pairs))
-            if isinstance(given, Sequence):
-                return cls(tuple((float(at), float(value)) for at, value in given))
+            if isinstance(source, Sequence):
+                return cls(tuple((float(at), float(value)) for at, value in source))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{given!r} is not a schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
+                f"{source!r} is not a schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
             ) from None
-        raise ValueError(f"{given!r} is not a schedule; give a number, or fractions and values such as 0:0.001,1:0")
+        raise ValueError(f"{source!r} is not a schedule; give a number, or fractions and values such as 0:0.001,1:0")
 
     def at(self, fraction: float) -> float:
         """The value when so much of the training is done."""

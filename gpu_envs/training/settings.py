@@ -9,7 +9,7 @@ import numbers
 import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
 from gpu_envs.documented import field_docs
@@ -20,7 +20,6 @@ MOST = 2**31 - 1
 """The largest count."""
 
 MOST_LAYERS = 100
-
 MOST_STEPS = 10**15
 """The largest number of steps: doubles count so far exactly."""
 
@@ -28,18 +27,21 @@ MOST_STEPS = 10**15
 @final
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of a setting, and where it applies."""
+    """Limits of a setting, and where it applies.
+
+    Attributes:
+        above: Whether ``least`` itself is not allowed.
+        words: The allowed words, of a setting that is a word.
+        resume: Whether a resumed run may have another value.
+        only: Of a network's setting: the algorithms that have it; empty: all.
+    """
 
     least: float = -math.inf
     most: float = math.inf
     above: bool = False
-    """Whether ``least`` itself is not allowed."""
     words: tuple[str, ...] = ()
-    """The allowed words, of a setting that is a word."""
     resume: bool = False
-    """Whether a resumed run may have another value."""
     only: tuple[str, ...] = ()
-    """Of a network's setting: the algorithms that have it; empty: all."""
 
 
 def setting(default: Any, **limits: Any) -> Any:
@@ -50,12 +52,11 @@ def setting(default: Any, **limits: Any) -> Any:
 @final
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A field of a class of settings."""
+    """A field of a class of settings: its type (without None and words), and what else is allowed."""
 
     owner: type
     name: str
     kind: Any
-    """Its type, without None and without words."""
     optional: bool
     """Whether None is allowed."""
     others: tuple[str, ...]
@@ -69,27 +70,25 @@ class Setting:
         return field_docs(self.owner)[self.name]
 
     def checked(self, value: Any) -> Any:
-        """The value in the form that is kept.
-
-        Raises:
-            ValueError: It is not allowed; the message says what is.
-        """
+        """The value in the form that is kept; or a message that says what is allowed."""
         if (value is None and self.optional) or (isinstance(value, str) and value in self.others):
             return value
-        check = _CHECKS.get(self.kind)
-        return value if check is None else check(self, value)
+        check = _KINDS[self.kind][0]
+        return check(self, value)
 
     def parsed(self, text: str) -> Any:
         """Reads a value that is given as text, on the command line or in a sweep."""
-        if (text in self.others) or (self.optional and text.lower() == "none"):
-            return None if text not in self.others else text
+        if text in self.others:
+            return text
+        if self.optional and text.lower() == "none":
+            return None
         words = (*self.others, *["none"] * self.optional)
         also = f", nor {' or '.join(words)}" if words else ""
-        parse, what = _PARSERS.get(self.kind, (str, ""))
+        _, parse, wrong = _KINDS[self.kind]
         try:
             return parse(text)
         except ValueError as error:
-            raise ValueError(f"{text!r} is {what}{also}" if what else str(error)) from None
+            raise ValueError(f"{text!r} is {wrong}{also}" if wrong else str(error)) from None
 
     def shown(self, value: Any) -> str:
         """The text that ``parsed`` reads as this value."""
@@ -109,19 +108,14 @@ class Settings:
             object.__setattr__(self, name, field.checked(getattr(self, name)))
 
 
-def settings_of(cls: type) -> Mapping[str, Setting]:
-    """The settings of a class by name, in the order of its fields."""
-    if cls not in _KNOWN:
-        _KNOWN[cls] = _read(cls)
-    return _KNOWN[cls]
-
-
 _KNOWN: dict[type, Mapping[str, Setting]] = {}
 
 
-def _read(cls: type) -> Mapping[str, Setting]:
-    hints = typing.get_type_hints(cls)
-    found = {}
+def settings_of(cls: type) -> Mapping[str, Setting]:
+    """The settings of a class by name, in the order of its fields."""
+    if cls in _KNOWN:
+        return _KNOWN[cls]
+    hints, settings = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if "limits" not in field.metadata:
             continue
@@ -131,10 +125,11 @@ def _read(cls: type) -> Mapping[str, Setting]:
         plain = [each for each in kinds if each is not types.NoneType and typing.get_origin(each) is not Literal]
         kind = Schedule if Schedule in plain else plain[0]  # Python may give a schedule as a number or text too
         owner = next(base for base in reversed(cls.__mro__) if field.name in vars(base).get("__annotations__", {}))
-        found[field.name] = Setting(
+        settings[field.name] = Setting(
             owner, field.name, kind, types.NoneType in kinds, words, field.default, field.metadata["limits"]
         )
-    return found
+    _KNOWN[cls] = settings
+    return settings
 
 
 def whole_number(value: Any) -> int | None:
@@ -160,11 +155,10 @@ def real_number(value: Any) -> float | None:
 def _check_whole(field: Setting, value: Any) -> int:
     least, most = field.limits.least, field.limits.most
     number = whole_number(value)
-    also = "".join(f", or {word!r}" for word in field.others)
-    if number is None or number < least:
-        raise ValueError(f"{field.name} is {value!r}; give a whole number from {least:.0f} up{also}")
-    if number > most:
-        raise ValueError(f"{field.name} is {value!r}; give a whole number from {least:.0f} to {most:,.0f}")
+    if number is None or not least <= number <= most:
+        also = "".join(f", or {word!r}" for word in field.others)
+        end = f"up{also}" if number is None or number < least else f"to {most:,.0f}"
+        raise ValueError(f"{field.name} is {value!r}; give a whole number from {least:.0f} {end}")
     return number
 
 
@@ -217,16 +211,6 @@ def _check_widths(field: Setting, value: Any) -> tuple[int, ...]:
     return widths
 
 
-_CHECKS: Mapping[Any, Any] = {
-    int: _check_whole,
-    float: _check_real,
-    Schedule: _check_schedule,
-    str: _check_word,
-    bool: _check_switch,
-    tuple[int, ...]: _check_widths,
-}
-
-
 def _parse_whole(text: str) -> int:
     try:
         return int(text)
@@ -243,13 +227,16 @@ def _parse_switch(text: str) -> bool:
     return words[text.lower()]
 
 
-_PARSERS: Mapping[Any, Any] = {
-    int: (_parse_whole, "not a whole number"),
-    float: (float, "not a number"),
-    Schedule: (Schedule.of, ""),
-    bool: (_parse_switch, "neither on nor off"),
-    tuple[int, ...]: (
-        lambda text: tuple(int(part) for part in text.split(",") if part.strip()),
-        "not a list of whole numbers such as 64,64",
-    ),
+def _parse_widths(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+_KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], str]] = {
+    int: (_check_whole, _parse_whole, "not a whole number"),
+    float: (_check_real, float, "not a number"),
+    Schedule: (_check_schedule, Schedule.of, ""),
+    str: (_check_word, str, ""),
+    bool: (_check_switch, _parse_switch, "neither on nor off"),
+    tuple[int, ...]: (_check_widths, _parse_widths, "not a list of whole numbers such as 64,64"),
 }
+"""By a setting's type: what checks a value, what reads a text, and what a text is that cannot be read."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run
+from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, split
 
 SETTINGS_FILE = "run.toml"
 """In every run directory; ``gpu-envs train --config`` reads it."""
@@ -20,11 +20,7 @@ _HEAD = "# gpu-envs train --config FILE trains another run with these settings; 
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Reads the settings of a file, by their flat names; ``Run.from_flat`` checks their values.
-
-    A table ``[runner]`` has the settings of the policy of that name. The word none stands for None, and ``1e6`` is a
-    whole number too.
-    """
+    """Reads the settings of a file, by their flat names; ``Run.from_flat`` checks their values."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path} with settings")
     try:
@@ -35,7 +31,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The settings in a file's content, by their flat names."""
+    """The settings in a file's content, by their flat names; a table ``[runner]`` has those of that policy."""
     settings: dict[str, Any] = {}
     for name, value in content.items():
         if name in MAPPINGS and not isinstance(value, Mapping):
@@ -53,6 +49,7 @@ def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
+    """The word none stands for None, and ``1e6`` is a whole number too."""
     field = SETTINGS.get(name)
     if isinstance(value, float) and value.is_integer() and field is not None and field.kind is int:
         return int(value)
@@ -66,15 +63,10 @@ def load_settings(path: str | Path) -> Run:
 
 def written(run: Run) -> str:
     """The text of a file with all settings of a run, for another one like it."""
-    values: dict[str, Any] = {}
-    for name, value in run.flat().items():
-        policy, dot, key = name.rpartition(".")
-        if dot:
-            values.setdefault(policy, {})[key] = value
-        elif name not in _OF_ONE_RUN:
-            values[name] = value
-    tables = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
-    lines = [_HEAD, *(f"{name} = {_toml(value)}" for name, value in values.items() if not isinstance(value, Mapping))]
+    shared, tables = split(run.flat())
+    tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
+    apart = (*_OF_ONE_RUN, *MAPPINGS)
+    lines = [_HEAD, *(f"{name} = {_toml(value)}" for name, value in shared.items() if name not in apart)]
     for name, table in tables.items():
         lines += [f"\n[{_key(name)}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"

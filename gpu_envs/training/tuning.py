@@ -18,7 +18,6 @@ from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
-from gpu_envs.training.record.reports import IterationReport
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 
@@ -34,11 +33,8 @@ _FIRST = {True: 64, False: 16}
 _SMALL = 2**21
 """On the CPU the first size takes at most so many bytes, if it can: they are soon gone through."""
 
-_SECONDS = 0.2
-"""An iteration is repeated for so long at least."""
-
-_ENOUGH = 1.0
-"""An iteration that takes so many seconds is not repeated."""
+_SECONDS, _ENOUGH = 0.2, 1.0
+"""An iteration is repeated for so long at least, unless it takes so long by itself."""
 
 _LIMIT = 12.0
 """No size is begun that is likely to end later than so many seconds after the first was begun."""
@@ -118,9 +114,12 @@ def grows(sizes: Sequence[Size]) -> bool:
 
 
 def tune(
-    config: Run, *, modules: Mapping[str, nn.Module] | None = None, told: Callable[[Size], None] | None = None,
+    config: Run,
+    *,
+    modules: Mapping[str, nn.Module] | None = None,
+    told: Callable[[Size], None] | None = None,
     enough: bool = False,
-) -> Tuning:  # fmt: skip
+) -> Tuning:
     """Trains a few iterations with 64, 128, ... replicas (on the CPU 16 or fewer), as long as that gets faster.
 
     Each size is given up before the next. Nothing is written, and no memory is kept.
@@ -130,9 +129,6 @@ def tune(
         modules: Policies of your own, by name; copies of them are trained.
         told: Is given each size as soon as it is measured.
         enough: Stop where larger sizes would leave the run fewer than ``UPDATES`` updates.
-
-    Raises:
-        MemoryError: There is too little for the first size.
     """
     device = resolve_device(config.device)
     give_back(device)
@@ -149,7 +145,7 @@ def tune(
     fitting, ended = 0, ""
     _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
     give_back(device)
-    began = time.perf_counter()
+    first_start = time.perf_counter()
     while not ended:
         start = time.perf_counter()
         if device != "cpu":
@@ -159,8 +155,7 @@ def tune(
         except ShortageError:  # what is worked out is not all that is taken
             if not sizes:
                 raise
-            fitting, ended = min(fitting, count - 1), "the memory was full"
-            break
+            return Tuning(tuple(sizes), min(fitting, count - 1), most, "the memory was full")
         memory = need.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - held
         sizes.append(Size(count, memory, *rates))
         give_back(device)
@@ -172,7 +167,7 @@ def tune(
             "training became no faster": not grows(sizes),
             "twice as many would not fit": count > fitting,
             "total_steps would be too few updates": enough and count > most,
-            "the time was over": now - began + 2 * (now - start) > _LIMIT,
+            "the time was over": now - first_start + 2 * (now - start) > _LIMIT,
         }
         ended = next((reason for reason, holds in reasons.items() if holds), "")
     return Tuning(tuple(sizes), fitting, most, ended)
@@ -180,10 +175,10 @@ def tune(
 
 def _fewest(config: Run) -> int:
     """So many replicas has a policy at least: a sample for each minibatch, or a buffer as large as a batch."""
-    if isinstance(config.algorithm, OffPolicy):
-        algorithm = config.algorithm
+    algorithm = config.algorithm
+    if isinstance(algorithm, OffPolicy):
         return -(-algorithm.batch_size // (algorithm.buffer_size - algorithm.n_step))
-    return -(-config.algorithm.passes[1] // config.horizon)
+    return -(-algorithm.passes[1] // config.horizon)
 
 
 def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
@@ -200,20 +195,17 @@ def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) 
 
 
 def _rates(trainer: Trainer) -> tuple[float, float]:
-    """Steps a second of rollout, and of training."""
-    seconds, reports = _timed(trainer, 1)
-    if seconds < _ENOUGH:
-        seconds, reports = _timed(trainer, max(3, math.ceil(_SECONDS / seconds)))
+    """Steps a second of rollout, and of training to the end of the last iteration's work on the device."""
+    count = 1
+    while True:
+        start = time.perf_counter()
+        reports = trainer.iterate(count)
+        seconds = time.perf_counter() - start
+        if count > 1 or seconds >= _ENOUGH:
+            break
+        count = max(3, math.ceil(_SECONDS / seconds))
     steps = trainer.config.steps_at(1)
-    rollout = statistics.median(report.rollout_seconds for report in reports)
-    return steps / rollout, steps * len(reports) / seconds
-
-
-def _timed(trainer: Trainer, count: int) -> tuple[float, list[IterationReport]]:
-    """The seconds of so many iterations, to the end of the last one's work on the device, and their reports."""
-    start = time.perf_counter()
-    reports = trainer.iterate(count)
-    return time.perf_counter() - start, reports
+    return steps / statistics.median(report.rollout_seconds for report in reports), steps * len(reports) / seconds
 
 
 def choose_num_envs(
@@ -221,9 +213,9 @@ def choose_num_envs(
 ) -> tuple[int, str]:
     """The number that ``num_envs="auto"`` stands for on this device, and why; of several processes, their smallest."""
     processes = Group(group)
-    found = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, enough=True)
-    numbers = processes.told(found.chosen)
-    tried = f"{found.sizes[0].num_envs:,} to {found.sizes[-1].num_envs:,} were tried, until {found.ended}"
-    if min(numbers) < found.chosen:
-        return min(numbers), f"the smallest that suits one of {processes.size} processes"
-    return found.chosen, f"{found.why} ({tried})"
+    tuning = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, enough=True)
+    smallest = min(processes.told(tuning.chosen))
+    if smallest < tuning.chosen:
+        return smallest, f"the smallest that suits one of {processes.size} processes"
+    first, last = tuning.sizes[0].num_envs, tuning.sizes[-1].num_envs
+    return smallest, f"{tuning.why} ({first:,} to {last:,} were tried, until {tuning.ended})"

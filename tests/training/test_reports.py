@@ -36,8 +36,7 @@ def steps_of(*counts: int, seed: int = 0) -> np.ndarray:
 def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> None:
     rng = np.random.default_rng(most)
     window, seen = EpisodeWindow(), np.zeros((3, 0))
-    assert math.isnan(window.mean_return)
-    assert math.isnan(window.mean_length)
+    assert all(map(math.isnan, window.means()))
     for _ in range(200):
         episodes = steps_of(*rng.integers(0, most, 4) * (rng.random(4) < 0.5), seed=int(rng.integers(1 << 30)))
         window.add(episodes)
@@ -47,8 +46,7 @@ def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> N
         last = seen[:, -enough:].sum(1)
         assert window.full == (counts[-1] >= WINDOW)
         if last[0]:
-            assert window.mean_return == last[1] / last[0]
-            assert window.mean_length == last[2] / last[0]
+            assert window.means() == [last[1] / last[0], last[2] / last[0]]
 
 
 def test_reports_arrive_whole_and_in_order(device: str) -> None:

@@ -25,9 +25,7 @@ def why_eager(device: str, graphs: bool | None) -> str:
 def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[list[GraphWork], str]:
     """Warms works up and records them; where a graph cannot hold them, gives them as they are, and the reason.
 
-    Raises:
-        RuntimeError: They cannot be recorded, and the user asked for graphs.
-        AssertionError: One was recorded, and holds nothing.
+    Where the user asked for graphs that is an error.
     """
     side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

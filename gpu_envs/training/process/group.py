@@ -100,10 +100,7 @@ class Group:
         return self._small
 
     def sum(self, tensor: torch.Tensor) -> None:
-        """Adds up what each process gave, in place: the same bits for all, every time.
-
-        That is in order of rank, save for NCCL, which has an order of its own.
-        """
+        """Adds up what each process gave, in place, in order of rank, save for NCCL, which has an order of its own."""
         if self.size == 1:
             return
         if tensor.is_cuda and self._small_exchange(tensor) is None:
@@ -113,50 +110,51 @@ class Group:
 
     def combine(self, figures: torch.Tensor, added: int) -> None:
         """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
-        small = self._small_exchange(figures) if self.size > 1 else None
+        if self.size == 1:
+            return
+        small = self._small_exchange(figures)
         if small is not None:
             small.combine(figures, added)
-        elif self.size > 1:
-            gathered = self.gathered(figures)
-            torch.sum(gathered[:, :added], 0, out=figures[:added])
-            torch.amax(gathered[:, added:], 0, out=figures[added:])
+            return
+        gathered = self.gathered(figures)
+        torch.sum(gathered[:, :added], 0, out=figures[:added])
+        torch.amax(gathered[:, added:], 0, out=figures[added:])
 
     def take_first(self, tensor: torch.Tensor) -> None:
         """Takes over what the first process has there."""
         if self.size > 1:
             tensor.copy_(self.gathered(tensor)[0])
 
-    def told(self, something: KeptT) -> list[KeptT]:
+    def told(self, message: KeptT) -> list[KeptT]:
         """What each process says, by rank: small things, which the host waits for."""
-        found: list[Any] = [something] * self.size
+        messages: list[Any] = [message] * self.size
         if self.size > 1:
             with _losses_told():
-                dist.all_gather_object(found, something, group=self._handle)
-        return found
+                dist.all_gather_object(messages, message, group=self._handle)
+        return messages
 
     def neighbours(self) -> list[int]:
         """The numbers by which this host knows the other processes that run here."""
-        here = host()
-        told = self.told((here, os.getpid()))
-        return [number for rank, (place, number) in enumerate(told) if place == here and rank != self.rank]
+        local = (host(), os.getpid())
+        return [number for place, number in self.told(local) if place == local[0] and number != local[1]]
 
-    def collected(self, kept: KeptT) -> list[KeptT] | None:
-        """What each process keeps, by rank, on the first one; None on the others. It comes by way of the host."""
+    def collected(self, state: KeptT) -> list[KeptT] | None:
+        """The state of each process, by rank, on the first one; None on the others. It comes by way of the host."""
         if self.size == 1:
-            return [kept]
-        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, kept)
+            return [state]
+        states: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, state)
         with _losses_told():
-            dist.gather_object(moved, found, dst=self._first, group=self._handle)
-        return found
+            dist.gather_object(moved, states, dst=self._first, group=self._handle)
+        return states
 
-    def check_same(self, given: Mapping[str, Any]) -> None:
+    def check_same(self, settings: Mapping[str, Any]) -> None:
         """Refuses processes that were not given the same."""
-        first, *others = self.told(dict(given))
+        first, *others = self.told(dict(settings))
         for rank, other in enumerate(others, 1):
-            for name in first:
-                if other.get(name) != first[name]:
-                    raise ValueError(
-                        f"processes that train together must be given the same: {name} is {first[name]!r} in the "
-                        f"first and {other.get(name)!r} in number {rank}"
-                    )
+            name = next((name for name in first if other.get(name) != first[name]), None)
+            if name is not None:
+                raise ValueError(
+                    f"processes that train together must be given the same: {name} is {first[name]!r} in the first and "
+                    f"{other.get(name)!r} in number {rank}"
+                )

@@ -47,12 +47,9 @@ def is_shortage(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def explain_shortage(config: Run, device: str) -> Iterator[None]:
-    """Turns the errors of allocators into one that names the setting to lower, and a value that should fit.
+    """Turns errors of allocators into a ShortageError that names the setting to lower, and a value that should fit.
 
     Within another the inner one, which knows more, explains.
-
-    Raises:
-        ShortageError: There is too little memory.
     """
     try:
         yield
@@ -89,8 +86,8 @@ def memory_of(device: str) -> int:
 
 def asked_for(message: str) -> int:
     """The bytes that an allocator's message says were asked for; 0 where it does not say."""
-    found = re.search(r"allocate ([\d.]+) (\w+)", message, re.IGNORECASE)
-    return int(float(found.group(1)) * _UNITS.get(found.group(2), 1)) if found else 0
+    match = re.search(r"allocate ([\d.]+) (\w+)", message, re.IGNORECASE)
+    return int(float(match.group(1)) * _UNITS.get(match.group(2), 1)) if match else 0
 
 
 def _advice(config: Run, wanted: int, total: int, device: str) -> str:

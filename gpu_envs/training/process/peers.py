@@ -36,13 +36,17 @@ ALONE: Final[dict[str, Any]] = {"addresses": None, "rank": 0, "room": 0, "rounds
 """Of which for one process there is nothing to know."""
 
 GATHER_CALL = Struct.of(
-    "GatherCall", "float", ("Index", "count"), ("const int*", "own", ("count",)),
-    ("int*", "gathered", ("processes", "count")), *PEERS,
-)  # fmt: skip
+    "GatherCall",
+    "float",
+    ("Index", "count"),
+    ("const int*", "own", ("count",)),
+    ("int*", "gathered", ("processes", "count")),
+    *PEERS,
+)
 
 COMBINE_CALL = Struct.of(
-    "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "figures", ("count",)), *PEERS,
-)  # fmt: skip
+    "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "figures", ("count",)), *PEERS
+)
 
 
 def constants(processes: int) -> str:
@@ -74,38 +78,35 @@ def blocks_of(numbers: int) -> int:
 
 
 class Reach(NamedTuple):
-    """What the processes of a group can exchange through memory of their GPUs."""
+    """The most numbers of 32 bits that the processes of a group can exchange at a time; 0: why they cannot."""
 
     most: int
-    """The most numbers of 32 bits at a time."""
-    why_not: str
-    """Why there are none; empty where there are."""
-
-
-class _Place(NamedTuple):
-    host: tuple[str, ...]
-    gpu: str
-    multiprocessors: int
-    unwanted: bool
+    why_not: str = ""
 
 
 def reach_of(group: Any) -> Reach:
-    """Finds out; all processes ask together."""
-    known: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(known, _place(), group=group)
-    if any(place.unwanted for place in known):
+    """What the processes of a group can exchange through memory of their GPUs; all ask together."""
+    local = torch.cuda.current_device()
+    gpu = torch.cuda.get_device_properties(local)
+    turned_off = os.environ.get(TURN_OFF) == "0"
+    places = _gathered((turned_off, host(), str(gpu.uuid), gpu.multi_processor_count), group)
+    if any(unwanted for unwanted, *_ in places):
         return Reach(0, f"{TURN_OFF} is 0")
-    if any(place.host != known[0].host for place in known):
+    if any(where != places[0][1] for _, where, *_ in places):
         return Reach(0, "they are on several hosts or in several containers")
     devices = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
-    own = torch.cuda.current_device()
-    others = [devices.get(place.gpu) for place in known if devices.get(place.gpu) != own]
-    reached: list[Any] = [None] * len(known)
-    mine = all(other is not None and torch.cuda.can_device_access_peer(own, other) for other in others)
-    dist.all_gather_object(reached, mine, group=group)
-    if not all(reached):
+    peers = [peer for _, _, uuid, _ in places if (peer := devices.get(uuid)) != local]
+    reached = all(peer is not None and torch.cuda.can_device_access_peer(local, peer) for peer in peers)
+    if not all(_gathered(reached, group)):
         return Reach(0, "their GPUs do not reach or do not see one another")
-    return Reach(BLOCK * BLOCKS * min(place.multiprocessors for place in known), "")
+    return Reach(BLOCK * BLOCKS * min(multiprocessors for *_, multiprocessors in places))
+
+
+def _gathered(value: Any, group: Any) -> list[Any]:
+    """What each process gives, by rank."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def host() -> tuple[str, ...]:
@@ -116,27 +117,12 @@ def host() -> tuple[str, ...]:
     return name, *(str(space.readlink()) for space in spaces if space.exists())
 
 
-def _place() -> _Place:
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return _Place(host(), str(gpu.uuid), gpu.multi_processor_count, os.environ.get(TURN_OFF) == "0")
-
-
 @final
 class PeerMemory:
-    """Room for so many numbers of each process, in the memory of all; every process makes it at the same time.
-
-    Attributes:
-        members: What kernels that exchange numbers through it are filled with.
-    """
+    """Room in the memory of all for numbers of each process; ``members`` fill the kernels that exchange through it."""
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
-        """Allocates by torch's symmetric memory.
-
-        Args:
-            group: The processes, each of whose GPUs reaches the others.
-            numbers: The most that a process tells in a round, of 32 bits each.
-            device: This process's GPU.
-        """
+        """Allocates for at most so many numbers of 32 bits in a round; every process does so at the same time."""
         import torch.distributed._symmetric_memory as symmetric
 
         size, blocks = dist.get_world_size(group), blocks_of(numbers)
@@ -168,9 +154,9 @@ class SmallExchange:
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         """Writes what each process has to ``gathered``, by rank; elements are of 4 or 8 bytes."""
-        given, found = own.reshape(-1).view(torch.int32), gathered.view(-1).view(torch.int32)
-        count = len(given)
-        self._gather.launch(blocks_of(count), count=count, own=given, gathered=found.view(-1, count))
+        source, target = own.reshape(-1).view(torch.int32), gathered.view(-1).view(torch.int32)
+        count = len(source)
+        self._gather.launch(blocks_of(count), count=count, own=source, gathered=target.view(-1, count))
 
     def combine(self, figures: torch.Tensor, added: int) -> None:
         """As ``Group.combine``."""

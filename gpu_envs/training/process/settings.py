@@ -24,9 +24,6 @@ def alone() -> Iterator[None]:
     """Refuses to compute beside another thread: what is set here, and what is being captured, are the process's.
 
     Within, tensors are float32 and have gradients, whatever the caller has chosen of that.
-
-    Raises:
-        RuntimeError: Another thread is within.
     """
     if not _COMPUTING.acquire(blocking=False):
         raise RuntimeError(
@@ -105,20 +102,20 @@ class RandomState:
     def load(self, state: dict[str, Any]) -> None:
         """Goes on from what ``state`` gave; of another kind of device, only what there is of this."""
         own = self._own | {name: state[name].cpu() for name in self._own if name in state}
-        for name, kept in own.items():
-            try:
-                torch.Generator(self._device if name == "cuda" else name).set_state(kept)
-            except (RuntimeError, TypeError) as error:
-                raise CheckpointError(f"the checkpoint's random numbers are damaged: {error}") from None
+        try:
+            for name, saved in own.items():
+                torch.Generator(self._device if name == "cuda" else name).set_state(saved)
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(f"the checkpoint's random numbers are damaged: {error}") from None
         self._own = own
         if self._outside is not None:
             self._set(self._own)
 
     def _current(self) -> dict[str, Any]:
-        found = {"cpu": torch.get_rng_state()}
+        states = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
-            found["cuda"] = torch.cuda.get_rng_state(self._device)
-        return found
+            states["cuda"] = torch.cuda.get_rng_state(self._device)
+        return states
 
     def _set(self, state: dict[str, Any]) -> None:
         torch.set_rng_state(state["cpu"])
@@ -142,10 +139,7 @@ def set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def interruption() -> Iterator[threading.Event]:
-    """Ctrl-C, a request to terminate and a closed terminal set the event; a second one does what it did before.
-
-    What the process ignores it goes on ignoring, as under nohup. Elsewhere than in the main thread it is never set.
-    """
+    """Ctrl-C, a request to terminate and a closed terminal set the event; a second one does what it did before."""
     pressed = threading.Event()
     before = request_handlers()
 

@@ -18,11 +18,10 @@ REQUESTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def signal_reader(read: Callable[[socket.socket], None]) -> Iterator[None]:
-    """Runs a function in a thread, with a socket that gives a byte for each signal, its number.
+    """Runs a function in a thread, with a socket that gives a byte for each signal, its number; it ends as this does.
 
     A signal's handler has to wait for the main thread, which may wait for a GPU, and that for another process; what
-    Python writes to a socket at a signal need not. The socket ends with the context. Elsewhere than in the main thread
-    nothing runs.
+    Python writes to a socket at a signal need not. Elsewhere than in the main thread nothing runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

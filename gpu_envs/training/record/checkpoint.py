@@ -56,16 +56,14 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise error if isinstance(error, NotWrittenError) else NotWrittenError.of(path, error) from error
+        if isinstance(error, NotWrittenError):
+            raise
+        raise NotWrittenError.of(path, error) from error
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of ``path`` when it is complete, and goes when it is not.
-
-    Raises:
-        NotWrittenError: It cannot be written; what was there stays.
-    """
+    """A file to write, which takes the place of ``path`` when it is complete, and goes when it is not."""
     partial = path.with_name(path.name + _PARTIAL)
     try:
         with writing(path):
@@ -87,12 +85,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Reads the payload of a checkpoint, its tensors on ``device``.
-
-    Raises:
-        FileNotFoundError: There is none.
-        CheckpointError: It is damaged, of another kind, or of another version of the format.
-    """
+    """Reads the payload of a checkpoint, its tensors on ``device``, or says what is wrong with the file."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
@@ -120,11 +113,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
 
 
 def load_run(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint of a run.
-
-    Raises:
-        CheckpointError: As of ``load``, or it is not of a run.
-    """
+    """Reads a checkpoint of a run, and checks its structure."""
     state = load(path)
     for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
         if isinstance(part.get("buffers"), list):  # format 1: its replay buffers are lost, and the run collects again
@@ -155,11 +144,7 @@ class Checkpoints:
         self.keep = keep
 
     def save(self, iteration: int, payload: Mapping[str, Any]) -> Path:
-        """Writes one; then, when it is safe, removes those too old to keep and what killed writers left behind.
-
-        Raises:
-            NotWrittenError: It cannot be written; the message names the last one that was.
-        """
+        """Writes one; then, when it is safe, removes those too old to keep and what killed writers left behind."""
         path = self.folder / f"iteration-{iteration:08d}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -180,13 +165,9 @@ class Checkpoints:
     def save_buffers(
         self, iteration: int, rank: int, buffers: Mapping[str, Mapping[str, torch.Tensor]]
     ) -> dict[str, dict[str, int]]:
-        """Writes a process's replay buffers from their tensors, in pieces, before the checkpoint of an iteration.
+        """Writes a process's replay buffers, in pieces, before the checkpoint of an iteration.
 
-        Returns:
-            The checksum of each tensor, by learner, for the checkpoint, so that it knows its own buffers.
-
-        Raises:
-            NotWrittenError: They cannot be written.
+        Returns the checksum of each tensor, by learner, by which the checkpoint knows its own buffers.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _part(self.folder / f"iteration-{iteration:08d}.pt", rank)
@@ -221,11 +202,7 @@ def iteration_of(path: Path) -> int:
 def read_buffer(
     path: Path, rank: int, name: str, checksums: Mapping[str, int], buffer: Mapping[str, torch.Tensor]
 ) -> None:
-    """Reads a learner's replay buffer into its tensors, in pieces.
-
-    Raises:
-        CheckpointError: The file is missing, damaged, or belongs to another checkpoint than ``path``.
-    """
+    """Reads a learner's replay buffer, which belongs to the checkpoint ``path``, into its tensors, in pieces."""
     part = _part(path, rank)
     if not part.is_file():
         raise CheckpointError(

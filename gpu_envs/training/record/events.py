@@ -7,6 +7,8 @@ only these members are used, by their numbers in TensorFlow's ``event.proto`` an
     Summary     1 value (repeated)
     Value       1 tag (string)  2 simple_value (float)
     SessionLog  1 status (enum; 1: start)
+
+A member is its number times 8, plus 0 for whole numbers, 1 for double, 2 for bytes or 5 for float, and its value.
 """
 
 import struct
@@ -15,8 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
-_VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
-_SESSION_START: Final = 1
 _MASK: Final = 0xA282EAD8
 
 
@@ -32,13 +32,13 @@ class EventWriter:
         self._file = (folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}").open("xb")
         self._write(0, _bytes(3, b"brain.Event:2"))
         if purge_step is not None:
-            self._write(purge_step, _bytes(7, _number(1, _SESSION_START)))
+            self._write(purge_step, _bytes(7, b"\x08\x01"))  # status: start
         self._file.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a value for each tag, and hands all to the operating system."""
-        tagged = ((_bytes(1, tag.encode()), _tag(2, _FLOAT) + _float32(value)) for tag, value in values.items())
-        self._write(step, _bytes(5, b"".join(_bytes(1, tag + value) for tag, value in tagged)))
+        tagged = (_bytes(1, tag.encode()) + b"\x15" + _float32(value) for tag, value in values.items())
+        self._write(step, _bytes(5, b"".join(_bytes(1, value) for value in tagged)))
         self._file.flush()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class EventWriter:
         self._file.close()
 
     def _write(self, step: int, content: bytes) -> None:
-        record = _tag(1, _DOUBLE) + struct.pack("<d", time.time()) + _number(2, step) + content
+        record = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + content
         length = struct.pack("<Q", len(record))
         self._file.write(length + _masked(length) + record + _masked(record))
 
@@ -74,16 +74,8 @@ def _entry(byte: int) -> int:
 _TABLE: Final = tuple(map(_entry, range(256)))
 
 
-def _tag(field: int, wire: int) -> bytes:
-    return _varint(field << 3 | wire)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _tag(field, _VARINT) + _varint(value)
-
-
 def _bytes(field: int, value: bytes) -> bytes:
-    return _tag(field, _BYTES) + _varint(len(value)) + value
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:

@@ -36,18 +36,18 @@ class History:
     @property
     def returns(self) -> dict[str, float]:
         """The mean return of each role's last 100 episodes."""
-        return {name: window.mean_return for name, window in self._windows.items()}
+        return {name: window.means()[0] for name, window in self._windows.items()}
 
     @property
     def metrics(self) -> dict[str, float]:
         """The mean of each metric over the last 100 episodes."""
-        return {name: window.mean() for name, window in self._measured.items()}
+        return {name: window.means()[0] for name, window in self._measured.items()}
 
     @property
     def target_reached(self) -> bool:
         """Whether the run may stop before all steps are done."""
         target, window = self._config.target_return, self._windows[self._target_role]
-        return target is not None and window.full and window.mean_return >= target
+        return target is not None and window.full and window.means()[0] >= target
 
     def keep_in(self, path: Path, iteration: int) -> None:
         """From now on rows go to that log, which drops those of a part that was lost after this iteration."""

@@ -51,10 +51,7 @@ class RunLog:
             self._events.scalars(steps, {name: float(value) for name, value in record.items()})
 
     def resume(self, iteration: int) -> None:
-        """Drops the rows after an iteration, and a last one cut short, so that the log goes on as if never stopped.
-
-        Event files are not rewritten: the next one begins by telling TensorBoard which events to forget.
-        """
+        """Drops the rows after an iteration, and a last one cut short; the next event file says what to forget."""
         self.close()
         rows = _rows(self.path) if self.path.exists() else []
         done = [(line, int(row[1])) for line, row in rows[1:] if int(row[0]) <= iteration]
@@ -84,11 +81,7 @@ def _cell(value: float) -> str:
 
 
 def _rows(path: Path) -> list[tuple[str, list[str]]]:
-    """Header and rows of a log, as text and cell by cell, without a last one cut short.
-
-    Raises:
-        ValueError: It is damaged, or no log.
-    """
+    """Header and rows of a log, as text and cell by cell, without a last one cut short."""
     rows: list[tuple[str, list[str]]] = []
     try:
         for line in path.read_bytes().decode().split("\n")[:-1]:

@@ -28,14 +28,10 @@ class Progress:
         unit: str = "steps",
         target: Mapping[str, float] | None = None,
     ) -> None:
-        """Draws nothing yet.
+        """Draws nothing yet; figures of the names in ``target`` are aimed at.
 
-        Args:
-            total_steps: What a full bar stands for.
-            quiet: True: nothing; False: a bar whatever the stream is; None: a bar in a terminal or a notebook.
-            stream: Where it is drawn; None: standard error, or nowhere if that is closed.
-            unit: What steps are called in the speed.
-            target: Figures that are aimed at, by the names that ``update`` gives them.
+        With ``quiet`` there is nothing, with False a bar whatever the stream is, with None a bar in a terminal or a
+        notebook and lines elsewhere. Without a stream it is standard error, or nowhere if that is closed.
         """
         self._total, self._unit, self._target = max(1, total_steps), unit, target or {}
         self._stream = sys.stderr if stream is None else stream

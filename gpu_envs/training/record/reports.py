@@ -128,10 +128,7 @@ class Mailbox:
         self._queue.append((iteration, slot, marks))
 
     def receive(self, *, all_of_them: bool = False) -> list[IterationReport]:
-        """The reports of iterations that are ``depth`` or more behind, for which it waits; or all.
-
-        When a report is seen depends on no clock, so that what follows from it is the same every time.
-        """
+        """The reports of iterations ``depth`` or more behind, for which it waits, whatever the clock; or all."""
         reports = []
         while self._queue and (all_of_them or len(self._queue) >= self._depth):
             iteration, slot, marks = self._queue.popleft()
@@ -183,20 +180,10 @@ class EpisodeWindow:
         """Whether it has as many episodes as it should."""
         return bool(self._steps[:, 0].sum() >= WINDOW)
 
-    def mean(self, which: int = 0) -> float:
-        """The mean of what there is a sum of; NaN without episodes."""
-        count, *sums = self._steps.sum(0)
-        return float(sums[which] / count) if count else math.nan
-
-    @property
-    def mean_return(self) -> float:
-        """The mean return."""
-        return self.mean(0)
-
-    @property
-    def mean_length(self) -> float:
-        """The mean length."""
-        return self.mean(1)
+    def means(self) -> list[float]:
+        """The mean of each sum, such as a role's mean return and length; NaN without episodes."""
+        count, *sums = self._steps.sum(0).tolist()
+        return [value / count if count else math.nan for value in sums]
 
     def state(self) -> list[list[float]]:
         """The steps."""
@@ -227,13 +214,15 @@ def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWi
     entry: dict[str, float] = {}
     for role, window in windows.items():
         prefix = "" if windows.keys() == {ALONE} else f"{role}/"
-        entry |= {f"{prefix}return": window.mean_return, f"{prefix}length": window.mean_length}
+        entry |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), window.means(), strict=True)}
     learners = reports[0].figures
     for name in learners:
         prefix = "" if len(learners) == 1 else f"{name}/"
         rows = [mean_figures(report.figures[name]) for report in reports]
-        known = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
-        entry |= {f"{prefix}{key}": sum(some) / len(some) if some else math.nan for key, some in known.items()}
+        values_of = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
+        entry |= {
+            f"{prefix}{key}": sum(values) / len(values) if values else math.nan for key, values in values_of.items()
+        }
     for key in ("rollout_seconds", "update_seconds"):
         entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
     return entry

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import itertools
 import json
+import operator
 import os
 import platform
 import re
@@ -43,16 +44,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path | None, config: Run, root: str | Path = ROOT) -> "RunDirectory":
-        """Makes the folder of a new run, and writes its configuration there.
+        """Makes the folder of a new run, new or empty, and writes its configuration there.
 
-        Args:
-            path: The folder, new or empty; None: a new one in ``root``, named after the environment and the time.
-            config: What the run is.
-            root: Where folders without a name go.
-
-        Raises:
-            FileExistsError: The folder holds something already.
-            NotADirectoryError: There is a file of that name.
+        Without a path it is in ``root``, named after the environment and the time.
         """
         folder = new_folder(Path(root), id_of(config.env)) if path is None else Path(path)
         wrong = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
@@ -136,10 +130,6 @@ class RunDirectory:
         """Keeps other processes from training this run meanwhile, where the file system knows locks.
 
         The operating system lets go of the lock when the process ends, however it ends.
-
-        Raises:
-            BlockingIOError: Another process trains it.
-            ValueError: The folder contains a symbolic link, so that training would write or delete files elsewhere.
         """
         link = next((entry for entry in self.path.iterdir() if entry.is_symlink()), None)
         if link is not None:
@@ -193,8 +183,8 @@ class RunDirectory:
         }
         with replacing(self.path / SETTINGS_FILE) as file:
             file.write(written(config).encode())
-        with replacing(self.path / _CONFIG) as file:
-            file.write((json.dumps(about, indent=2, default=_listed) + "\n").encode())
+        with replacing(self.path / _CONFIG) as file:  # arrays are parameters with a value for each replica
+            file.write((json.dumps(about, indent=2, default=operator.methodcaller("tolist")) + "\n").encode())
 
 
 def _command() -> list[list[str]]:
@@ -219,13 +209,6 @@ def new_folder(root: Path, env: str) -> Path:
 def device_name(device: str) -> str:
     """The name of a device as its maker has it: of the card, or of the processor."""
     resolved = resolve_device(device)
-    if resolved != "cpu":
-        return str(torch.cuda.get_device_name(resolved)) if torch.cuda.is_available() else resolved
-    return processor_name()
-
-
-def _listed(value: Any) -> Any:
-    """Arrays (parameters with a value for each replica) as lists."""
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        return value.tolist()
-    raise TypeError(f"{value!r} is a {type(value).__name__}, which config.json cannot hold")
+    if resolved == "cpu":
+        return processor_name()
+    return str(torch.cuda.get_device_name(resolved)) if torch.cuda.is_available() else resolved

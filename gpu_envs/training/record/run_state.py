@@ -35,12 +35,12 @@ def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
             )
 
 
-def check_fits(expected: dict[str, Any], found: dict[str, Any]) -> None:
+def check_fits(expected: dict[str, Any], checkpoint: dict[str, Any]) -> None:
     """Refuses a checkpoint of another environment, parameters or shapes of weights; names everything that differs."""
     absent = object()
     differences = []
-    for name in expected | found:
-        here, there = (comparable(side.get(name, absent)) for side in (expected, found))
+    for name in expected | checkpoint:
+        here, there = (comparable(side.get(name, absent)) for side in (expected, checkpoint))
         if here != there:
             shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
             differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
@@ -66,7 +66,7 @@ def processes_of(state: Mapping[str, Any]) -> int:
 
 def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:
     """A trainer's state without its learners' replay buffers, and those by learner."""
-    own = {name: kept["own"] for name, kept in state["learners"].items() if kept.get("own") is not None}
+    own = {name: saved["own"] for name, saved in state["learners"].items() if saved.get("own") is not None}
     buffers = {name: memory["replay"] for name, memory in own.items() if memory["replay"] is not None}
     return _following(state, {}, {name: {**memory, "replay": None} for name, memory in own.items()}), buffers
 
@@ -75,27 +75,26 @@ def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str
     """A process's state with replay buffers that are read from beside a checkpoint when learners take them over."""
     state = _state_of(state, rank)
     checksums, own = state.get("buffers") or {}, {}
-    for name, kept in state["learners"].items():
-        if kept.get("own") is not None and name in checksums:
-            own[name] = {**kept["own"], "replay": functools.partial(read_buffer, path, rank, name, checksums[name])}
+    for name, saved in state["learners"].items():
+        if saved.get("own") is not None and name in checksums:
+            own[name] = {**saved["own"], "replay": functools.partial(read_buffer, path, rank, name, checksums[name])}
     return _following(state, {}, own)
 
 
 def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a process has of its own in its trainer's state."""
     learners: Mapping[str, Mapping[str, Any]] = state["learners"]
-    running = {name: kept["rewards"]["running"] for name, kept in learners.items() if kept.get("rewards") is not None}
-    memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
+    running = {
+        name: saved["rewards"]["running"] for name, saved in learners.items() if saved.get("rewards") is not None
+    }
+    memories = {name: saved["own"] for name, saved in learners.items() if "own" in saved}
     return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
 
 
 def save_together(
     checkpoints: Checkpoints, iteration: int, state: Mapping[str, Any], group: Group, *, keep_buffers: bool
 ) -> None:
-    """Writes what each process of a group has: buffers a file each, and all else in the first one's, which comes last.
-
-    Where that is there, the checkpoint is whole.
-    """
+    """Writes each process's buffers, and then, in a file by which the checkpoint is whole, what all have else."""
     rest, buffers = _without_buffers(state)
     rest["buffers"] = checkpoints.save_buffers(iteration, group.rank, buffers) if buffers and keep_buffers else {}
     ranks = group.collected(own_part(rest)) if group.size > 1 else []  # by then all have written
@@ -104,33 +103,27 @@ def save_together(
     group.told(None)  # nobody ends before the first one has written
 
 
-def _state_of(kept: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _state_of(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """The state of one process, of what its trainer gave, or what several have kept together."""
-    if "ranks" not in kept:
-        return dict(kept)
-    own = kept["ranks"][rank]
-    state = _following(kept, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
+    if "ranks" not in saved:
+        return dict(saved)
+    own = saved["ranks"][rank]
+    state = _following(saved, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
     del state["ranks"]
     return state
 
 
-def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, same: bool) -> dict[str, Any]:
-    """Returns the state of a process in what was kept of a run.
+def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *, same: bool) -> dict[str, Any]:
+    """Returns the state of a process in what a trainer's ``state`` gave or ``save_together`` wrote, if it fits.
 
-    Args:
-        expected: The state that the process has now, as an example.
-        kept: What ``state`` of a trainer gave, or ``save_together`` has written.
-        rank: The process's number.
-        same: As many processes train as then. Otherwise episodes begin anew.
-
-    Raises:
-        CheckpointError: It does not fit the run; the message says where.
+    ``expected`` is the state that the process has now, as an example. Where not as many processes train as then
+    (``same``), episodes begin anew.
     """
-    now, then = ({**state["describes"], "gpus": None} for state in (expected, kept))
+    now, then = ({**state["describes"], "gpus": None} for state in (expected, saved))
     if then.get("format") != now["format"]:  # format 1 described fewer settings
         now, then = ({name: side[name] for name in now.keys() & then.keys()} for side in (now, then))
     check_fits(now, then)
-    state = _state_of(kept, rank) if same else _anew(kept)
+    state = _state_of(saved, rank) if same else _anew(saved)
     # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
     apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
     example, checked = (_without_buffers(each)[0] for each in (expected if same else _anew(expected), state))
@@ -144,21 +137,21 @@ def fitting(expected: Mapping[str, Any], kept: Mapping[str, Any], rank: int, *, 
     return state
 
 
-def _anew(kept: Mapping[str, Any]) -> dict[str, Any]:
+def _anew(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The same where episodes begin anew, in whatever process."""
-    scales = {name: state.get("rewards") for name, state in kept["learners"].items()}
+    scales = {name: state.get("rewards") for name, state in saved["learners"].items()}
     zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
-    return _following(kept, zeros, dict.fromkeys(kept["learners"]))
+    return _following(saved, zeros, dict.fromkeys(saved["learners"]))
 
 
 def _following(
-    kept: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
+    saved: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A state whose learners follow these discounted returns, and remember this."""
-    learners = {name: dict(state) for name, state in kept["learners"].items()}
+    learners = {name: dict(state) for name, state in saved["learners"].items()}
     for name, state in learners.items():
         if state.get("own") is not None and name in memories:
             state["own"] = memories[name]
         if state.get("rewards") is not None and name in running:
             state["rewards"] = {**state["rewards"], "running": running[name]}
-    return {**kept, "learners": learners}
+    return {**saved, "learners": learners}

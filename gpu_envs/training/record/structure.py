@@ -21,59 +21,54 @@ class Maybe(NamedTuple):
     example: Any
 
 
-def check_structure(expected: Any, found: Any, where: str) -> None:
+def check_structure(expected: Any, actual: Any, where: str) -> None:
     """Compares names, types, shapes and dtypes with those of an example; ``where`` is the place, for the message.
 
     A type stands for its instances, a range for its numbers, ``{str: x}`` for any names, and ``[x]`` for any number of
     x. A dict may have other names, too, unless all of it are tensors.
-
-    Raises:
-        CheckpointError: They differ.
     """
     parts: list[tuple[Any, Any, str]] = []
     if isinstance(expected, Maybe):
-        fits, parts = True, [] if found is None else [(expected.example, found, "")]
+        fits, parts = True, [] if actual is None else [(expected.example, actual, "")]
     elif isinstance(expected, Mapping) and str in expected:
-        fits = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
-        parts = [(expected[str], value, f"[{name!r}]") for name, value in found.items()] if fits else []
+        fits = isinstance(actual, Mapping) and all(isinstance(name, str) for name in actual)
+        parts = [(expected[str], value, f"[{name!r}]") for name, value in actual.items()] if fits else []
     elif isinstance(expected, Mapping):
         exact = all(isinstance(example, torch.Tensor) for example in expected.values())
-        fits = isinstance(found, Mapping) and not (exact and found.keys() - expected.keys())
-        parts = [(example, found.get(name), f"[{name!r}]") for name, example in expected.items()] if fits else []
+        fits = isinstance(actual, Mapping) and not (exact and actual.keys() - expected.keys())
+        parts = [(example, actual.get(name), f"[{name!r}]") for name, example in expected.items()] if fits else []
     elif isinstance(expected, list | tuple):
-        fits = isinstance(found, list | tuple) and len(found) == len(expected)
-        if isinstance(expected, list) and len(expected) == 1 and isinstance(found, list | tuple):
-            fits, expected = True, expected * len(found)
-        parts = [(example, found[at], f"[{at}]") for at, example in enumerate(expected)] if fits else []
+        fits = isinstance(actual, list | tuple) and len(actual) == len(expected)
+        if isinstance(expected, list) and len(expected) == 1 and isinstance(actual, list | tuple):
+            fits, expected = True, expected * len(actual)
+        parts = [(example, actual[at], f"[{at}]") for at, example in enumerate(expected)] if fits else []
     elif isinstance(expected, torch.Tensor):
-        fits = isinstance(found, torch.Tensor) and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        fits = isinstance(actual, torch.Tensor) and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     elif isinstance(expected, range):
-        fits = type(found) is int and found in expected
+        fits = type(actual) is int and actual in expected
     else:
         kind = expected if isinstance(expected, type) else type(expected)
-        fits = isinstance(found, (int, float) if kind is float else kind) and (kind is bool) == isinstance(found, bool)
+        fits = isinstance(actual, (int, float) if kind is float else kind) and (kind is bool) == isinstance(
+            actual, bool
+        )
     if not fits:
-        raise CheckpointError(f"{where} is {_described(found)}; expected {_described(expected)}")
+        raise CheckpointError(f"{where} is {_described(actual)}; expected {_described(expected)}")
     for example, part, name in parts:
         check_structure(example, part, f"{where}{name}")
 
 
 def check_plain(payload: Any) -> None:
-    """Refuses what no checkpoint is saved with, and with which a small file would take forever or all memory.
-
-    Raises:
-        CheckpointError: A container occurs twice or is nested too deeply, a tensor is a view, or a type is another.
-    """
-    stack, seen = [(payload, 0)], set[int]()
+    """Refuses what no checkpoint is saved with, and with which a small file would take forever or all memory."""
+    stack, visited = [(payload, 0)], set[int]()
     while stack:
         value, depth = stack.pop()
         if isinstance(value, torch.Tensor):
             if type(value) is not torch.Tensor or value.layout != torch.strided or not value.is_contiguous():
                 raise CheckpointError("it has a tensor that is a view, or of a special kind")
         elif isinstance(value, dict | list | tuple):
-            if value and (id(value) in seen or depth > _MOST_DEPTH):
+            if value and (id(value) in visited or depth > _MOST_DEPTH):
                 raise CheckpointError("it has lists or dicts that occur twice, or are nested too deeply")
-            seen.add(id(value))
+            visited.add(id(value))
             stack += [(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
         elif not isinstance(value, bool | int | float | str | None):
             raise CheckpointError(f"it has a {type(value).__name__}")

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,9 +39,9 @@ def evaluation_rows(results: Mapping[str, Any]) -> list[Row]:
     """How each role does, by the ``Evaluation`` of it, below a row of headings."""
     rows: list[Row] = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
     metrics: dict[str, Any] = {}  # alike for all roles
-    for role, found in results.items():
-        rows.append((role, *_numbers(found), f"{found.length:.6g}", f"{found.episodes:,}"))
-        metrics |= found.metrics
+    for role, evaluation in results.items():
+        rows.append((role, *_numbers(evaluation), f"{evaluation.length:.6g}", f"{evaluation.episodes:,}"))
+        metrics |= evaluation.metrics
     return [*rows, *((name, *_numbers(metric), "", "") for name, metric in metrics.items())]
 
 
@@ -72,12 +73,12 @@ def curves(log: Mapping[str, Sequence[float]]) -> list[str]:
     """A picture of each return and metric in a log, as SVG."""
     names = [name for name in log if name.rpartition("/")[2] == "return" or name.startswith("metrics/")]
     colours = COLOURS[1:2] if len(names) == 1 else COLOURS
-    drawn = []
-    for number, name in enumerate(names):
+    pictures = []
+    for name, colour in zip(names, itertools.cycle(colours), strict=False):
         first, _, last = name.rpartition("/")
         title = f"return of {first}" if last == "return" and first else last
-        drawn.append(curve(title, log["steps"], log[name], colours[number % len(colours)]))
-    return drawn
+        pictures.append(curve(title, log["steps"], log[name], colour))
+    return pictures
 
 
 _WIDTH, _HEIGHT = 380, 180

@@ -190,10 +190,10 @@ def acting_buffers(
     """Where the actions of each role are gathered from several policies."""
     buffers = {}
     for role in roles:
-        if any(s.shares(role.name) for s in policy_rows):
-            kind = torch.float32 if role.head.kind == "box" else torch.int32
+        if any(rows.shares(role.name) for rows in policy_rows):
+            dtype = torch.float32 if role.head.kind == "box" else torch.int32
             shape = (num_envs, role.agents, role.head.width)
-            buffers[role.name] = torch.zeros(shape, dtype=kind, device=device)
+            buffers[role.name] = torch.zeros(shape, dtype=dtype, device=device)
     return buffers
 
 

@@ -30,9 +30,9 @@ class Exploration:
         for rows, first in self._policy_rows.spans:
             self._ops.normal(self._numbers[rows], stream=stream, turn=turn, first_row=first)
         if self._kept is not None:
-            kept = torch.where(self._new.unsqueeze(1), 0.0, self._kept)
+            previous = torch.where(self._new.unsqueeze(1), 0.0, self._kept)
             stays = 1.0 - _RETURN
-            torch.add(stays * kept, self._numbers, alpha=math.sqrt(1.0 - stays * stays), out=self._kept)
+            torch.add(stays * previous, self._numbers, alpha=math.sqrt(1.0 - stays * stays), out=self._kept)
             self._numbers.copy_(self._kept)
             self._new.zero_()
         return self._numbers

@@ -53,11 +53,17 @@ class Flattening:
             return cls(first, space.shape, ())
         return cls(first, (), tuple(pieces))
 
+    @classmethod
+    def unless_plain(cls, space: gymnasium.Space[Any]) -> "tuple[int, Flattening | None]":
+        """How many features an observation has, and how it becomes a row; None: it is one."""
+        flattening = cls.of(space)
+        return flattening.features, None if flattening.shape == (flattening.features,) else flattening
+
     def write(self, observations: Any, rows: torch.Tensor) -> None:
         """Copies observations, an array or a dict of arrays ``[num_envs, ...]``, into rows ``[num_envs, features]``."""
         for piece in self.pieces:
-            given = observations[piece.key] if piece.key else observations
-            torch.mul(given.reshape(rows.shape[0], -1), piece.scale, out=rows[:, piece.first : piece.last])
+            source = observations[piece.key] if piece.key else observations
+            torch.mul(source.reshape(rows.shape[0], -1), piece.scale, out=rows[:, piece.first : piece.last])
 
     def rows(self, observations: Any, lead: int) -> torch.Tensor:
         """Observations with ``lead`` dimensions before those of the space as rows ``[..., features]``, maybe a view."""

@@ -42,16 +42,6 @@ class RoleInfo:
     split: Split | None = None
     """How a row is made of what an agent sees and of what all see alike; None: it is one."""
 
-    @classmethod
-    def of(cls, role: RoleView, *, masked: bool, split: Split | None = None) -> "RoleInfo":
-        """What training has to know of a role."""
-        head, members = Head.of(role.action), role.agents
-        if split is not None:
-            return cls(role.name, len(members), split.own + split.shared, head, members, None, masked, split)
-        flattening = Flattening.of(role.observation)
-        features, plain = flattening.features, flattening.shape == (flattening.features,)
-        return cls(role.name, len(members), features, head, members, None if plain else flattening, masked)
-
 
 def role_infos(world: SimulationConfig) -> tuple[RoleInfo, ...]:
     """What training has to know of the roles of an environment, which need not have been made."""
@@ -64,9 +54,12 @@ def limit_of(world: SimulationConfig) -> int | None:
 
 
 def _infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
-    views = tuple(roles)
-    splits = splits_of(view.seen for view in views)
-    return tuple(RoleInfo.of(view, masked=masked, split=split) for view, split in zip(views, splits, strict=True))
+    views, infos = tuple(roles), []
+    for view, split in zip(views, splits_of(view.seen for view in views), strict=True):
+        features, flattening = (split.own + split.shared, None) if split else Flattening.unless_plain(view.observation)
+        head, agents = Head.of(view.action), view.agents
+        infos.append(RoleInfo(view.name, len(agents), features, head, agents, flattening, masked, split))
+    return tuple(infos)
 
 
 @final
@@ -82,9 +75,9 @@ class RoleTensors:
             for role in self.roles
         }
 
-    def observations(self, given: Any) -> dict[str, Rows]:
+    def observations(self, observations: Any) -> dict[str, Rows]:
         """What the environment gave, as rows of features."""
-        rows, by_role = dict[str, Rows](), self.by_role.split(given)
+        rows, by_role = dict[str, Rows](), self.by_role.split(observations)
         shared = {} if self.by_role.alone else self.by_role.env.shared_observations
         for role in self.roles:
             if role.split is not None and role.name in shared:
@@ -209,10 +202,7 @@ _KNOWN = {
 }
 """Arrays of which row ``t`` is what is known before step ``t``, by their names in checkpoints."""
 
-_WRITTEN = (
-    *("observations", "rewards", "terminations", "truncations"),
-    *("final_obs", "episode_return", "episode_length", "action_mask", "shared_observations", "final_shared"),
-)
+_WRITTEN = tuple(field.name for field in dataclasses.fields(Step) if field.name != "episode_metrics")
 
 
 def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
@@ -229,10 +219,10 @@ def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None)
     of_options = {name: value for name, value in config.params.items() if name in known}
     options = Options(**{"device": device, "output": "torch", "autoreset_mode": "SameStep"} | of_options)
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
-    found = config_of(spec, num_envs, options, own)
-    check_replica(found, open_backend(resolve_device(device)))  # before roles_of names each agent
-    apart = any(splits_of(role.seen for role in roles_of(found.spec, found.params)))
-    return dataclasses.replace(found, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
+    world = config_of(spec, num_envs, options, own)
+    check_replica(world, open_backend(resolve_device(device)))  # before roles_of names each agent
+    apart = any(splits_of(role.seen for role in roles_of(world.spec, world.params)))
+    return dataclasses.replace(world, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
 
 @final
@@ -268,8 +258,8 @@ class HorizonEnv:
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
         present = {name: {r: row for r, row in by_role.items() if row is not None} for name, by_role in rows.items()}
-        given = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items() if by_role}
-        return Step(**given, episode_metrics=None if self.episode_metrics is None else self.episode_metrics[t])
+        arrays = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items() if by_role}
+        return Step(**arrays, episode_metrics=None if self.episode_metrics is None else self.episode_metrics[t])
 
     @property
     def ended(self) -> torch.Tensor:
@@ -278,10 +268,7 @@ class HorizonEnv:
         return first.episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
 
     def episodes(self, sums: EpisodeSums) -> list[torch.Tensor]:
-        """Of each step and role: how many agents' episodes ended, and the sums of their returns and lengths.
-
-        Where there are metrics, also how many replicas' ended, and the sums of these, ``[1 + metrics, horizon]``.
-        """
+        """As of ``RoleStorage`` for each role, and ``[1 + metrics, horizon]`` of replicas where there are metrics."""
         parts = [storage.episodes(sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
             first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
