@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from gpu_envs.engine.attributes import given_params
 from gpu_envs.engine.options import MOST_REPLICAS, Options, check_num_envs
 from gpu_envs.engine.simulation import Simulation
-from gpu_envs.engine.snapshots import Snapshot, restore, snapshot_of
+from gpu_envs.engine.snapshots import restore, snapshot_of
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.registry.known import again, key_of, lasting
 from gpu_envs.seeds import derived_seed
@@ -36,7 +36,7 @@ class Saving(abc.ABC):
         """Makes the replicas."""
 
     @in_turn
-    def get_state(self, replicas: Any = None) -> Snapshot:
+    def get_state(self, replicas: Any = None) -> MutableMapping[str, Any]:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters.
 
         Args:

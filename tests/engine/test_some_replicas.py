@@ -331,11 +331,13 @@ def test_a_snapshot_is_pickled_as_a_dict(output: str, make: Make) -> None:
 
 @each(FEW)
 @pytest.mark.parametrize("looked_into", [False, True])
-def test_a_snapshot_of_all_goes_into_another_library_s_memory(variant: Variant, looked_into: bool, make: Make) -> None:
+def test_a_snapshot_of_all_goes_into_other_memory(
+    variant: Variant, looked_into: bool, place: Place, make: Make
+) -> None:
     """As it is, or array by array, with what fresh numbers follow from."""
     env = begun(make, variant)
     env.set_state(env.get_state([3]), [5], randomness="fresh")
-    kept, place = env.get_state(), Place("cpu", "torch")
+    kept = env.get_state()
     if looked_into:
         assert len(kept["state"])
     target = begun(make, variant, place, steps=2)
@@ -348,15 +350,15 @@ def test_a_snapshot_of_all_goes_into_another_library_s_memory(variant: Variant, 
 
 @pytest.mark.parametrize("threads", [2, 32])
 @each(FEW)
-def test_several_threads_may_copy_a_row(
-    variant: Variant, threads: int, make: Make, monkeypatch: pytest.MonkeyPatch
+def test_several_threads_copy_a_row_as_one_does(
+    variant: Variant, threads: int, place: Place, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where rows are long."""
     found = []
     for count in (1, threads):
         with monkeypatch.context() as patched:
             patched.setattr(row_copies, "threads_of_a_row", lambda *_, count=count: count)
-            env = begun(make, variant)
+            env = begun(make, variant, place)
             env.set_state(env.get_state([6, 2]), [0, 3])
             env.set_state(env.get_state([1]), [4, 5], randomness="fresh")
             env.set_state(env.get_state())
