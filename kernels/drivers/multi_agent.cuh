@@ -71,7 +71,7 @@ template <class Call> FN void take_up(World& w, Team& team, const Call& call) {
         take_up_return(w, i, running);
         w.reward[i]  = 0;
         w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
-        if constexpr (FETCHED) {
+        if constexpr (fetches_actions()) {
             UNROLL
             for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
         } else if (!READ_TOGETHER) {

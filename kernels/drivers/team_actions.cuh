@@ -24,7 +24,7 @@ FN real real_at(const void* actions, int kind, Element at) {
 #ifndef _long_actions
 
 // Whether an action is fetched as a whole, with what else is read of its agent.
-constexpr bool FETCHED = true;
+FN constexpr bool fetches_actions() { return true; }
 
 // The action of an agent. One out of range counts as the nearest, NaN as zero; `offence` says so.
 FN Action fetch_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
@@ -75,7 +75,7 @@ template <class Call> FN void report_actions(const Call&, const Team&, const Wor
 
 #else  // too long to be copied: read element by element, and looked at where the World has them
 
-constexpr bool FETCHED = false;
+FN constexpr bool fetches_actions() { return false; }
 struct NotFetched {};
 FN NotFetched fetch_action(const RoleCall (&)[ROLES], Element, int, u32&) { return {}; }
 
