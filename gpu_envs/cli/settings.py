@@ -70,15 +70,15 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
         flag, group, text = flag_of(name), groups[owners_of(name)], ""
         if values is not None:
             doc, shown = re.sub(r"\bNone\b", "none", field.doc), field.shown(values.get(name, field.default))
-            if field.kind is float and field.limits.most <= _TOLD:
-                start = "Above" if field.limits.above else "From"
-                doc = f"{doc} {start} {field.limits.least:g} to {field.limits.most:g}."
+            if field.kind is float and field.most <= _TOLD:
+                start = "Above" if field.above else "From"
+                doc = f"{doc} {start} {field.least:g} to {field.most:g}."
             text = _help(doc, name, shown, preset, values)
         if field.kind is bool:
             flags = [flag, f"--no-{flag[2:]}"] + [f"{flag}=none"] * field.optional
             group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
         else:
-            form = "|".join((*(field.limits.words or (_FORMS[field.kind],)), *field.others))
+            form = "|".join((*(field.words or (_FORMS[field.kind],)), *field.others))
             group.add_argument(flag, dest=name, type=explained(field.parsed), metavar=form, help=text, **common)
 
 
@@ -103,7 +103,7 @@ def words_of(flag: str) -> list[str]:
     field = SETTINGS.get(name)
     if field is None:
         return []
-    return ["on", "off"] if field.kind is bool and "." in flag else [*field.limits.words, *field.others]
+    return ["on", "off"] if field.kind is bool and "." in flag else [*field.words, *field.others]
 
 
 def split_own(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

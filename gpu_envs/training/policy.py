@@ -76,14 +76,14 @@ def learns(policy: str) -> bool:
 def suited(network: Network, algorithm: Algorithm) -> Network:
     """The run's network without settings that a policy's algorithm does not have."""
     fields = settings_of(Network).items()
-    others = {name: field.default for name, field in fields if algorithm.name not in (field.limits.only or ALGORITHMS)}
+    others = {name: field.default for name, field in fields if algorithm.name not in (field.only or ALGORITHMS)}
     return dataclasses.replace(network, **others)
 
 
 def check_network(algorithm: Algorithm, network: Network) -> None:
     """Refuses settings of a network that its algorithm does not have."""
     for name, field in settings_of(Network).items():
-        owners = field.limits.only
+        owners = field.only
         if owners and algorithm.name not in owners and getattr(network, name) != field.default:
             raise ValueError(foreign(algorithm.name, name))
 
@@ -97,7 +97,7 @@ def foreign(algorithm: str, name: str) -> str:
 def owners_of(name: str) -> tuple[str, ...]:
     """The algorithms that have a setting; empty if all have it."""
     field = settings_of(Network).get(name)
-    owners = field.limits.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
+    owners = field.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
     return () if len(owners) == len(ALGORITHMS) else owners
 
 

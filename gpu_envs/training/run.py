@@ -227,9 +227,7 @@ class Run(Settings):
         shared, own = split(flat)
         for name in shared:
             if name not in NAMES:
-                raise ValueError(
-                    f"a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: {', '.join(NAMES)}"
-                )
+                raise ValueError(no_setting(name))
         algorithm, network = _parts(shared, {}, strict=True)
         rest = {name: value for name, value in shared.items() if name in _RUN or name in ("env", *MAPPINGS)}
         policies = rest.get("policies", {})
@@ -271,6 +269,11 @@ def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], a
     return Policy(
         algorithm if settings.keys() - of_network else None, network if of_network else None, frozenset(settings)
     )
+
+
+def no_setting(name: str) -> str:
+    """The message that there is no setting of that name."""
+    return f"a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: {', '.join(NAMES)}"
 
 
 def changeable(name: str) -> bool:
@@ -325,8 +328,8 @@ def _upgraded(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
         raise ValueError("atoms is a setting of C51, which is gone: use the version of gpu_envs that wrote the run")
     settings = {_NEW.get(name, name): value for name, value in flat.items() if name not in _GONE}
     if isinstance(settings.get("initial_std"), int | float):
-        limits = SETTINGS["initial_std"].limits
-        settings["initial_std"] = min(max(settings["initial_std"], limits.least), limits.most)
+        least, most = SETTINGS["initial_std"].least, SETTINGS["initial_std"].most
+        settings["initial_std"] = min(max(settings["initial_std"], least), most)
     return _of(algorithm, settings)
 
 
@@ -399,7 +402,7 @@ NAMES = ("env", "algorithm", *MAPPINGS, *SETTINGS, "since")
 OF_A_POLICY: tuple[str, ...] = ("algorithm", *(name for name in SETTINGS if name not in _RUN))
 """Settings that a policy may have of its own."""
 
-CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.limits.resume)
+CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.resume)
 """Settings that a resumed run may change."""
 
 _SMALL = 2**20

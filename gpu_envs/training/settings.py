@@ -24,45 +24,34 @@ MOST_STEPS = 10**15
 """The largest number of steps: doubles count so far exactly."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits of a setting, and where it applies.
-
-    Attributes:
-        above: Whether ``least`` itself is not allowed.
-        words: The allowed words, of a setting that is a word.
-        resume: Whether a resumed run may have another value.
-        only: Of a network's setting: the algorithms that have it; empty: all.
-    """
-
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-    words: tuple[str, ...] = ()
-    resume: bool = False
-    only: tuple[str, ...] = ()
-
-
 def setting(default: Any, **limits: Any) -> Any:
-    """Makes a field of a class of settings. Arguments after the default go to ``Limits``."""
-    return dataclasses.field(default=default, metadata={"limits": Limits(**limits)})
+    """Makes a field of a class of settings. Arguments after the default are those of ``Setting`` from ``least`` on."""
+    return dataclasses.field(default=default, metadata={"limits": limits})
 
 
 @final
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
     """A field of a class of settings: its type (without None and words), and what else is allowed."""
 
     owner: type
     name: str
     kind: Any
+    default: Any
     optional: bool
     """Whether None is allowed."""
     others: tuple[str, ...]
     """Allowed words besides values of the type."""
-    default: Any
-    limits: Limits
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+    """Whether ``least`` itself is not allowed."""
+    words: tuple[str, ...] = ()
+    """The allowed words, of a setting that is a word."""
+    resume: bool = False
+    """Whether a resumed run may have another value."""
+    only: tuple[str, ...] = ()
+    """Of a network's setting: the algorithms that have it; empty: all."""
 
     @property
     def doc(self) -> str:
@@ -126,7 +115,13 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
         kind = Schedule if Schedule in plain else plain[0]  # Python may give a schedule as a number or text too
         owner = next(base for base in reversed(cls.__mro__) if field.name in vars(base).get("__annotations__", {}))
         settings[field.name] = Setting(
-            owner, field.name, kind, types.NoneType in kinds, words, field.default, field.metadata["limits"]
+            owner=owner,
+            name=field.name,
+            kind=kind,
+            default=field.default,
+            optional=types.NoneType in kinds,
+            others=words,
+            **field.metadata["limits"],
         )
     _KNOWN[cls] = settings
     return settings
@@ -153,41 +148,39 @@ def real_number(value: Any) -> float | None:
 
 
 def _check_whole(field: Setting, value: Any) -> int:
-    least, most = field.limits.least, field.limits.most
     number = whole_number(value)
-    if number is None or not least <= number <= most:
+    if number is None or not field.least <= number <= field.most:
         also = "".join(f", or {word!r}" for word in field.others)
-        end = f"up{also}" if number is None or number < least else f"to {most:,.0f}"
-        raise ValueError(f"{field.name} is {value!r}; give a whole number from {least:.0f} {end}")
+        end = f"up{also}" if number is None or number < field.least else f"to {field.most:,.0f}"
+        raise ValueError(f"{field.name} is {value!r}; give a whole number from {field.least:.0f} {end}")
     return number
 
 
 def _check_real(field: Setting, value: Any) -> float:
-    limits, real = field.limits, real_number(value)
+    real = real_number(value)
     if real is None or not math.isfinite(real):
         raise ValueError(f"{field.name} is {value!r}; give a number")
-    if not limits.least <= real <= limits.most or (limits.above and real == limits.least):
-        start = f"above {limits.least:g}" if limits.above else f"from {limits.least:g}"
-        raise ValueError(f"{field.name} is {value!r}; it must lie {start} to {limits.most:g}")
+    if not field.least <= real <= field.most or (field.above and real == field.least):
+        start = f"above {field.least:g}" if field.above else f"from {field.least:g}"
+        raise ValueError(f"{field.name} is {value!r}; it must lie {start} to {field.most:g}")
     return real
 
 
 def _check_schedule(field: Setting, value: Any) -> Schedule:
-    low, high = field.limits.least, field.limits.most
     try:
         schedule = Schedule.of(value if real_number(value) is None else real_number(value))
     except ValueError as error:
         raise ValueError(f"{field.name}: {error}") from None
-    if not all(low <= at <= high for _, at in schedule.points):
-        wrong = "cannot be negative" if math.isinf(high) else f"must lie from {low:g} to {high:g}"
+    if not all(field.least <= at <= field.most for _, at in schedule.points):
+        wrong = "cannot be negative" if math.isinf(field.most) else f"must lie from {field.least:g} to {field.most:g}"
         raise ValueError(f"{field.name} is {value}; it {wrong}")
     return schedule
 
 
 def _check_word(field: Setting, value: Any) -> str:
-    allowed = field.limits.words
-    if allowed and not (isinstance(value, str) and value in allowed):
-        raise ValueError(f"{field.name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}")
+    if field.words and not (isinstance(value, str) and value in field.words):
+        hint = did_you_mean(str(value), field.words)
+        raise ValueError(f"{field.name} is {value!r}{hint} Allowed: {', '.join(field.words)}")
     if not isinstance(value, str):
         raise ValueError(f"{field.name} is {value!r}; give a text{', or None' * field.optional}: {field.doc}")
     return str(value)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.errors import did_you_mean
-from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, split
+from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, no_setting, split
 
 SETTINGS_FILE = "run.toml"
 """In every run directory; ``gpu-envs train --config`` reads it."""
@@ -41,10 +40,7 @@ def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
         elif isinstance(value, Mapping):
             settings |= {f"{name}.{key}": _value(key, each) for key, each in value.items()}
         else:
-            raise ValueError(
-                f"{path}: a training run has no setting {name!r}{did_you_mean(name, NAMES)} There are: "
-                f"{', '.join(NAMES)}"
-            )
+            raise ValueError(f"{path}: {no_setting(name)}")
     return settings
 
 

@@ -105,7 +105,7 @@ def other_value(setting: Setting) -> Any:
     if setting.name in OTHER_VALUES:
         return OTHER_VALUES[setting.name]
     if setting.kind is str:
-        return setting.limits.words[1]
+        return setting.words[1]
     if setting.kind is bool:
         return not setting.default
     if setting.kind is Schedule:

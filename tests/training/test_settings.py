@@ -29,12 +29,11 @@ ENV = "CartPole-v1"
 
 def allowed(field: Setting, numbers: random.Random) -> Any:
     """A value that a setting may have."""
-    limits = field.limits
     if field.optional and numbers.random() < 0.2:
         return None
     if field.others and numbers.random() < 0.2:
         return numbers.choice(field.others)
-    low, high = max(limits.least, -50.0), min(limits.most, max(limits.least, -50.0) + 50.0)
+    low, high = max(field.least, -50.0), min(field.most, max(field.least, -50.0) + 50.0)
     if field.kind is int:
         return numbers.randint(int(low), int(high))
     if field.kind is float:
@@ -44,7 +43,7 @@ def allowed(field: Setting, numbers: random.Random) -> Any:
     if field.kind is bool:
         return numbers.random() < 0.5
     if field.kind is str:
-        return numbers.choice(limits.words or ("auto", "a word"))
+        return numbers.choice(field.words or ("auto", "a word"))
     return tuple(numbers.randint(1, 99) for _ in range(numbers.randint(1, MOST_LAYERS)))
 
 
@@ -70,9 +69,9 @@ def test_a_setting_of_several_algorithms_is_the_same_in_each() -> None:
 @pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.kind in (int, float, Schedule)])
 def test_a_number_stays_within_its_limits(name: str) -> None:
     field = SETTINGS[name]
-    least, most, step = field.limits.least, field.limits.most, 1 if field.kind is int else 1e-3
-    inside = [end for end in (least + step * field.limits.above, most) if math.isfinite(end)]
-    below = least if field.limits.above else least - max(step, abs(least) / 8)
+    least, most, step = field.least, field.most, 1 if field.kind is int else 1e-3
+    inside = [end for end in (least + step * field.above, most) if math.isfinite(end)]
+    below = least if field.above else least - max(step, abs(least) / 8)
     outside: list[Any] = [end for end in (below, most + max(step, most / 8)) if math.isfinite(end)]
     form = int if field.kind is int else float
     for value in map(form, inside):
@@ -82,10 +81,10 @@ def test_a_number_stays_within_its_limits(name: str) -> None:
             field.checked(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.limits.words])
+@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.words])
 def test_another_word_is_refused_with_those_that_are_allowed(name: str) -> None:
-    field, words = SETTINGS[name], ", ".join(SETTINGS[name].limits.words)
-    for word in field.limits.words:
+    field, words = SETTINGS[name], ", ".join(SETTINGS[name].words)
+    for word in field.words:
         assert field.checked(word) == word
         with pytest.raises(ValueError, match=rf"^{name} is '{word}_'\. Did you mean '{word}'\? Allowed: {words}$"):
             field.checked(f"{word}_")
@@ -184,8 +183,8 @@ def test_a_standard_deviation_at_the_start_is_one_that_is_acted_with() -> None:
     pytest.importorskip("torch")
     from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 
-    limits = SETTINGS["initial_std"].limits
-    assert LOG_STD_RANGE[0] < math.log(limits.least) < math.log(limits.most) < LOG_STD_RANGE[1]
+    std = SETTINGS["initial_std"]
+    assert LOG_STD_RANGE[0] < math.log(std.least) < math.log(std.most) < LOG_STD_RANGE[1]
 
 
 # --- algorithms and policies ---

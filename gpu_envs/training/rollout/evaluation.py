@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -114,25 +114,24 @@ def play(
         horizon_env = HorizonEnv(replicated(config, count), device, count, 1, spec=spec)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
-        tallies = {name: Tally(each, count, 2, device) for name in horizon_env.storage}
-        measured = Tally(each, count, len(horizon_env.metrics), device)
+        names = tuple(horizon_env.storage)
+        tally = Tally(each, count, 2 * len(names) + len(horizon_env.metrics), device)
         for turn in range(MOST_STEPS * each):
             horizon_env.carry_over()
             observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, policies.act(turn, observations, masks, greedy=greedy))
-            ended = horizon_env.ended[0]
-            for name, storage in horizon_env.storage.items():
-                returns, lengths = storage.episode_return[0], storage.episode_length[0]
-                tallies[name].add(ended, returns.double().mean(1), lengths.double().mean(1))
+            values: list[torch.Tensor] = []
+            for storage in horizon_env.storage.values():
+                values += [storage.episode_return[0].double().mean(1), storage.episode_length[0].double().mean(1)]
             if horizon_env.episode_metrics is not None:
-                measured.add(ended, *horizon_env.episode_metrics[0].T)
+                values += horizon_env.episode_metrics[0].T
+            tally.add(horizon_env.ended[0], values)
             if turn % _LOOK_EVERY == _LOOK_EVERY - 1:
-                done = next(iter(tallies.values())).ended()  # a replica's roles end together
-                means = {name: tally.mean() for name, tally in tallies.items()}
-                bar.update(done, done / (time.perf_counter() - start), means)
+                done = tally.ended()
+                returns = dict(zip(names, tally.means()[::2], strict=False))
+                bar.update(done, done / (time.perf_counter() - start), returns)
                 if done == each * count:
-                    metrics = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
-                    return Evaluations({name: tally.evaluation(metrics) for name, tally in tallies.items()})
+                    return tally.evaluations(names, horizon_env.metrics)
         raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
@@ -199,14 +198,14 @@ def acting_buffers(
 
 @final
 class Tally:
-    """Each replica's first episodes."""
+    """Each replica's first episodes: numbers of each, which are roles' returns and lengths, and metrics."""
 
     def __init__(self, each: int, num_envs: int, numbers: int, device: str) -> None:
         self._done = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._values = torch.zeros((numbers, each + 1, num_envs), dtype=torch.float64, device=device)
         self._each = each
 
-    def add(self, ended: torch.Tensor, *numbers: torch.Tensor) -> None:
+    def add(self, ended: torch.Tensor, numbers: Sequence[torch.Tensor]) -> None:
         """Takes in the step's episodes, ``[num_envs]``: where any ended, and numbers of those that did."""
         # those past the number wanted go into one place more, which is not read
         place = torch.where(ended, self._done.clamp(max=self._each), self._each).unsqueeze(0)
@@ -218,20 +217,19 @@ class Tally:
         """Returns how many of the wanted episodes have ended."""
         return int(self._done.clamp(max=self._each).sum().item())
 
-    def mean(self) -> float:
-        """Returns the mean of the first number over the wanted episodes that have ended; NaN without one."""
-        return (self._values[0, :-1].sum() / self._done.clamp(max=self._each).sum()).item()
+    def means(self) -> list[float]:
+        """Returns the mean of each number over the wanted episodes that have ended; NaN without one."""
+        return [(values[:-1].sum() / self._done.clamp(max=self._each).sum()).item() for values in self._values]
 
-    def estimates(self) -> list[Estimate]:
-        """What the episodes have of each number."""
+    def evaluations(self, roles: Sequence[str], metrics: Sequence[str]) -> Evaluations:
+        """How roles and metrics did."""
         estimates = []
         for values in self._values[:, :-1].flatten(1):
             std = values.std().item() if values.numel() > 1 else 0.0
             estimates.append(Estimate(values.mean().item(), std, 1.96 * std / math.sqrt(values.numel())))
-        return estimates
-
-    def evaluation(self, metrics: Mapping[str, Estimate]) -> Evaluation:
-        """Of a role's returns and lengths."""
-        returns, lengths = self.estimates()
-        mean, interval = lengths.mean, lengths.interval
-        return Evaluation(returns.mean, returns.std, returns.interval, mean, interval, self.ended(), metrics)
+        of_metrics = dict(zip(metrics, estimates[2 * len(roles) :], strict=True))
+        evaluations = Evaluations()
+        for role, returns, lengths in zip(roles, estimates[::2], estimates[1::2], strict=False):
+            numbers = (returns.mean, returns.std, returns.interval, lengths.mean, lengths.interval)
+            evaluations[role] = Evaluation(*numbers, self.ended(), of_metrics)
+        return evaluations
