@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpu_envs.backend import ahead
 from gpu_envs.backend.cupy import import_cupy, nvrtc_version
-from gpu_envs.backend.toolchain import cache_folder, digest, kept
+from gpu_envs.backend.toolchain import cache_folder, digest, kept, whole
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--ftz=true", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -29,6 +29,13 @@ def machine_code(source: str, name: str, architecture: str) -> Path:
     """
     ahead.wait((source, architecture))
     return kept(_file_name(source, name, architecture), lambda: _for_device(source, name, architecture))
+
+
+def text_of_machine_code(source: str, name: str) -> str:
+    """The PTX of a program that any GPU of today can run, compiled as for ``machine_code``; no device is needed."""
+    architecture = "compute_80"
+    file_name = _file_name(source, name, architecture).removesuffix(".cubin") + ".ptx"
+    return (whole(kept(file_name, lambda: compiled(source, name, architecture).ptx.encode())) or b"").decode()
 
 
 def begin(source: str, name: str, architecture: str) -> None:

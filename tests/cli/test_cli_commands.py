@@ -117,7 +117,7 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     assert "default settings\nagent: " in there
     assert "kernel_act_and_step of small/act_and_step.cuh" in there
     assert "kernel_act of small/act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
-    assert "kernel_outputs of wide/outputs" in said(
+    assert "kernel_outputs of wide/act" in said(
         capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )
     shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
@@ -129,7 +129,7 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     [
         ("Pendulum-v1 --preset sac --device cpu", "cpu/perceptrons.cuh"),
         ("Pendulum-v1 --preset sac --device cuda", "off_policy/small_batch.cuh"),
-        ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/outputs.cuh"),
+        ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/act.cuh"),
         ("Acrobot-v1 --preset pqn --device cuda", "off_policy/choices.cuh"),
         ("CartPole-v1 --device cuda", "small/act_and_step.cuh"),
     ],
@@ -144,7 +144,8 @@ def test_show_tells_of_kernels_that_the_device_runs(capsys: pytest.CaptureFixtur
     assert [name for name, code in headers.items() if alone in code] == []
     for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of ([\w/]+\.cuh)", text):
         for kernel in kernels.split(" and "):
-            assert re.search(rf"\bKERNEL\w*\({kernel},", headers[name]), f"{kernel} of {name}"
+            function = rf"> FN void {kernel.removeprefix('kernel_')}\(const \w*Call& call\b"
+            assert re.search(rf"\bKERNEL\w*\({kernel},|{function}", headers[name]), f"{kernel} of {name}"
 
 
 def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

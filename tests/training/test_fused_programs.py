@@ -69,6 +69,7 @@ def test_compiles_for_other_architectures(architecture: str) -> None:
         compile_with_nvrtc(program.source, architecture)
 
 
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
     hopper = dataclasses.replace(CASES["Pendulum"].network("tf32"), hopper=True)
     most = hopper.groups_for(2**31)
@@ -82,6 +83,7 @@ def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
     assert dataclasses.replace(hopper, precision="float32").groups_for(1) == 0
 
 
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 @pytest.mark.parametrize("processors", [1, 13, 132])
 def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: str) -> None:

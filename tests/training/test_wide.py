@@ -399,12 +399,18 @@ def test_a_graph_of_it_can_be_replayed() -> None:
 
 
 @no_other_gpu
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("processors", [132, 78])
 def test_gradients_are_found_by_all_processors(name: str, processors: int) -> None:
     """As far as a layer's slices, which have as many each, let them."""
     case = CASES[name]
     network = wide_network(case.module(), case.head, case.features, case.activation, "tf32", processors)
-    fewest = min(slices for _, slices, _ in network._slices())  # noqa: SLF001 - how work is shared among processors
-    assert min(network._workers.values()) >= 1  # noqa: SLF001 - how work is shared among processors
+    layers = itertools.product(range(len(network.nets)), range(len(network.nets[0])))
+    of_layers = [(f"NetOf<Shape, {net}>", layer) for net, layer in layers]
+    slices = network.sizes_of({f"of_{n}": f"{net}::slices_of({layer})" for n, (net, layer) in enumerate(of_layers)})
+    workers = network.sizes_of({f"of_{n}": f"workers_of<{net}>({layer})" for n, (net, layer) in enumerate(of_layers)})
+    assert min(workers.values()) >= 1
+    assert sum(workers[name] * slices[name] for name in slices) == network.gradient_blocks
+    fewest = min(slices.values())
     assert processors - fewest < network.gradient_blocks <= processors

@@ -35,6 +35,7 @@ from gpu_envs.training.engines.functions import WideFunctions, function_network 
 from gpu_envs.training.engines.wide import Places, layers_of  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
+from gpu_envs.training.operations.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,18 +95,28 @@ def test_functions_compile() -> None:
 @pytest.mark.slow
 @no_other_gpu
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
-    """What is told to the launch, and what the kernels make of it: of shapes of all kinds."""
+def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
+    """C++ works them out, and refuses a shape without room for two stages of weights beside its rows."""
     drawn = np.random.default_rng(0)
+    shapes = [((256, 256, 256), 512, 88, 2, True)]  # the largest
     for _ in range(40):
         hidden = tuple(64 * int(width) for width in drawn.integers(1, 5, drawn.integers(1, 4)))
         features, outputs, nets = int(drawn.integers(1, 513)), int(drawn.integers(1, 89)), int(drawn.integers(1, 3))
-        case = Function(features, hidden, outputs, nets, normalised=bool(drawn.integers(2)))
-        network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
-        begun = network.act_program().source.partition('#line 1 "rows.cuh"')[0]
-        numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024  # noqa: SLF001 - shared memory, to the byte
-        bounds = f"sizeof(WideNumbers) <= {numbers} && {numbers} < sizeof(WideNumbers) + 128"
-        compile_with_nvrtc(f"{begun}static_assert({bounds});\n}}\n")
+        shapes.append((hidden, features, outputs, nets, bool(drawn.integers(2))))
+    for (hidden, features, outputs, nets, normalised), precision in zip(shapes, itertools.cycle(["bf16", "tf32"])):
+        case = Function(features, hidden, outputs, nets, normalised=normalised)
+        network = case.network(case.modules(), precision)
+        grids = [program.grid for program in (network.act_program(), network.gradient_program())]
+        assert all(0 < grid.shared_bytes <= 227 * 1024 for grid in grids)
+        layers = list(itertools.pairwise((features, *hidden, outputs)))
+        forward = sum(ins * -(-outs // 16) * 16 for ins, outs in layers) * {"bf16": 2, "tf32": 4}[precision]
+        assert network.packed_bytes >= nets * forward
+        assert network.kept_of_unit % (UNIT * 2) == 0
+        assert network.norm_sums_of_warp == (2 * sum(hidden) if normalised else 0)
+        assert network.gradient_blocks <= max(132, nets * sum(-(-max(layer) // 128) * 3 for layer in layers))
+        assert network.partials_size >= network.gradient_blocks * 128 * 16
+    own = {"rows": "GROUP_TILE", "unit": "GROUP_ROWS", "threads": "THREADS"}
+    assert network.sizes_of(own) == {"rows": ROWS, "unit": UNIT, "threads": THREADS}
 
 
 @no_other_gpu

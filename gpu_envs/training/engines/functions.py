@@ -45,8 +45,8 @@ class FunctionsEngine(KernelEngine):
     settings = (*LEARNER_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm")
     kernels = (
         PACK,
-        ("acting", f"kernel_outputs of wide/outputs.cuh, {CHOOSER}"),
-        ("values", "kernel_outputs of wide/outputs.cuh, and kernel_best of off_policy/choices.cuh"),
+        ("acting", f"kernel_outputs of wide/act.cuh, {CHOOSER}"),
+        ("values", "kernel_outputs of wide/act.cuh, and kernel_best of off_policy/choices.cuh"),
         ("gradient", f"{GRADIENT}; of the loss kernel_judge of off_policy/choices.cuh"),
         STEP_KERNELS,
     )

@@ -96,7 +96,7 @@ class GpuFunctionsEngine(_ActorCriticEngine):
         PACK,
         ACTING,
         BUFFER,
-        ("gradients", f"kernel_outputs of wide/outputs.cuh, {GRADIENT}; for losses {_LOSSES}"),
+        ("gradients", f"kernel_outputs of wide/act.cuh, {GRADIENT}; for losses {_LOSSES}"),
         STEP_KERNELS,
     )
 

@@ -23,13 +23,7 @@ from gpu_envs.training.engines.base import (
     make_optimiser,
 )
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network, Places, blocks_for
-from gpu_envs.training.operations.fused_step import (
-    STEP_BLOCKS,
-    STRIPS_OF_BLOCK,
-    reduce_program,
-    strips,
-    strips_at_a_time,
-)
+from gpu_envs.training.operations.fused_step import STEP_BLOCKS, STRIPS_OF_BLOCK, columns_at_a_time, reduce_program
 from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
@@ -58,7 +52,7 @@ class SmallEngine(KernelEngine):
         ("acting", "kernel_act of small/act.cuh"),
         ("values", "kernel_values of small/act.cuh"),
         ("gradient", "kernel_update of small/update.cuh"),
-        ("step", "kernel_step of small/reduce.cuh, which adds up the gradient"),
+        ("step", "kernel_step of small/step.cuh, which adds up the gradient"),
     )
 
     def exceeded(self, case: Case) -> str:
@@ -255,7 +249,7 @@ class SmallNetworks(PolicyNetworks):
     @property
     def _summing(self) -> int:
         """Blocks that add up the partial sums of an update."""
-        return min(-(-strips(self._partials.shape[1]) // strips_at_a_time()), self._processors * STEP_BLOCKS)
+        return min(-(-self._partials.shape[1] // columns_at_a_time()), self._processors * STEP_BLOCKS)
 
     def _common(self, observations: Rows) -> dict[str, MemberValue]:
         assert isinstance(observations, torch.Tensor)  # few features are not kept in parts

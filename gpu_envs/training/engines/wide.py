@@ -38,15 +38,13 @@ WIDTHS = (64, 128, 192, 256)
 """Of a hidden layer."""
 MOST_LAYERS = 3
 MOST_FEATURES = 512
-LEAST_STAGES = 2
-"""Of the ring through which weights stream."""
 MOST_KEPT = 2**30
 """Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
 _PACK_BLOCKS = 4
 """Of each multiprocessor where weights are packed."""
 
-PACK = ("weights", "kernel_pack of wide/pack.cuh, before networks run")
-GRADIENT = "kernel_update of wide/update.cuh, kernel_gradient of wide/gradient.cuh, kernel_reduce of wide/reduce.cuh"
+PACK = ("weights", "kernel_pack of wide/gradient.cuh, before networks run")
+GRADIENT = "kernel_update of wide/update.cuh, kernel_gradient and kernel_reduce of wide/gradient.cuh"
 
 
 @final
@@ -99,10 +97,6 @@ def exceeded_limit(
         return f"the distribution has {head.parameters} parameters, more than {MOST_STAGED}"
     if head.width > MOST_WRITTEN_OUT:
         return f"actions have {head.width} elements, more than {MOST_WRITTEN_OUT}"
-    layers = (features, *hidden)
-    trunk = tuple(Linear(0, 0, outs, ins) for ins, outs in zip(layers, (*hidden, 1), strict=True))
-    if WideNetwork(head, features, (trunk,), "tanh", precision, 0).stages < LEAST_STAGES:
-        return "they take more shared memory than blocks have"
     return ""
 
 

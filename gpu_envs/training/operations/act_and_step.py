@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-from gpu_envs.backend.program import Grid, Program, headers, joined
+from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, joined
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen import Layout, SingleLayout
 from gpu_envs.codegen.single_source import before_drivers, structs
 from gpu_envs.training.operations.fused_programs import ACT_CALL, Network
+from gpu_envs.training.operations.sizes import sizes_of
 
 _THREADS = 128
 """Of a block."""
@@ -38,8 +39,9 @@ def act_and_step_program(layout: SingleLayout, network: Network, processors: int
     declared = structs(layout)
     members = (declared["StepCall"], "step"), (ACT_CALL, "act"), ("int", "horizon")
     call = Struct.of("ActAndStepCall", layout.real, *members)
-    acting, memory = network.acting_parts(_THREADS, f"constexpr int ROWS = {rows}, BLOCKS = {blocks};")
-    staged = -(-4 * _THREADS * layout.parts[0].size // 128) * 128
+    staged = f"constexpr int OBSERVATION_BYTES = padded(4 * THREADS * {layout.parts[0].size}, 128);"
+    acting = network.acting_parts(_THREADS, f"{staged}\nconstexpr int ROWS = {rows}, BLOCKS = {blocks};")
+    sizes = {"block": "acting::OBSERVATION_BYTES + sizeof(acting::ActMemory<acting::PARAMETERS>)"}
     parts = [
         *before_drivers(layout, declared, acting),
         *headers("drivers/one_step.cuh"),
@@ -51,5 +53,9 @@ def act_and_step_program(layout: SingleLayout, network: Network, processors: int
         source=joined(parts),
         calls={"act_and_step": call.ctype()},
         flush_denormals=True,
-        grid=Grid(threads=_THREADS, replicas=rows * _THREADS // 32, shared_bytes=staged + memory),
+        grid=Grid(
+            threads=_THREADS,
+            replicas=rows * _THREADS // 32,
+            shared_bytes=sizes_of(acting, KernelSettings(), sizes)["block"],
+        ),
     )

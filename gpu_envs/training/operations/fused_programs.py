@@ -1,7 +1,8 @@
-"""The source of the fused perceptrons' kernels: what is compiled in, the structs they take, the memory they need."""
+"""The source of the fused perceptrons' kernels: what is compiled in, and the structs they take."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping
 from typing import final
 
 from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, program_of
@@ -9,6 +10,7 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
+from gpu_envs.training.operations.sizes import sizes_of
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
@@ -20,15 +22,10 @@ ACT_ROWS = _ACT_THREADS // 2
 """Rows that it takes at a time."""
 _TILE = 64
 """Rows that four warps take at a time, and the width of layers that a warpgroup multiplies."""
-_SHARED_OF_PROCESSOR = 228 * 1024
-_SHARED_OF_BLOCK = 1024
-"""What a block costs beside what it asks for."""
 _GROUP = 128
 """Threads of a warpgroup."""
 _FEW_GROUPS = 2
 """Warpgroups of a block that there are in any case, where they fit."""
-_MOST_SHARED = 227 * 1024
-"""Of a block on Hopper."""
 
 SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
 
@@ -128,36 +125,35 @@ class Network:
         """Outputs of the actor's last layer."""
         return self.head.parameters - log_stds(self.head)
 
-    def _forward_bytes(self, outputs: int) -> int:
-        _, size, inputs = self._arithmetic
-        first, second = self.hidden
-        outs = _padded(outputs, 8)
-        return size * (inputs * first + first * second + second * outs) + 4 * (first + second + outs + 2 * inputs)
-
-    @property
-    def _arithmetic(self) -> tuple[int, int, int]:
-        depth, size = (16, 2) if self.precision == "bf16" else (8, 4)
-        return depth, size, _padded(self.features, depth)
-
-    def _rows_bytes(self, threads: int) -> int:
-        return 4 * threads * (self.head.parameters | 1)
-
-    @property
-    def act_bytes(self) -> int:
+    @functools.cached_property
+    def _act_bytes(self) -> int:
         """Shared memory of a block that goes forth."""
-        return _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(_ACT_THREADS), 128)
+        parts = self._parts("sampler", _ACT_THREADS, "act")
+        return sizes_of(parts, self._settings(SAMPLE_CALL), {"act": "sizeof(ActMemory<PARAMETERS>)"})["act"]
+
+    @functools.cached_property
+    def _update_sizes(self) -> Mapping[str, int]:
+        """Of blocks that go forth and back: warp by warp, or by so many warpgroups, and for these lines of products."""
+        if self._by_groups:
+            parts = self._parts("policy_loss", _THREADS, "samples", "update", PRODUCTS, "warpgroup", "by_groups")
+            sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
+            sizes |= {"most_groups": "most_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
+        else:
+            parts = self._parts("policy_loss", _THREADS, "samples", "update", "by_warps")
+            sizes = {"bytes": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "most_groups": "0"}
+        return sizes_of(parts, self._settings(LOSS_CALL), sizes)
 
     @property
     def _by_groups(self) -> bool:
         """Whether warpgroups work on updates."""
-        return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32" and self._most_groups > 0
+        return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32"
 
     def groups_for(self, rows: int) -> int:
         """The fewest warpgroups of a block with which so many rows take it no more turns: they wait for one another.
 
         One alone would take long to load the weights.
         """
-        most = self._most_groups if self._by_groups else 0
+        most = self._update_sizes["most_groups"]
         if most < _FEW_GROUPS:
             return most
         tiles = -(-rows // _TILE)
@@ -166,31 +162,7 @@ class Network:
 
     @property
     def _groups(self) -> int:
-        return self.groups or self._most_groups
-
-    @property
-    def _most_groups(self) -> int:
-        """Warpgroups of a block: of three, each thread has 168 registers, which long heads and inputs exceed."""
-        most = 3 if self.head.parameters <= 8 and self.features < 32 else 2
-        return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)
-
-    def _group_bytes(self, groups: int) -> int:
-        """Shared memory of a block of so many warpgroups: as in ``small/by_groups.cuh``."""
-        depth, size, inputs = self._arithmetic
-        first, second = self.hidden
-        outputs = self.head.parameters
-        outs = _padded(outputs, 8)
-
-        def tile(lines: int, depths: int) -> int:
-            return lines * _padded(depths * size, 128)
-
-        net = tile(first, inputs) + tile(second, first) + tile(outs, second) + tile(first, second)
-        net += tile(second, _padded(outputs, depth)) + 4 * (first + second + outs + 2 * inputs)
-        lines = _padded(self.features + 1, 8) + first + 8 + 2 * second + outs
-        warps = groups * _GROUP // 32
-        sums = 4 * (warps * (len(SUMS) + outputs) + groups + 1)
-        tiles = groups * tile(lines, _TILE) + _padded(net, 1024)  # which begin where 1,024 divides an address
-        return _padded(tiles + self._rows_bytes(groups * _GROUP) + sums, 1024) + 1024
+        return self.groups or self._update_sizes["most_groups"]
 
     @property
     def update_threads(self) -> int:
@@ -210,23 +182,12 @@ class Network:
     @property
     def update_bytes(self) -> int:
         """Its shared memory."""
-        if self._by_groups:
-            return self._group_bytes(self._groups)
-        depth, size, _ = self._arithmetic
-        first, second = self.hidden
-        outputs = self.head.parameters
-        back = size * second * (_padded(outputs, depth) + first)
-        strides = _stride(self.features) + _stride(first) + _stride(second) + max(_stride(first), _stride(second))
-        sums = 4 * len(SUMS) * _THREADS // 32
-        return _padded(
-            self._forward_bytes(outputs) + back + size * _TILE * strides + self._rows_bytes(_THREADS) + sums + 64, 128
-        )
+        return self._update_sizes[f"of_{self._groups}_groups" if self._by_groups else "bytes"]
 
     @property
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
-        most = 1 if self._by_groups else 2
-        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
+        return 1 if self._by_groups else self._update_sizes["blocks"]
 
     def ways(self, blocks: int) -> list[tuple[int, int]]:
         """Ways to part the blocks of an update among actor and critic: by what their samples take, and into halves."""
@@ -243,51 +204,48 @@ class Network:
 
     def act_program(self) -> Program:
         """Acting and valuing."""
+        parts = self._parts("sampler", _ACT_THREADS, "act")
+        grid = Grid(threads=_ACT_THREADS, replicas=1, shared_bytes=self._act_bytes)
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        own = ["common/layers", "small/network", "small/forth", "small/act"]
-        return self._program("common/sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
+        settings = dataclasses.replace(self._settings(SAMPLE_CALL), grid=grid)
+        return program_of([*parts, kernels_of_blocks(calls, "THREADS, 1")], calls, settings)
 
-    def acting_parts(self, threads: int, more: str) -> tuple[list[tuple[str, str]], int]:
-        """The source of acting, for others' kernels, in a namespace ``acting``; and the memory of a block of these.
+    def update_program(self) -> Program:
+        """The gradient, block by block."""
+        sizes, threads = self._update_sizes, self.update_threads
+        if self._by_groups:
+            lines = {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]}
+            products = group_products(self.precision, lines)
+            parts = self._parts("policy_loss", threads, "samples", "update", products, "warpgroup", "by_groups")
+        else:
+            parts = self._parts("policy_loss", threads, "samples", "update", "by_warps")
+        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
+        grid = Grid(threads=threads, replicas=1, shared_bytes=self.update_bytes, early=self.update_blocks == 1)
+        calls = {"update": UPDATE_CALL}
+        settings = dataclasses.replace(self._settings(LOSS_CALL), grid=grid)
+        return program_of([*parts, kernels_of_blocks(calls, "THREADS, UPDATE_BLOCKS", "<ALIKE>")], calls, settings)
+
+    def acting_parts(self, threads: int, more: str) -> list[tuple[str, str]]:
+        """The source of acting, for others' kernels, in a namespace ``acting``.
 
         Args:
             threads: Of a block.
             more: C++ that stands in that namespace, too.
         """
-        head = head_settings(self.head, quick=self.precision != "float32")
-        shared = _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(threads), 128)
+        head = self._settings(SAMPLE_CALL)
         aliases = (f"using {name} = {kind};" for name, kind in head.types.items())
         settings = "\n".join([head.prologue, *aliases, SAMPLE_CALL.cpp(), ACT_CALL.cpp()])
-        names = ("common/distributions", "common/sampler", "common/tensor_core")
-        own = ("common/layers", "small/network", "small/forth")
-        parts = [
-            ("acting", f"namespace acting {{\n{settings}"),
-            *headers(*(f"training/{name}.cuh" for name in names)),
-            ("shape", self._shape(shared, threads)),
-            *headers(*(f"training/{name}.cuh" for name in own)),
-            ("acting", f"{more}\n}}\nusing acting::ActCall;"),
-        ]
-        return parts, shared
+        parts = [headers(part)[0] if isinstance(part, str) else part for part in self._parts("sampler", threads, "act")]
+        begin, end = f"namespace acting {{\n{settings}", f"{more}\n}}\nusing acting::ActCall;"
+        return [("acting", begin), *parts, ("acting", end)]
 
-    def update_program(self) -> Program:
-        """The gradient, block by block."""
-        own: list[str | tuple[str, str]] = ["common/layers", "small/network", "common/samples", "small/samples_of_rows"]
-        if self._by_groups:
-            lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
-            own += [("products", group_products(self.precision, lines)), "common/warpgroup", "small/by_groups"]
-        else:
-            own += ["small/by_warps"]
-        calls, own = {"update": UPDATE_CALL}, [*own, "small/update"]
-        return self._program("common/policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
-
-    def _shape(self, shared: int, threads: int) -> str:
-        """What is compiled in, for blocks of so much shared memory and so many threads."""
+    def _parts(self, of_head: str, threads: int, *own: str | tuple[str, str]) -> list[str | tuple[str, str]]:
+        """Everything but kernels, for blocks of so many threads; of headers, their names."""
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
         lines = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
-            f"constexpr int UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
-            f"constexpr u64 SHARED_BYTES = {shared};",
+            f"constexpr int WARPS = {threads // 32}, SUMS = {len(SUMS)};",
             activation_text(self.activation),
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
             f"using Arithmetic = {ARITHMETIC[self.precision]};",
@@ -295,35 +253,42 @@ class Network:
             self.actor.cpp("ACTOR_PLACES"),
             self.critic.cpp("CRITIC_PLACES"),
         ]
-        return "\n".join(lines)
+        parts: list[str | tuple[str, str]] = [
+            *("distributions", of_head, "tensor_core"),
+            ("shape", "\n".join(lines)),
+            "layers",
+            "network",
+            *own,
+        ]
+        small = {"network", "act", "update", "by_warps", "by_groups"}
+        return [
+            f"training/{'small' if part in small else 'common'}/{part}.cuh" if isinstance(part, str) else part
+            for part in parts
+        ]
 
-    def _program(
-        self,
-        of_head: str,
-        call: Struct,
-        own: Sequence[str | tuple[str, str]],
-        calls: Mapping[str, Struct],
-        shared: int,
-        threads: int,
-    ) -> Program:
+    def _settings(self, call: Struct) -> KernelSettings:
         head = head_settings(self.head, quick=self.precision != "float32")
-        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
-        early = "update" not in calls or self.update_blocks == 1
-        settings = KernelSettings(
+        return KernelSettings(
             prologue=head.prologue,
             structs=[call],
             types=head.types,
             sizes={**head.sizes, "features": self.features, "parameters": self.parameters},
-            grid=Grid(threads=threads, replicas=1, shared_bytes=shared, early=early),
         )
-        parts: list[str | tuple[str, str]] = [
-            "common/distributions",
-            of_head,
-            "common/tensor_core",
-            ("shape", self._shape(shared, threads)),
-            *own,
-        ]
-        return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
+
+
+def kernels_of_blocks(calls: Mapping[str, Struct], bounds: str, arguments: str = "") -> tuple[str, str]:
+    """Kernels that call functions of the same names, with such template arguments, as a part of a program.
+
+    Args:
+        calls: The struct of each.
+        bounds: How many threads a block has, and how many blocks a multiprocessor.
+        arguments: In angle brackets.
+    """
+    text = (
+        f"KERNEL_OF_BLOCKS(kernel_{name}, {call.name}, {bounds}) {{ {name}{arguments}(call); }}"
+        for name, call in calls.items()
+    )
+    return "-".join(calls), "\n".join(text)
 
 
 def blocks_for(rows: int, at_a_time: int, most: int) -> int:
@@ -338,6 +303,9 @@ def activation_text(activation: str) -> str:
     return f"{kinds}\nconstexpr Activation ACTIVATION = {activation.upper()};"
 
 
+PRODUCTS = ("products", "template <int N> struct Product;")
+"""What stands before them all, and is enough where nothing is computed."""
+
 _LEFT_FACTORS = {
     4: ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4))),
     1: ("u64 left", '"l"(left)'),
@@ -345,13 +313,13 @@ _LEFT_FACTORS = {
 """Declarations and operands of a product's left factor, by its words: in registers, or told of in one."""
 
 
-def group_products(precision: str, columns: Iterable[int]) -> str:
+def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
     """Products of a warpgroup for so many columns of the right factor: an instruction each.
 
     In bf16 the right factor's depth may also go across its lines.
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
-    text = ["template <int N> struct Product;"]
+    text = [PRODUCTS[1]]
     for count in sorted(set(columns)):
         sums = count // 2
         outputs = ", ".join(f"%{number}" for number in range(sums))
@@ -370,13 +338,4 @@ def group_products(precision: str, columns: Iterable[int]) -> str:
                 f'                     : {operands} : {given}, "l"(right), "r"(int(keep)));\n    }}'
             )
         text.append("};")
-    return "\n".join(text)
-
-
-def _padded(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
-
-
-def _stride(columns: int) -> int:
-    """As ``stride_of`` in ``small/network.cuh``."""
-    return _padded(columns + 8, 16) - 8
+    return "products", "\n".join(text)

@@ -175,8 +175,9 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 def program(head: Head, kernel: str) -> Program:
     """The source of the sampler, ``sample``, or of the loss, ``loss``."""
     functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
-    parts = [f"training/common/{part}.cuh" for part in ("distributions", functions, kernel)]
-    return program_of(parts, {kernel: call}, head_settings(head))
+    headers = [f"training/common/{part}.cuh" for part in ("distributions", functions)]
+    text = f"KERNEL_OF_ROWS(kernel_{kernel}, {call.name}, {kernel})"
+    return program_of([*headers, (kernel, text)], {kernel: call}, head_settings(head))
 
 
 def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:

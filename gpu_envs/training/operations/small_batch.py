@@ -136,7 +136,6 @@ def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> 
     parts = (
         ELEMENTARY,
         "training/common/tensor_core.cuh",
-        "training/off_policy/cluster.cuh",
         "training/off_policy/squashed.cuh",
         ("form", "\n".join(text)),
         "training/common/adam.cuh",

@@ -69,7 +69,11 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
 def small_program(processes: int) -> Program:
     """The source of what is exchanged beside gradients."""
     calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL}
-    return program_of(("training/common/peers.cuh", "training/common/gather.cuh"), calls, settings(processes))
+    kernels = "\n".join(
+        f"KERNEL_OF_BLOCKS(kernel_{name}, {call.name}, BLOCK, BLOCKS) {{ FOR_EACH_BLOCK(block) {name}(call, block); }}"
+        for name, call in calls.items()
+    )
+    return program_of(("training/common/peers.cuh", ("gather", kernels)), calls, settings(processes))
 
 
 def blocks_of(numbers: int) -> int:

@@ -46,6 +46,17 @@ constexpr bool BY_WARPS     = ON_GPU && SHARES > 1;
 constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
 
+// A kernel that calls work(call, memory, env) for all rows.
+#define KERNEL_OF_ROWS(name, Call, work)                                      \
+    KERNEL(name, Call) {                                                      \
+        const LocalMemory memory(STAGED_BYTES);                               \
+        if constexpr (BY_WARPS) {                                             \
+            FOR_EACH_ENV_OF_A_WARP(env, call.rows) work(call, memory, env);   \
+        } else {                                                              \
+            FOR_EACH_ENV(env, call.rows) work(call, memory, env);             \
+        }                                                                     \
+    }
+
 // The parameters of a tile's rows, whose place is taken by their gradients: a parameter may be read until its gradient
 // is set. A GPU's warp copies its rows to shared memory and back in whole lines. Where each thread has a row, they lie
 // an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of few elements,

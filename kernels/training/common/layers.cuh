@@ -8,6 +8,9 @@ constexpr int DEPTH   = Arithmetic::DEPTH;
 constexpr int THREADS = WARPS * WARP;
 constexpr int TILE    = WARPS * WARP_ROWS;  // rows that a block takes at a time
 
+// Shared memory: of a block on Hopper at most, of a multiprocessor there, and what a block costs beside what it asks for.
+constexpr int MOST_SHARED = 227 * 1024, BYTES_OF_PROCESSOR = 228 * 1024, BYTES_OF_BLOCK = 1024;
+
 FN constexpr int padded(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 struct Scale { const float *mean, *inverse; float limit; };

@@ -156,7 +156,7 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
     }
 }
 
-template <class Env> FN void work_out(const LossCall& call, const LocalMemory& memory, const Env& env) {
+template <class Env> FN void loss(const LossCall& call, const LocalMemory& memory, const Env& env) {
     const Rows rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
     Samples    samples;
     find(samples, call, env);

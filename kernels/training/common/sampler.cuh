@@ -127,7 +127,7 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
     }
 }
 
-template <class Env> FN void draw(const SampleCall& call, const LocalMemory& memory, const Env& env) {
+template <class Env> FN void sample(const SampleCall& call, const LocalMemory& memory, const Env& env) {
     const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
     Total      total;
     if constexpr (DISCRETE) draw_choices(total, call, rows, env);

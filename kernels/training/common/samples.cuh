@@ -1,7 +1,5 @@
 // What updates of networks of all shapes have in common: what is known of samples, and what the loss says of them.
 
-constexpr int SUMS = 6;
-
 struct Sample {
     int     place;  // -1: there is none
     int     alive;
@@ -9,12 +7,12 @@ struct Sample {
     Element action[WIDTH];
 };
 
-FN int place_of(const UpdateCall& call, Index number) {
+template <class Call> FN int place_of(const Call& call, Index number) {
     if (number >= call.rows) return -1;
     return call.indices == nullptr ? int(number) : call.indices[number];
 }
 
-FN void fetch_facts(Sample& sample, const UpdateCall& call, bool policy, bool value) {
+template <class Call> FN void fetch_facts(Sample& sample, const Call& call, bool policy, bool value) {
     const int place = sample.place;
     sample.alive    = 0;
     if (place < 0) return;
@@ -32,11 +30,11 @@ FN void fetch_facts(Sample& sample, const UpdateCall& call, bool policy, bool va
 }
 
 // The loss of a thread's samples, one at a time, and its sums. Rows of a warp lie one for each of its first threads.
-struct Judge {
-    const UpdateCall& call;
-    float             sums[SUMS] = {}, scalars[4];
+template <class Call> struct Judge {
+    const Call& call;
+    float       sums[SUMS] = {}, scalars[4];
 
-    FN explicit Judge(const UpdateCall& call_) : call(call_) {
+    FN explicit Judge(const Call& call_) : call(call_) {
         UNROLL
         for (int j = 0; j < 4; ++j) scalars[j] = call.scalars[j];
     }

@@ -1,6 +1,39 @@
-// Acting and valuing: a whole perceptron, and for the actor the drawing of actions, in one launch.
+// Acting and valuing: what a warp makes of 16 rows of observations with a network in its block's memory, and the actions
+// that it draws.
 
-static_assert(sizeof(ActMemory<PARAMETERS>) <= SHARED_BYTES && sizeof(ActMemory<1>) <= SHARED_BYTES);
+template <int OUTPUTS> struct ActMemory {
+    Forward<OUTPUTS> net;
+    alignas(16) float outputs[THREADS * ROW_STRIDE];
+};
+
+// Leaves the outputs of a warp's 16 rows, ROW_STRIDE floats each.
+template <int OUTPUTS>
+FN void go_forth(const Forward<OUTPUTS>& net, InputRows& x, const Scale& scale, float* outputs, int lane) {
+    normalise(x, net, scale, lane);
+    float y[HIDDEN_1 / 8][4], z[HIDDEN_2 / 8][4], out[Forward<OUTPUTS>::OUTS / 8][4];
+    begin(y, net.bias_1, lane);
+    multiply(y, x, net.first, lane);
+    activate(y);
+    begin(z, net.bias_2, lane);
+    multiply(z, y, net.second, lane);
+    activate(z);
+    begin(out, net.bias_3, lane);
+    multiply(out, z, net.third, lane);
+    store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
+    warp_barrier();
+}
+
+// Draws the action of a thread's row from its outputs.
+template <class Call> FN void draw_action(const Call& call, float* outputs_of_block, Index row, bool wanted) {
+    const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
+                               call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
+    const OneRow env = {row, wanted};
+    const Rows   rows(outputs_at(outputs_of_block), nullptr, nullptr, env);
+    Total        total;
+    if constexpr (DISCRETE) draw_choices(total, sample, rows, env);
+    else draw_gaussians(total, sample, rows, env);
+    if (wanted) call.log_probs[row] = total.log_prob[0];
+}
 
 // Runs `use` on each tile's outputs: those of row `lane` of a warp lie at its outputs + lane * ROW_STRIDE. A row's
 // observation is where `find` says, or nowhere if that is below 0; what a thread has of those of rows g and h it shows to
@@ -28,14 +61,14 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
+template <class Call> FN void act(const Call& call) {
     const auto find = [](Index row) { return int(row); };
     const auto see  = [](const InputRows&, int, int) {};
     const auto use  = [&](float* block, const float*, Index row, bool wanted) { draw_action(call, block, row, wanted); };
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use);
 }
 
-KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
+template <class Call> FN void values(const Call& call) {
     u32        largest = 0;
     const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
     const auto counts  = [&](int place) { return place >= 0 && (call.alive == nullptr || call.alive[place] != 0); };

@@ -2,7 +2,7 @@
 // keeps the state of its own in registers from the first step to the last, and tensor cores run the network, which lies
 // in the block's memory, for 16 of them at a time. Once that is loaded nobody waits for another warp. CUDA only.
 //
-// Before it: in the namespace `acting` the network, with forth.cuh; then the environment, with one_step.cuh.
+// Before it: in the namespace `acting` the network, with act.cuh, and OBSERVATION_BYTES; then the environment, with one_step.cuh.
 
 struct RowsOfWarp {
     Index own, count;  // this thread's replica, and where those of the warp end
@@ -26,9 +26,8 @@ FN void go_on(StepCall& step, ActCall& act, Index count) {
 }
 
 KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, acting::THREADS, acting::BLOCKS) {
-    constexpr int STAGED_BYTES = acting::padded(acting::THREADS * OBSERVATION_SIZE * int(sizeof(float)), 128);
     using Memory = acting::ActMemory<acting::PARAMETERS>;
-    Memory&             memory  = *reinterpret_cast<Memory*>(reinterpret_cast<char*>(staging) + STAGED_BYTES);
+    Memory&             memory  = *reinterpret_cast<Memory*>(reinterpret_cast<char*>(staging) + acting::OBSERVATION_BYTES);
     const Buffers&      buffers = call.step.buffers;
     StepCall            step    = call.step;
     ActCall             act     = call.act;

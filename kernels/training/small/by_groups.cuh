@@ -30,18 +30,28 @@ template <int OUTPUTS> struct GroupSamples {
     GroupTile<padded(OUTPUTS, 8), GROUP_ROWS> by_out;
 };
 
-template <int OUTPUTS> struct GroupMemory {
+template <int OUTPUTS, int GROUPS> struct GroupMemory {
     GroupNet<OUTPUTS>     net;
     GroupSamples<OUTPUTS> samples[GROUPS];
-    alignas(16) float outputs[THREADS * ROW_STRIDE];
-    float sums[WARPS][SUMS], by_bias_3[WARPS][OUTPUTS];
+    alignas(16) float outputs[GROUPS * GROUP * ROW_STRIDE];
+    float sums[GROUPS * GROUP / WARP][SUMS], by_bias_3[GROUPS * GROUP / WARP][OUTPUTS];
     u32   roots[GROUPS + 1];
 
     FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block(alignof(GroupMemory))); }
 };
 
-constexpr u64 GROUP_BYTES = sizeof(GroupMemory<PARAMETERS>) + alignof(GroupMemory<PARAMETERS>);
-static_assert(GROUP_BYTES <= SHARED_BYTES && sizeof(GroupMemory<1>) <= sizeof(GroupMemory<PARAMETERS>));
+// Of a block of so many warpgroups; of three, each thread has 168 registers, which long heads and inputs exceed.
+FN constexpr u64 bytes_of_groups(int groups) {
+    if (groups == 1) return sizeof(GroupMemory<PARAMETERS, 1>) + 1024;
+    return (groups == 2 ? sizeof(GroupMemory<PARAMETERS, 2>) : sizeof(GroupMemory<PARAMETERS, 3>)) + 1024;
+}
+FN constexpr int most_groups() {
+    int groups = PARAMETERS <= 8 && FEATURES < 32 ? 3 : 2;
+    while (groups > 0 && bytes_of_groups(groups) > MOST_SHARED) --groups;
+    return groups;
+}
+constexpr int UPDATE_BLOCKS = 1;
+
 // Whether updates of actor and critic are one program: it is compiled in half the time, and faster in TF32, slower in bf16.
 constexpr bool ALIKE = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
@@ -80,24 +90,26 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
     }
 }
 
-// One network's gradient, of all tiles that a block takes. Behind a layer's inputs there is a line of ones, whose column is
+// Behind a layer's inputs there is a line of ones, whose column is
 // the biases'.
-template <class Role> struct Learner {
+template <class Role, class Call> struct Learner {
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
     static constexpr int STEPS_1 = HIDDEN_1 / DEPTH, STEPS_2 = HIDDEN_2 / DEPTH;
     const Role             role;
-    GroupMemory<OUTPUTS>&  memory;
+    using Memory = GroupMemory<OUTPUTS, GROUPS>;
+    static_assert(sizeof(GroupMemory<1, GROUPS>) <= sizeof(GroupMemory<PARAMETERS, GROUPS>));
+    Memory&                memory;
     GroupSamples<OUTPUTS>& own;
-    const UpdateCall&      call;
-    Judge                  judge;
+    const Call&            call;
+    Judge<Call>            judge;
     Scale                  scale;
     Root                   of_net, of_own;
     int                    lane, warp;
     float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {}, by_bias_3[OUTPUTS] = {};
 
-    FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
-        : role(role_), memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_),
+    FN Learner(const Role& role_, const Call& call_, const Places& places, int rows)
+        : role(role_), memory(Memory::of_block()), own(memory.samples[group_of_block()]), call(call_),
           judge(call_), scale{call_.mean, call_.inverse, call_.limit},
           of_net(&memory.net, &memory.net, memory.roots + GROUPS),
           of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {

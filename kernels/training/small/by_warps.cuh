@@ -23,7 +23,9 @@ template <int OUTPUTS> struct UpdateMemory {
     float sums[WARPS][SUMS];
 };
 
-static_assert(sizeof(UpdateMemory<PARAMETERS>) <= SHARED_BYTES && sizeof(UpdateMemory<1>) <= SHARED_BYTES);
+constexpr u64 UPDATE_BYTES  = sizeof(UpdateMemory<PARAMETERS>);
+constexpr bool ALIKE         = false;
+constexpr int UPDATE_BLOCKS = 2 * (UPDATE_BYTES + BYTES_OF_BLOCK) <= BYTES_OF_PROCESSOR ? 2 : 1;
 
 // c += left^T right over the tile's rows, for 16 columns of left; and by_bias += the sums of those.
 template <int N>
@@ -56,23 +58,20 @@ FN void write_slice(float* weights, float* bias, int row, int columns, const flo
     }
 }
 
-constexpr bool ALIKE = false;  // whether updates of actor and critic are one program
-
-// One network's gradient, of all tiles that a block takes.
-template <class Role> struct Learner {
+template <class Role, class Call> struct Learner {
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = Forward<OUTPUTS>::OUTS, BACK_OUTS = Backward<OUTPUTS>::OUTS;
     const Role             role;
     UpdateMemory<OUTPUTS>& memory;
-    const UpdateCall&      call;
-    Judge                  judge;
+    const Call&            call;
+    Judge<Call>            judge;
     Scale                  scale;
     int                    lane, warp;
     float by_1[SLICES_1][COLUMNS / 8][4] = {}, by_bias_1[SLICES_1][4] = {};
     float by_2[SLICES_2][HIDDEN_1 / 8][4] = {}, by_bias_2[SLICES_2][4] = {};
     float by_3[HIDDEN_2 / 16][OUTS / 8][4] = {}, by_bias_3[OUTS / 8][4] = {};  // of the warp's own samples
 
-    FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
+    FN Learner(const Role& role_, const Call& call_, const Places& places, int rows)
         : role(role_), memory(*reinterpret_cast<UpdateMemory<OUTPUTS>*>(staging)), call(call_), judge(call_),
           scale{call_.mean, call_.inverse, call_.limit}, lane(warp_lane()), warp(thread_rank() / WARP) {
         load<OUTPUTS>(memory.net, &memory.back, call.flat, places, rows, scale);

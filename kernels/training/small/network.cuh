@@ -1,7 +1,7 @@
 // Small multilayer perceptrons, two hidden layers wide: a warp takes 16 rows through all layers in its registers.
 //
 // Generated before it: FEATURES, HIDDEN_1, HIDDEN_2, LOG_STD_LOW and _HIGH, MEANS (outputs of the actor's last layer),
-// SHARED_BYTES, and ACTOR_PLACES and CRITIC_PLACES: where the parameters lie in the flat buffer, as torch.nn.Linear lays
+// and ACTOR_PLACES and CRITIC_PLACES: where the parameters lie in the flat buffer, as torch.nn.Linear lays
 // them out (rows are outputs).
 
 // Elements from row to row of a tile in shared memory: an odd multiple of 8, so that a warp's accesses, along or across

@@ -8,11 +8,10 @@ constexpr int SLICES  = 8;  // a column's rows go by turns to so many sums
 constexpr int AT_ONCE = 9;  // rows that a thread fetches at a time of each: 72 of a column, all of those of 144 blocks
 constexpr int STRIPS  = BLOCK / WARP;  // in what is a block in optimise.cuh
 
-template <int THREADS_OF_BLOCK> struct StepMemory {
-    static constexpr int WARPS_OF_BLOCK = THREADS_OF_BLOCK / WARP;
-    static constexpr int SHARERS        = WARPS_OF_BLOCK % SLICES == 0 ? SLICES : SLICES / 2;  // warps of a team
-    static constexpr int TEAMS          = WARPS_OF_BLOCK / SHARERS;
-    static_assert(WARPS_OF_BLOCK % SHARERS == 0);
+struct StepMemory {
+    static constexpr int SHARERS = SLICES, TEAMS = STEP_THREADS / WARP / SHARERS;  // warps of a team
+    static_assert(STEP_THREADS % (SHARERS * WARP) == 0);
+    FN static StepMemory& of_block() { return *reinterpret_cast<StepMemory*>(staging); }
     float slices[TEAMS][SLICES][WARP];
     Rates rates;
 };
@@ -42,14 +41,12 @@ FN void add_rows(const Call& call, int column, int sharer, float (&slices)[SLICE
 
 // Calls use(strip, column, sum) with all threads of the warp that has the sums of a strip's columns; of columns beyond the
 // last they are 0. The whole block calls it.
-template <int THREADS_OF_BLOCK, class Call, class Use>
-FN void for_each_strip(const Call& call, StepMemory<THREADS_OF_BLOCK>& memory, const Use& use) {
-    using Memory = StepMemory<THREADS_OF_BLOCK>;
-    const int warp = thread_rank() / WARP, team = warp / Memory::SHARERS, sharer = warp % Memory::SHARERS;
+template <class Call, class Use> FN void for_each_strip(const Call& call, StepMemory& memory, const Use& use) {
+    const int warp = thread_rank() / WARP, team = warp / StepMemory::SHARERS, sharer = warp % StepMemory::SHARERS;
     const int strips = (call.parameters + SUMS + WARP - 1) / WARP;
-    for (int turn = block_number() * Memory::TEAMS; turn < strips; turn += block_count() * Memory::TEAMS) {
+    for (int turn = block_number() * StepMemory::TEAMS; turn < strips; turn += block_count() * StepMemory::TEAMS) {
         const int strip = turn + team, column = strip * WARP + thread_rank() % WARP;
-        add_rows<Memory::SHARERS>(call, column, sharer, memory.slices[team]);
+        add_rows<StepMemory::SHARERS>(call, column, sharer, memory.slices[team]);
         block_barrier();
         if (sharer == 0 && strip < strips) {
             float sum = 0;
@@ -84,9 +81,9 @@ template <class Call> FN float sum_of_squares(const Call& call) {
     return sum;
 }
 
-template <int THREADS_OF_BLOCK, class Call>
-FN void add_up_and_step(const Call& call, StepMemory<THREADS_OF_BLOCK>& memory) {
-    using Memory = StepMemory<THREADS_OF_BLOCK>;
+// With the step along the sum.
+template <class Call> FN void step(const Call& call) {
+    auto& memory = StepMemory::of_block();
     // What the first block writes is read before it may.
     const bool stopped = call.stop != nullptr && *call.stop != 0;
     const i64  steps   = *call.steps + 1;
@@ -105,17 +102,17 @@ FN void add_up_and_step(const Call& call, StepMemory<THREADS_OF_BLOCK>& memory) 
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
     const u32   before  = arrive_at_grid(arrived);
     const int   warp = thread_rank() / WARP, lane = thread_rank() % WARP, count = int(call.count);
-    const int   strip   = block_number() * Memory::TEAMS + warp / Memory::SHARERS;
-    const int   first   = warp % Memory::SHARERS == 0 ? strip * WARP + lane : count;
+    const int   strip   = block_number() * StepMemory::TEAMS + warp / StepMemory::SHARERS;
+    const int   first   = warp % StepMemory::SHARERS == 0 ? strip * WARP + lane : count;
     Moments     moments = {};
     if (first < count) moments = moments_of(call, first);
-    if (thread_rank() == THREADS_OF_BLOCK - 1) memory.rates = rates_of(call, steps);
+    if (thread_rank() == STEP_THREADS - 1) memory.rates = rates_of(call, steps);
     wait_for_grid(arrived, before);
-    if (warp % Memory::SHARERS != 0 || strip * WARP >= count) return;
+    if (warp % StepMemory::SHARERS != 0 || strip * WARP >= count) return;
     const Outcome outcome = outcome_of(call, stopped, square_root(sum_of_squares(call)));
     if (outcome.active) {
         _Pragma("unroll 1")  // nearly always there is one
-        for (int i = first; i < count; i += block_count() * Memory::TEAMS * WARP) {
+        for (int i = first; i < count; i += block_count() * StepMemory::TEAMS * WARP) {
             if (i != first) moments = moments_of(call, i);
             take_step(call, i, moments, outcome.gradient_factor, memory.rates);
         }
@@ -125,4 +122,12 @@ FN void add_up_and_step(const Call& call, StepMemory<THREADS_OF_BLOCK>& memory) 
     if (PROCESSES > 1) {
         for (int block = lane; block < call.blocks; block += WARP) call.rounds[block] = int(round);
     }
+}
+
+// Alone.
+template <class Call> FN void reduce(const Call& call) {
+    for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) {
+        if (column < call.parameters) call.gradient[column] = sum;
+        else if (column < call.parameters + SUMS) call.totals[column - call.parameters] = sum;
+    });
 }
