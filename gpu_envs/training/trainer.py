@@ -61,9 +61,14 @@ class Trainer:
 
     @alone()
     def __init__(
-        self, config: Run, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None,
-        *, kept: Mapping[str, Any] | None = None, group: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        config: Run,
+        run: RunDirectory | None = None,
+        modules: Mapping[str, nn.Module] | None = None,
+        *,
+        kept: Mapping[str, Any] | None = None,
+        group: Any = None,
+    ) -> None:
         """Makes environment, policies and storage.
 
         Args:
@@ -132,9 +137,13 @@ class Trainer:
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self.players.values()]
         self.actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
-            [role.name for role in horizon_env.roles], {name: each.names for name, each in self.learners.items()},
-            config.horizon, device, UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
-        )  # fmt: skip
+            [role.name for role in horizon_env.roles],
+            {name: each.names for name, each in self.learners.items()},
+            config.horizon,
+            device,
+            UNDER_WAY if self._on_gpu else 1,
+            horizon_env.metrics,
+        )
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules]
@@ -395,7 +404,13 @@ class Trainer:
         own = derived_seed(self.config.seed, "evaluation") if seed is None else seed
         with self._settings():
             return play(
-                self.config, self._parts, self._networks, self.device,
-                episodes=episodes, greedy=greedy, seed=own, num_envs=num_envs,
+                self.config,
+                self._parts,
+                self._networks,
+                self.device,
+                episodes=episodes,
+                greedy=greedy,
+                seed=own,
+                num_envs=num_envs,
                 spec=self.horizon_env.env.simulation.config.spec,
-            )  # fmt: skip
+            )

@@ -75,12 +75,10 @@ class ActRequest:
 
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
         """The request for some of the rows."""
-        optional = (self.values, self.acted, self.action_mask, self.alive)
-        values, acted, action_mask, alive = (None if array is None else array[rows] for array in optional)
-        return ActRequest(
-            self.observations[rows], self.actions[rows], self.log_probs[rows], self.stream, self.turn, values, acted,
-            self.greedy, action_mask, first_row, self.largest, alive,
-        )  # fmt: skip
+        by_row = ("observations", "actions", "log_probs", "values", "acted", "action_mask", "alive")
+        arrays = {name: getattr(self, name) for name in by_row}
+        some: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
+        return dataclasses.replace(self, first_row=first_row, **some)
 
 
 @final

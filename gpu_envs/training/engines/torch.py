@@ -78,6 +78,20 @@ class TorchNetworks(Networks):
         """Rows for one call of the module: a copy for the user's, which may change them in place."""
         return rows if self._default else rows.clone()
 
+    def _sample(self, parameters: torch.Tensor, request: ActRequest) -> None:
+        """Draws the actions of a request from distributions of these parameters."""
+        self._ops.sample(
+            parameters,
+            request.actions,
+            request.log_probs,
+            stream=request.stream,
+            turn=request.turn,
+            acted=request.acted,
+            greedy=request.greedy,
+            first_row=request.first_row,
+            action_mask=request.action_mask,
+        )
+
     @contextlib.contextmanager
     def _computing(self, *, learning: bool, grad: bool) -> Iterator[None]:
         """Computes in the run's precision, with the module in the mode in which it learns, or acts."""
@@ -210,10 +224,7 @@ class TorchPolicy(TorchPolicyNetworks):
                 parameters, values = self.module(self._scaled(request.observations))
                 if request.values is not None:
                     request.values.copy_(values)
-        self._ops.sample(
-            plain(parameters), request.actions, request.log_probs, stream=request.stream, turn=request.turn,
-            acted=request.acted, greedy=request.greedy, first_row=request.first_row, action_mask=request.action_mask,
-        )  # fmt: skip
+        self._sample(plain(parameters), request)
 
     def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
         del action_mask  # values do not depend on it
@@ -276,10 +287,7 @@ class TorchQValues(TorchPolicyNetworks):
         if request.values is not None:
             request.values.copy_(self._choices.best(q_values, request.action_mask))
         logits = q_values if request.greedy else self._choices.prefer(q_values, request.action_mask, self.epsilon)
-        self._ops.sample(
-            logits, request.actions, request.log_probs, stream=request.stream, turn=request.turn,
-            greedy=request.greedy, first_row=request.first_row, action_mask=request.action_mask,
-        )  # fmt: skip
+        self._sample(logits, request)
 
     def _q_values(self, observations: Any) -> torch.Tensor:
         """What each choice is worth, ``[rows, head.parameters]``."""

@@ -130,10 +130,14 @@ class OffPolicyLearner(Learner):
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
         self.replay.insert(
-            whole(observations), self.actions, rewards, terminations, truncations,
+            whole(observations),
+            self.actions,
+            rewards,
+            terminations,
+            truncations,
             None if alive is None else alive[:horizon],
             None if self._limit is None else whole(self._seen_last(storage)),
-        )  # fmt: skip
+        )
         if self.exploration.follows:
             self.exploration.begin_anew(self._ended(horizon - 1, storage))
         living = None if alive is None else alive[:horizon].reshape(-1)
@@ -148,9 +152,13 @@ class OffPolicyLearner(Learner):
         networks.sums.zero_()
         for number in range(0 if self.waits else algorithm.gradient_steps):
             self.replay.draw(
-                batch, self.streams["replay"], number,
-                n_step=algorithm.n_step, gamma=algorithm.gamma, first=self._first,
-            )  # fmt: skip
+                batch,
+                self.streams["replay"],
+                number,
+                n_step=algorithm.n_step,
+                gamma=algorithm.gamma,
+                first=self._first,
+            )
             self._ops.normal(
                 self.normals,
                 stream=self.streams["noise"],

@@ -200,11 +200,19 @@ class OnPolicyLearner(Learner):
             )
             self.reward_scale.learn(*self._sums)
         self._advantage.compute(
-            rewards, self.values, terminations, truncations, alive, bootstrap,
-            self.algorithm.gamma, self.algorithm.gae_lambda,
-            self.advantages, self.returns, self.reward_scale.scale if self.reward_scale is not None else None,
+            rewards,
+            self.values,
+            terminations,
+            truncations,
+            alive,
+            bootstrap,
+            self.algorithm.gamma,
+            self.algorithm.gae_lambda,
+            self.advantages,
+            self.returns,
+            self.reward_scale.scale if self.reward_scale is not None else None,
             self._measure.moments,
-        )  # fmt: skip
+        )
         self._measure.write(self.figures, self._normaliser)
         flat = Samples(
             actions=self.actions.view(-1, self.policy_rows.head.width),

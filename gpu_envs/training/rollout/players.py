@@ -97,9 +97,13 @@ class Player:
             self._width = torch.tensor(head.high, device=device) - self._low
 
     def act(
-        self, turn: int, observations: Mapping[str, Rows],
-        action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        turn: int,
+        observations: Mapping[str, Rows],
+        action_masks: Mapping[str, torch.Tensor] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> torch.Tensor:
         """The environment's actions, ``[rows, width]``, overwritten by the next.
 
         Args:
@@ -112,9 +116,14 @@ class Player:
         if self.networks is None:
             for some, first in self.policy_rows.spans:
                 self._ops.sample(
-                    self._level[some], self._actions[some], self._log_probs[some], stream=self.stream, turn=turn,
-                    first_row=first, action_mask=None if action_mask is None else action_mask[some],
-                )  # fmt: skip
+                    self._level[some],
+                    self._actions[some],
+                    self._log_probs[some],
+                    stream=self.stream,
+                    turn=turn,
+                    first_row=first,
+                    action_mask=None if action_mask is None else action_mask[some],
+                )
             if self._acted is None:
                 return self._actions
             # a normal number's place in its distribution is uniform
