@@ -53,8 +53,8 @@ class Saving(abc.ABC):
 
         The observations are those of the written state from ``observe`` or the next step on. A snapshot that lies in
         the simulation's own memory is copied there, without waiting for the device unless replicas have an array
-        parameter in common, or somebody looked into one of all; of one on the host that somebody looked into, all is
-        checked before anything changes.
+        parameter in common, or it is of all replicas and a part of it was read. One on the host of which a part was
+        read is checked before anything changes.
 
         Args:
             state: Of as many replicas as are written, or of one, which all of them then continue.

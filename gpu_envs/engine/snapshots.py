@@ -78,8 +78,8 @@ def _begins(form: Form, replicas: int) -> list[int]:
 class Snapshot(MutableMapping[str, Any]):
     """A moment of replicas, all of a simulation's or some: the parts state, episode, params, randomness and drawn.
 
-    The arrays lie in one block of memory, and are made when somebody looks. A snapshot that nobody looked into is what
-    it was when it was taken, and is copied into replicas with no look at each array.
+    The arrays lie in one block of memory, and are made when a part is first read. A snapshot of which no part was read
+    is as it was taken: its block is copied into replicas, and no array is checked.
     """
 
     arrays: Arrays
@@ -182,9 +182,9 @@ class ReplicaArrays:
         return RowCopies(sim, sources, self.rows, **{name: sim.arrays.address(sim.buffers[name]) for name in noted})
 
     def takes(self, sim: Simulation, state: "Snapshot") -> bool:
-        """Whether a snapshot's block can be copied in as it is, with nothing to look at."""
-        looked_into = "_parts" in vars(state)  # by somebody who may have put other arrays in
-        fits = not looked_into and state.form is self.form and not self.arrays_in_common
+        """Whether a snapshot's block can be copied in as it is."""
+        was_read = "_parts" in vars(state)  # by code that may have put other arrays in
+        fits = not was_read and state.form is self.form and not self.arrays_in_common
         return fits and state.common == self.common and state.drawn == sim.drawn
 
 
@@ -260,8 +260,8 @@ def restore(
     if randomness not in ("kept", "fresh"):
         raise ValueError(f"randomness is {randomness!r}; give one of 'kept', 'fresh'")
     table = _replica_arrays(sim)
-    unseen = state if isinstance(state, Snapshot) and table.takes(sim, state) else None
-    rows = _check_parts(sim, state) if unseen is None else unseen.replicas
+    unread = state if isinstance(state, Snapshot) and table.takes(sim, state) else None
+    rows = _check_parts(sim, state) if unread is None else unread.replicas
     chosen = Chosen(sim, replicas, once=True)
     everywhere, count, fresh = chosen.numbers is None, chosen.count, randomness == "fresh"
     if not everywhere and not sim.ready:
@@ -271,10 +271,10 @@ def restore(
         each = count
     elif rows * each != count:
         raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
-    if unseen is None:
+    if unread is None:
         copies, layout_seed, held = _read(sim, state, rows, everywhere=everywhere, of_all=of_all)
     else:
-        copies, layout_seed, held = table.into, unseen.layout_seed, _in_memory_of(sim, unseen.block)
+        copies, layout_seed, held = table.into, unread.layout_seed, _in_memory_of(sim, unread.block)
         copies.place("source", sim.arrays.address(held), _begins(table.form, rows))
     seeds, first_seed = None, 0
     if fresh:
@@ -282,7 +282,7 @@ def restore(
         first_seed = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"]) + sim.config.first_replica
         seeds = sim.arrays.address(sim.buffers["seeds"])
     elif of_all:
-        sim.randomness = dict(state["randomness"] if unseen is None else unseen.randomness)
+        sim.randomness = dict(state["randomness"] if unread is None else unread.randomness)
     copies.run(
         count,
         each=each,
@@ -300,7 +300,7 @@ def restore(
         if layout_seed is not None and everywhere:
             sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _in_memory_of(sim, layout_seed)
     sim.ready = True
-    if unseen is None or unseen.may_be_over:
+    if unread is None or unread.may_be_over:
         _start_next_episodes(sim)
     if sim.config.spec.masked:
         sim.observe()  # what is possible follows from the state
@@ -347,7 +347,7 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
 def _read(
     sim: Simulation, state: Mapping[str, Any], rows: int, *, everywhere: bool, of_all: bool
 ) -> tuple[RowCopies, Array | None, list[Array]]:
-    """Reads a snapshot that somebody looked into, or raises what does not fit; sets parameters that all have in common.
+    """Checks the arrays of a snapshot, or raises what does not fit; sets the parameters that all have in common.
 
     Returns:
         Copies of its arrays into the replicas, the seed of what all share, and the arrays, which the copies read.
