@@ -10,7 +10,7 @@ from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.training.algorithms import TD3
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
-from gpu_envs.training.engines.base import PERCEPTRON_SETTINGS, STEP_KERNELS, Case, KernelEngine
+from gpu_envs.training.engines.base import PERCEPTRON_SETTINGS, STEP_KERNELS, KernelEngine
 from gpu_envs.training.engines.functions import (
     Functions,
     actor_form,
@@ -26,6 +26,7 @@ from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, WIDEST, Form
 from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.actor_critic import Critics, PerceptronActorCritic, outputs_of
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.process.group import Group
 
@@ -257,18 +258,18 @@ class FunctionActorCritic(KernelActorCritic):
         self._target_critics.outputs(self._acting, self._target_q)
         torch.cat((batch.observations, batch.actions), 1, out=self._inputs)
         self._td_target(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
-        self._critics.forth_and_back(self._inputs, self._q_values, self._grad_q, self._curvatures)
+        self._critics.forward_and_backward(self._inputs, self._q_values, self._grad_q, self._curvatures)
         self._critic_loss(batch.found.data_ptr())
         torch.sum(self._sums_of_rows[0], 1, out=critics.totals)
 
     def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
         self._actors.outputs(batch.observations, self._outputs)
         self._choose(batch.observations.data_ptr(), normal.data_ptr(), 0.0)
-        self._critics.forth_and_back(
+        self._critics.forward_and_backward(
             self._acting, self._q_values, self._ones, by_inputs=self._by_actions, weights=False
         )
         self._actor_loss(normal.data_ptr(), batch.found.data_ptr())
-        self._actors.back(self._by_outputs)
+        self._actors.backward(self._by_outputs)
         _, acting, *temperature = self.optimisers
         torch.sum(self._sums_of_rows[1], 1, out=acting.totals)
         for adam in temperature:
@@ -292,7 +293,7 @@ class SmallBatchActorCritic(KernelActorCritic):
         processes, alone = critics.processes, critics.processes == 1 and not critics.sums_apart
         kernels = load_kernels(
             backend,
-            small_batch.program(self._of_actor, self._of_critics, processes, stochastic=self._stochastic),
+            small_batch.program(self._of_actor, self._of_critics, processes),
         )
         self._for_critics, self._for_actor = kernels
         self._blocks, self._steps_too = small_batch.blocks_of(self._of_actor, self._of_critics), alone

@@ -1,26 +1,20 @@
 """A step of critics and one of an actor by a batch of few rows, each in one launch of a GPU."""
 
+import dataclasses
+from collections.abc import Mapping
+
 from gpu_envs.backend.program import ELEMENTARY, Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.actor_critic import losses_text
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import STEP_MEMBERS
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form
+from gpu_envs.training.operations.sizes import sizes_of
 
 MOST = 256
 """Columns of a layer."""
 
 _MOST_OUTPUTS = 64
-
-CLUSTER = 8
-"""Blocks that go with the same rows."""
-
-_THREADS, _ROWS = 256, 16
-_STAGED = 256 * (_MOST_OUTPUTS + 32)
-"""Numbers of a tile of the weights' gradient, as of the other two, in ``small_batch.cuh``."""
-
-_HALF = 113 * 1024
-"""Bytes that leave room for another block, so that all clusters find places, whichever processors a device lacks."""
 
 _OF_BOTH = (
     ("Index", "rows"),
@@ -81,24 +75,50 @@ def fits(features: int, width: int) -> bool:
 
 def blocks_of(actor: Form, critics: Form) -> int:
     """The blocks of a launch: such that all are there at once."""
-    return CLUSTER * (16 if _shared_bytes(actor, critics) <= _HALF else 8)
+    return _sizes(actor, critics)["launched"]
 
 
-def _shared_bytes(actor: Form, critics: Form) -> int:
-    """Of a block: the tiles of rows, or of a weights' gradient."""
-    hidden, nets, inputs, outputs = len(actor.sizes) - 2, len(critics.nets), critics.sizes[0], actor.sizes[-1]
-    of_net = max(1, hidden - 1)
-    wholes = max(2 * nets * of_net, (1 + nets) * of_net + (nets if hidden > 2 else 0))
-    small = 3 * outputs + 5 * nets + 2 * (inputs - actor.sizes[0])
-    row = 2 * (-(-inputs // 8) * 8 + 4) + wholes * (MOST + 20) + (2 * nets + 1) * (MOST // CLUSTER + 4)
-    row += (1 + nets) * 8 * 8 + small
-    return 4 * max(_STAGED, _ROWS * row)
-
-
-def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> Program:
+def program(actor: Form, critics: Form, processes: int) -> Program:
     """The source, where so many processes learn together."""
-    features, width, nets = actor.sizes[0], critics.sizes[0] - actor.sizes[0], len(critics.nets)
-    widths, hidden = actor.sizes[1:-1], len(actor.sizes) - 2
+    sizes, calls = _sizes(actor, critics), {"critics": CRITICS_CALL, "actor": ACTOR_CALL}
+    features, inputs, nets, hidden = actor.sizes[0], critics.sizes[0], len(critics.nets), len(actor.sizes) - 2
+    settings = dataclasses.replace(
+        _settings(actor, critics),
+        sizes={
+            "features": features,
+            "width": inputs - features,
+            "nets": nets,
+            "inputs": inputs,
+            "outputs": actor.sizes[-1],
+            "hidden": hidden,
+            "of_critics": nets * hidden,
+            "critics_count": critics.count,
+            "actor_count": actor.count,
+            "launched": blocks_of(actor, critics),
+            "processes": processes,
+        },
+        grid=Grid(threads=sizes["threads"], replicas=1, shared_bytes=sizes["shared"], together=True),
+    )
+    kernels = "\n".join(
+        f"KERNEL_OF_CLUSTERS(kernel_{name}, {call.name}, THREADS, BLOCKS) {{ {name}(call); }}"
+        for name, call in calls.items()
+    )
+    return program_of([*_parts(actor, critics), ("small-batch", kernels)], calls, settings)
+
+
+def _sizes(actor: Form, critics: Form) -> Mapping[str, int]:
+    sizes = {"shared": "SHARED_BYTES", "threads": "THREADS", "launched": "CLUSTER * 8 * BLOCKS"}
+    return sizes_of(_parts(actor, critics), _settings(actor, critics), sizes)
+
+
+def _settings(actor: Form, critics: Form) -> KernelSettings:
+    features, width = actor.sizes[0], critics.sizes[0] - actor.sizes[0]
+    stochastic = actor.sizes[-1] > width
+    return KernelSettings(prologue=losses_text(features, width, len(critics.nets), stochastic=stochastic))
+
+
+def _parts(actor: Form, critics: Form) -> list[str | tuple[str, str]]:
+    """Everything but the kernels."""
 
     def table(name: str, arguments: str, values: list[list[int]]) -> str:
         rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in values)
@@ -110,8 +130,9 @@ def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> 
 
     forth, slope = ACTIVATIONS[actor.activation]
     text = [
-        f"constexpr int HIDDEN = {hidden}, SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')};",
-        table("width_of", "int l", [list(widths)]),
+        f"constexpr int HIDDEN = {len(actor.sizes) - 2}, SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')};",
+        f"constexpr int MOST = {MOST}, OUTS = {_MOST_OUTPUTS};",
+        table("width_of", "int l", [list(actor.sizes[1:-1])]),
         table("critic_weights", "int net, int l", [[layer.weight for layer in net] for net in critics.nets]),
         table("critic_biases", "int net, int l", [[layer.bias for layer in net] for net in critics.nets]),
         table("actor_weights", "int l", [[layer.weight for layer in actor.nets[0]]]),
@@ -119,26 +140,11 @@ def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> 
         f"FN float activation(float x) {{ return {forth}; }}",
         f"FN float slope(float y) {{ return {slope}; }}",
     ]
-    shared, blocks = _shared_bytes(actor, critics), 2 if _shared_bytes(actor, critics) <= _HALF else 1
-    text.append(f"constexpr int SHARED_BYTES = {shared}, BLOCKS = {blocks};")
-    settings = KernelSettings(
-        prologue=losses_text(features, width, nets, stochastic=stochastic),
-        sizes={
-            "features": features, "width": width, "nets": nets, "inputs": features + width,
-            "outputs": actor.sizes[-1], "hidden": hidden, "of_critics": nets * hidden,
-            "critics_count": critics.count, "actor_count": actor.count, "launched": blocks_of(actor, critics),
-            "processes": processes,
-        },
-        grid=Grid(
-            threads=_THREADS, replicas=1, shared_bytes=shared, together=True
-        ),
-    )  # fmt: skip
-    parts = (
+    return [
         ELEMENTARY,
         "training/common/tensor_core.cuh",
         "training/off_policy/squashed.cuh",
         ("form", "\n".join(text)),
         "training/common/adam.cuh",
         "training/off_policy/small_batch.cuh",
-    )
-    return program_of(parts, {"critics": CRITICS_CALL, "actor": ACTOR_CALL}, settings)
+    ]

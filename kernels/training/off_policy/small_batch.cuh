@@ -9,8 +9,8 @@
 //
 // Generated before it, beside what squashed.cuh wants: HIDDEN (layers), width_of(l) of a hidden one, where weights and
 // biases begin: critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN;
-// activation(x), and slope(y) of an activation that gave y; SHARED_BYTES of a block, and BLOCKS for which a multiprocessor
-// has room.
+// activation(x), and slope(y) of an activation that gave y; MOST columns of a layer, which are a row's place in memory, and
+// OUTS outputs of an actor.
 
 // --- clusters: blocks that read one another's shared memory, from Hopper on ---
 
@@ -75,14 +75,13 @@ FN Wide<4> four_over_cluster(const float* own) {
 // --- shapes ---
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP, ROWS = 16;
-constexpr int MOST = 256;                                     // columns, at most, and a row's place in memory
 constexpr int INPUT_STRIDE = (INPUTS + 7) / 8 * 8 + 4;        // strides are such that what a warp reads at once is in
 constexpr int STRIDE = MOST + 20, OWN_STRIDE = MOST / CLUSTER + 4;  // different banks
 constexpr int PARTS = WARPS * ROWS * 8, WAYS = 1 + NETS;     // as many nets go forth at once
 constexpr int WHOLES_OF_NET = HIDDEN > 1 ? HIDDEN - 1 : 1;
 constexpr int WHOLES = maximum(2 * NETS * WHOLES_OF_NET, (1 + NETS) * WHOLES_OF_NET + (HIDDEN > 2 ? NETS : 0));
 constexpr int OWNS = 2 * NETS + 1;
-constexpr int STAGED = 256, OUTS = 64, INS = 32;
+constexpr int STAGED = 256, INS = 32;
 static_assert(OUTPUTS <= OUTS);
 static_assert(INPUTS <= MOST);
 
@@ -99,7 +98,12 @@ struct Small {
     float outputs[ROWS * OUTPUTS], said[2 * NETS][ROWS], by_actions[ROWS * WIDTH], by_said[NETS][ROWS], by[1][ROWS * OUTPUTS];
 };
 constexpr int SMALL_AT = PARTS_AT + WAYS * PARTS;
-static_assert(4 * SMALL_AT + int(sizeof(Small)) <= SHARED_BYTES && 4 * STAGED * (OUTS + INS) <= SHARED_BYTES);
+
+// Half of what a multiprocessor has leaves room for another block, so that all clusters find places, whichever processors a
+// device lacks.
+constexpr int SHARED_BYTES = maximum(4 * SMALL_AT + int(sizeof(Small)), 4 * STAGED * (OUTS + INS));
+constexpr int BLOCKS       = SHARED_BYTES <= 113 * 1024 ? 2 : 1;
+
 FN Small& small_ones() { return *reinterpret_cast<Small*>(staging + SMALL_AT); }
 
 struct Net {
@@ -721,7 +725,7 @@ FN void find_said(Small& small, int count, const float* critics, const float* ta
 
 // --- the kernels ---
 
-KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
+template <class Call> FN void critics(const Call& call) {
     Small&      small = small_ones();
     const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
     const bool  tells  = cluster_rank() == 0;
@@ -810,7 +814,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
     if (call.alone) step(call, call.targets, squares, arrived, [] {});
 }
 
-KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
+template <class Call> FN void actor(const Call& call) {
     Small&      small = small_ones();
     const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank(), warp = r / WARP;
     const bool  tells  = cluster_rank() == 0;
