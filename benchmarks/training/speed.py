@@ -140,7 +140,8 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
 
     from gpu_envs.backend import open_backend
     from gpu_envs.training import PPO, Network
-    from gpu_envs.training.engines.base import ActRequest, Case
+    from gpu_envs.training.engines import Case
+    from gpu_envs.training.engines.base import ActRequest
     from gpu_envs.training.engines.wide import WideNetworks, wide_network
     from gpu_envs.training.operations.heads import Head
     from gpu_envs.training.operations.optimiser import Adam

@@ -88,15 +88,15 @@ def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs
         by_inputs: What ``by`` gave, if the gradient by inputs can be had.
     """
     curvatures = (torch.rand_like(by) < 0.5).float()
-    functions.back(torch.where(curvatures > 0, by + outputs, by))
+    functions.backward(torch.where(curvatures > 0, by + outputs, by))
     whole = gradient.clone()
     found = torch.full_like(outputs, torch.nan)
-    functions.forth_and_back(inputs, found, by, curvatures)
+    functions.forward_and_backward(inputs, found, by, curvatures)
     assert torch.equal(found, outputs)
     assert torch.equal(gradient, whole)
     if by_inputs is not None:
         wanted = torch.full_like(by_inputs, torch.nan)
-        functions.forth_and_back(inputs, found.fill_(torch.nan), by, by_inputs=wanted, weights=False)
+        functions.forward_and_backward(inputs, found.fill_(torch.nan), by, by_inputs=wanted, weights=False)
         assert torch.equal(found, outputs)
         assert torch.equal(wanted, by_inputs)
         assert torch.equal(gradient, whole)

@@ -51,7 +51,7 @@ def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tup
     parameters = [parameter for module in modules for parameter in module.parameters()]
     found = torch.autograd.grad((expected * by_outputs).sum(), [*parameters, *own])
     of_inputs = torch.full((rows, nets, 2), torch.nan)
-    functions.back(by_outputs, by_inputs=of_inputs)
+    functions.backward(by_outputs, by_inputs=of_inputs)
     for part, wanted in zip(gradient.split([p.numel() for p in parameters]), found, strict=False):
         assert (part.double() - wanted.flatten()).abs().max() <= 1e-5 * wanted.abs().max()
     wanted = torch.stack([each[:, 1:3] for each in found[len(parameters) :]], 1)
@@ -60,7 +60,7 @@ def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tup
         again, other = torch.empty_like(outputs), torch.empty_like(gradient)
         others = Perceptrons(Form(places, count, activation, by_inputs), weights, other, rows, threads)
         others.outputs(inputs, again)
-        others.back(by_outputs)
+        others.backward(by_outputs)
         assert torch.equal(again, outputs)
         assert torch.equal(other, gradient)
     check_both_ways(functions, gradient, inputs, by_outputs, outputs, of_inputs)

@@ -17,7 +17,8 @@ from torch import nn  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Network, Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.algorithms import PQN  # noqa: E402
-from gpu_envs.training.engines.base import TOTALS, ActRequest, Case, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines import Case  # noqa: E402
+from gpu_envs.training.engines.base import TOTALS, ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.functions import FunctionQValues  # noqa: E402
 from gpu_envs.training.engines.torch import TorchQValues  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402

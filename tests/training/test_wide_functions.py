@@ -176,9 +176,9 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         functions.outputs(inputs.cuda(), outputs)
         by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
         adam.gradient.fill_(torch.nan)
-        functions.back(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
+        functions.backward(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
         found.append((outputs, by_mine, adam.gradient.clone()))
-        functions.back(by.cuda())  # and without what was asked for before
+        functions.backward(by.cuda())  # and without what was asked for before
         assert torch.equal(adam.gradient, found[-1][2])
         check_both_ways(
             functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, by_mine if case.by_inputs else None

@@ -1,12 +1,13 @@
 """Who computes the networks of a policy: the engines, and the only place where one is chosen."""
 
-from gpu_envs.training.engines.base import Case, Engine
+from gpu_envs.training.engines.base import Engine
 from gpu_envs.training.engines.functions import FunctionsEngine
 from gpu_envs.training.engines.off_policy import TorchActorCriticEngine
 from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine, SmallBatchEngine
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchEngine
 from gpu_envs.training.engines.wide import WideEngine
+from gpu_envs.training.policies.case import Case
 
 ENGINES: tuple[Engine, ...] = (
     *(SmallEngine(), WideEngine(), FunctionsEngine(), TorchEngine()),

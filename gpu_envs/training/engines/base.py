@@ -13,7 +13,7 @@ from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
-from gpu_envs.training.policies.case import Case as Case  # noqa: PLC0414 - for engines
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron

@@ -13,7 +13,6 @@ from gpu_envs.training.engines.base import (
     LEARNER_SETTINGS,
     PERCEPTRON_SETTINGS,
     STEP_KERNELS,
-    Case,
     KernelEngine,
     Minibatch,
     PolicyNetworks,
@@ -27,6 +26,7 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.perceptrons import Form, Perceptrons
 from gpu_envs.training.operations.wide_programs import Linear, WideNetwork
 from gpu_envs.training.policies.actor_critic import Critics
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import ActionValues
 from gpu_envs.training.process.group import Group
@@ -83,7 +83,7 @@ class FunctionQValues(TorchQValues):
         q_values = self._q_values(self._scaled(chosen_observations(minibatch)))
         sums = q_values.new_empty((len(SUMS), len(q_values)))
         (by_values,) = self._run_loss_kernel((q_values,), minibatch, sums)
-        self._functions.back(by_values.unsqueeze(1))
+        self._functions.backward(by_values.unsqueeze(1))
         torch.sum(sums, 1, out=totals)
 
 
@@ -189,7 +189,9 @@ class WideFunctions(WideKernels):
         blocks = self._blocks_for(rows * len(self.network.nets))
         self._forward[0].launch(max(blocks, len(self.network.nets)), **self._common(inputs), rows=rows, outputs=outputs)
 
-    def back(self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True) -> None:
+    def backward(
+        self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True
+    ) -> None:
         """Computes the gradients of a loss whose derivatives by the last outputs are known, of the same inputs.
 
         Args:
@@ -199,7 +201,7 @@ class WideFunctions(WideKernels):
         """
         self._differentiate(None, by_outputs, None, by_inputs, weights)
 
-    def forth_and_back(
+    def forward_and_backward(
         self,
         inputs: torch.Tensor,
         outputs: torch.Tensor,

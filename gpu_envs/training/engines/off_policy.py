@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
-from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Case, Engine
+from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Engine
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam, Step, flattened
 from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.actor_critic import ActorCritic, learning_parameters
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows, whole
 from gpu_envs.training.process.group import Group

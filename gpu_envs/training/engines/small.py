@@ -15,7 +15,6 @@ from gpu_envs.training.engines.base import (
     PERCEPTRON_SETTINGS,
     POLICY_LOSS_SETTINGS,
     ActRequest,
-    Case,
     KernelEngine,
     Minibatch,
     PolicyNetworks,
@@ -27,6 +26,7 @@ from gpu_envs.training.operations.fused_step import STEP_BLOCKS, STRIPS_OF_BLOCK
 from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
@@ -110,9 +110,15 @@ class SmallNetworks(PolicyNetworks):
     acts_with_value = False
 
     def __init__(
-        self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None, rows: int = 2**31,
-    ) -> None:  # fmt: skip
+        self,
+        network: Network,
+        device: str,
+        flat: torch.Tensor,
+        gradient: torch.Tensor,
+        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
+        optimiser: Adam | None = None,
+        rows: int = 2**31,
+    ) -> None:
         """Begins to compile the kernels.
 
         Args:

@@ -16,7 +16,6 @@ from gpu_envs.training.engines.base import (
     STEP_KERNELS,
     TOTALS,
     ActRequest,
-    Case,
     Engine,
     Minibatch,
     Networks,
@@ -30,6 +29,7 @@ from gpu_envs.training.operations.choices import Choices
 from gpu_envs.training.operations.distributions import log_probs_and_entropies, q_values_of
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
 from gpu_envs.training.policies.policy import PartedLinear, PolicyModule, inwards

@@ -16,7 +16,6 @@ from gpu_envs.training.engines.base import (
     POLICY_LOSS_SETTINGS,
     STEP_KERNELS,
     ActRequest,
-    Case,
     KernelEngine,
     Minibatch,
     PolicyNetworks,
@@ -27,6 +26,7 @@ from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, OBSERVATION_LIMIT, flags, loss_members
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, WARPS, Linear, WideNetwork
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron

@@ -155,7 +155,9 @@ class Perceptrons:
         given, found, _ = self._shapes
         self._forth(_address(inputs, given), _address(outputs, found))
 
-    def back(self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True) -> None:
+    def backward(
+        self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True
+    ) -> None:
         """Finds the gradients of a loss whose derivatives by the last outputs are known.
 
         Args:
@@ -165,7 +167,7 @@ class Perceptrons:
         """
         self._go_back(by_outputs, None, None, by_inputs, weights)
 
-    def forth_and_back(
+    def forward_and_backward(
         self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
         curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
     ) -> None:  # fmt: skip
