@@ -293,7 +293,7 @@ class SmallBatchActorCritic(KernelActorCritic):
         processes, alone = critics.processes, critics.processes == 1 and not critics.sums_apart
         kernels = load_kernels(
             backend,
-            small_batch.program(self._of_actor, self._of_critics, processes, stochastic=self._stochastic),
+            small_batch.program(self._of_actor, self._of_critics, processes),
         )
         self._for_critics, self._for_actor = kernels
         self._blocks, self._steps_too = small_batch.blocks_of(self._of_actor, self._of_critics), alone
