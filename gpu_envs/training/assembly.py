@@ -19,7 +19,7 @@ from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchNetworks
-from gpu_envs.training.learners.learner import Horizon, Learner
+from gpu_envs.training.learners.learner import Learner, LearnerParts
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
@@ -73,8 +73,8 @@ def make_learner(
     if networks.epsilon is not None and isinstance(case.algorithm, QLearning):
         networks.epsilon.fill_(Schedule.of(case.algorithm.epsilon).at(0.0))  # for an evaluation before training
     kind: Any = OffPolicyLearner if isinstance(case.algorithm, OffPolicy) else OnPolicyLearner
-    horizon = Horizon(config.horizon, config.seed, limit, group)
-    learner: Learner = kind(policy_rows, module, networks, scale, case, horizon)
+    parts = LearnerParts(policy_rows, module, networks, scale, case, config.horizon, config.seed, limit, group)
+    learner: Learner = kind(parts)
     learner.fallback_reason = reason if engine.name == "torch" else ""
     for optimiser in learner.optimisers:
         _LEARNING[optimiser] = name, run

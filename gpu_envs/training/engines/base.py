@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import nn
 
+from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
@@ -73,6 +74,13 @@ class ActRequest:
     alive: torch.Tensor | None = None
     """As of ``ValueRequest``."""
 
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """What every kernel that acts is told of it: ``ACT_MEMBERS``."""
+        by_row = {"actions": self.actions, "acted": self.acted, "log_probs": self.log_probs}
+        numbers = {"stream": self.stream, "turn": self.turn, "first_row": self.first_row}
+        return {"rows": self.observations.shape[0], "greedy": int(self.greedy), **by_row, **numbers}
+
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
         """The request for some of the rows."""
         by_row = ("observations", "actions", "log_probs", "values", "acted", "action_mask", "alive")
@@ -98,6 +106,12 @@ class ValueRequest:
     """Whether the agent of each row is active; None: all are."""
     action_mask: torch.Tensor | None = None
     """As of ``ActRequest``, without ``places``."""
+
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """What every kernel that values is told of it: ``VALUES_MEMBERS``."""
+        whose = {"places": self.places, "largest": self.largest, "alive": self.alive}
+        return {"rows": len(self.values), "samples": self.observations.shape[0], "values": self.values, **whose}
 
 
 @final

@@ -189,19 +189,8 @@ class SmallNetworks(PolicyNetworks):
 
     def act(self, request: ActRequest) -> None:
         assert request.largest is request.alive is request.values is request.action_mask is None
-        rows = request.observations.shape[0]
-        self._forward[0].launch(
-            blocks_for(rows, ACT_ROWS, self._processors),
-            **self._common(request.observations),
-            rows=rows,
-            stream=request.stream,
-            first_row=request.first_row,
-            turn=request.turn,
-            actions=request.actions,
-            acted=request.acted,
-            log_probs=request.log_probs,
-            greedy=int(request.greedy),
-        )
+        blocks = blocks_for(request.observations.shape[0], ACT_ROWS, self._processors)
+        self._forward[0].launch(blocks, **self._common(request.observations), **request.members)
 
     def act_with(self, call: Any, observations: torch.Tensor) -> None:
         """Fills in an ``ActCall`` what these networks are, and where their observations begin."""
@@ -212,16 +201,8 @@ class SmallNetworks(PolicyNetworks):
         observations, places, rows = request.observations, request.places, len(request.values)
         if places is None and rows != observations.shape[0]:
             raise ValueError(f"there are observations of {observations.shape[0]} rows, and room for {rows} values")
-        self._forward[1].launch(
-            blocks_for(rows, ACT_ROWS, self._processors),
-            **self._common(observations),
-            rows=rows,
-            samples=observations.shape[0],
-            values=request.values,
-            places=places,
-            largest=request.largest,
-            alive=request.alive,
-        )
+        blocks = blocks_for(rows, ACT_ROWS, self._processors)
+        self._forward[1].launch(blocks, **self._common(observations), **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
         """Goes forward and backward in one launch, and sums over blocks in another."""

@@ -302,19 +302,11 @@ class WideNetworks(WideKernels, PolicyNetworks):
         self.optimiser: Adam = optimiser
 
     def act(self, request: ActRequest) -> None:
-        rows = request.observations.shape[0]
         self._pack_weights()
         self._forward[0].launch(
-            self._blocks_for(rows),
+            self._blocks_for(request.observations.shape[0]),
             **self._common(_whole(request.observations)),
-            rows=rows,
-            stream=request.stream,
-            first_row=request.first_row,
-            turn=request.turn,
-            actions=request.actions,
-            acted=request.acted,
-            log_probs=request.log_probs,
-            greedy=int(request.greedy),
+            **request.members,
             values=request.values,
             action_mask=flags(request.action_mask),
             largest=request.largest,
@@ -322,18 +314,9 @@ class WideNetworks(WideKernels, PolicyNetworks):
         )
 
     def values(self, request: ValueRequest) -> None:
-        rows = len(request.values)
         self._pack_weights()
-        self._forward[1].launch(
-            self._blocks_for(rows),
-            **self._common(_whole(request.observations)),
-            rows=rows,
-            samples=request.observations.shape[0],
-            values=request.values,
-            places=request.places,
-            largest=request.largest,
-            alive=request.alive,
-        )
+        blocks = self._blocks_for(len(request.values))
+        self._forward[1].launch(blocks, **self._common(_whole(request.observations)), **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
         if minibatch.count == 0:

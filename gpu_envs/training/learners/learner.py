@@ -23,12 +23,23 @@ from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Horizon:
-    """The steps that a learner learns from, and by whom else they are taken."""
+class LearnerParts:
+    """What a learner is made of."""
 
-    steps: int
+    policy_rows: PolicyRows
+    """The agents it acts for."""
+    module: nn.Module
+    """Its weights."""
+    networks: Any
+    """What runs them: ``PolicyNetworks`` of on-policy algorithms, ``ActorCriticNetworks`` of off-policy ones."""
+    scale: ObservationScale | None
+    """The running scale of observations; None: they are taken as they are."""
+    case: Case
+    """Its algorithm, and where it runs."""
+    horizon: int
+    """Steps between two updates."""
     seed: int
-    """Of the run."""
+    """The run's."""
     limit: int | None
     """The step at which episodes are truncated; None: never."""
     group: Group
@@ -52,40 +63,22 @@ class Learner(ABC):
         waits: So many iterations it collects before it learns again, and does not run in graphs.
     """
 
+    networks: Networks
     algorithm: Algorithm
     figures: torch.Tensor
     names: tuple[str | None, ...]
     schedules: list[Target]
     waits: int = 0
 
-    def __init__(
-        self,
-        policy_rows: PolicyRows,
-        module: nn.Module,
-        networks: Networks,
-        scale: ObservationScale | None,
-        case: Case,
-        horizon: Horizon,
-        turns: Mapping[str, int],
-    ) -> None:
-        """Takes what all algorithms have.
-
-        Args:
-            policy_rows: The agents it acts for.
-            module: Its weights.
-            networks: How that acts.
-            scale: Of observations; None: they are taken as they are.
-            case: Its algorithm, and where it runs.
-            horizon: What it learns from.
-            turns: What it draws random numbers for, and how often in an iteration.
-        """
-        self.policy_rows, self.module, self.networks = policy_rows, module, networks
-        self.scale, self.horizon, self._limit, self._group = scale, horizon.steps, horizon.limit, horizon.group
+    def __init__(self, parts: LearnerParts, turns: Mapping[str, int]) -> None:
+        """Takes what all algorithms have; ``turns``: how often in an iteration it draws random numbers for what."""
+        self.policy_rows, self.module, self.networks = parts.policy_rows, parts.module, parts.networks
+        self.scale, self.horizon, self._limit, self._group = parts.scale, parts.horizon, parts.limit, parts.group
         self.fallback_reason = ""
-        keys = [[derived_seed(horizon.seed, purpose, policy_rows.name), 0] for purpose in turns]
-        streams = torch.tensor(keys, device=case.device)
+        keys = [[derived_seed(parts.seed, purpose, self.policy_rows.name), 0] for purpose in turns]
+        streams = torch.tensor(keys, device=parts.case.device)
         self.streams = dict(zip(turns, streams, strict=True))
-        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=case.device)
+        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=parts.case.device)
 
     def describe(self) -> dict[str, Any]:
         """The shapes of its weights, in which a checkpoint must agree."""

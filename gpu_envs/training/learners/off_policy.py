@@ -4,20 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import nn
 
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks
-from gpu_envs.training.learners.learner import Horizon, Learner
+from gpu_envs.training.learners.learner import Learner, LearnerParts
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.replay import Replay, Transitions
-from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.rollout.exploration import Exploration
 from gpu_envs.training.rollout.horizon_env import RoleStorage
-from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _FIGURES = (
     *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm", "transitions"),
@@ -44,31 +40,23 @@ class OffPolicyLearner(Learner):
 
     networks: ActorCriticNetworks
 
-    def __init__(
-        self,
-        policy_rows: PolicyRows,
-        module: nn.Module,
-        networks: ActorCriticNetworks,
-        scale: ObservationScale | None,
-        case: Case,
-        horizon: Horizon,
-    ) -> None:
+    def __init__(self, parts: LearnerParts) -> None:
         """Allocates; every process has a buffer and batches of its own, and gradients are means over all batches."""
+        case, policy_rows, networks, device = parts.case, parts.policy_rows, parts.networks, parts.case.device
         assert isinstance(case.algorithm, OffPolicy)
         self.algorithm: OffPolicy = case.algorithm
-        algorithm, steps, device = self.algorithm, self.algorithm.gradient_steps, case.device
-        turns = {"actions": horizon.steps, "replay": steps, "noise": steps}
-        super().__init__(policy_rows, module, networks, scale, case, horizon, turns)
+        algorithm, steps = self.algorithm, self.algorithm.gradient_steps
+        super().__init__(parts, {"actions": parts.horizon, "replay": steps, "noise": steps})
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
-        self.actions = made(horizon.steps, rows, head.width)
+        self.actions = made(parts.horizon, rows, head.width)
         self._acted = made(rows, head.width)
-        self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, horizon.limit)
+        self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, parts.limit)
         self.batch = Transitions.made(algorithm.batch_size, features, head.width, device)
-        self._first = horizon.group.rank * algorithm.batch_size  # of the samples of all processes
+        self._first = parts.group.rank * algorithm.batch_size  # of the samples of all processes
         self._ops = Ops(head, device, case.threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
         self.figures, self.rate = made(len(_FIGURES)), networks.rate

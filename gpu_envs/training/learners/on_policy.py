@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import nn
 
 from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
 from gpu_envs.training.engines.base import (
@@ -17,7 +16,7 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     loss_settings,
 )
-from gpu_envs.training.learners.learner import Horizon, Learner
+from gpu_envs.training.learners.learner import Learner, LearnerParts
 from gpu_envs.training.operations.advantage import MOMENTS, Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.heads import Head
@@ -25,11 +24,9 @@ from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Meas
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
-from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
+from gpu_envs.training.policies.normalise import RewardScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.rollout.horizon_env import RoleStorage
-from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
@@ -84,24 +81,16 @@ class OnPolicyLearner(Learner):
 
     networks: PolicyNetworks
 
-    def __init__(
-        self,
-        policy_rows: PolicyRows,
-        module: nn.Module,
-        networks: PolicyNetworks,
-        scale: ObservationScale | None,
-        case: Case,
-        horizon: Horizon,
-    ) -> None:
+    def __init__(self, parts: LearnerParts) -> None:
         """Allocates; the group's samples count as one batch."""
+        case, policy_rows, networks, horizon = parts.case, parts.policy_rows, parts.networks, parts.horizon
         algorithm, device = case.algorithm, case.device
         assert isinstance(algorithm, OnPolicy)
         self.algorithm: OnPolicy = algorithm
-        turns = {"actions": horizon.steps, "minibatches": algorithm.passes[0]}
-        super().__init__(policy_rows, module, networks, scale, case, horizon, turns)
+        super().__init__(parts, {"actions": horizon, "minibatches": algorithm.passes[0]})
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
-        kept = SampleStorage(algorithm, horizon.steps, policy_rows.rows, policy_rows.head, device)
+        kept = SampleStorage(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -111,12 +100,12 @@ class OnPolicyLearner(Learner):
         self._sums, self.indices = kept.sums, kept.indices
         self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, case.threads)
-        self._measure = Measure(kept.moments, device, case.threads, horizon.group)
+        self._measure = Measure(kept.moments, device, case.threads, parts.group)
         self.reward_scale: RewardScale | None = None
         if algorithm.normalise_rewards:
-            self.reward_scale = RewardScale(policy_rows.rows, device, horizon.group)
+            self.reward_scale = RewardScale(policy_rows.rows, device, parts.group)
         each, minibatches = policy_rows.each, algorithm.passes[1]  # agents that share observations stay together
-        samples = horizon.steps * policy_rows.rows // each
+        samples = horizon * policy_rows.rows // each
         shuffled = self.indices is not None
         self.permutation = Permutation(samples, device, case.threads, each=each) if shuffled else None
         if minibatches > samples:
