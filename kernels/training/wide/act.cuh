@@ -203,7 +203,7 @@ template <class Shape, class Call> FN void act(const Call& call) {
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     const auto in_order = [](Index row) { return int(row); };
     u32        largest  = 0;
-    const auto use      = [&](const auto& own, Outputs<Net>& c, Index row, int place) {
+    const auto use      = [&](const Own<Net>& own, Outputs<Net>& c, Index row, int place) {
         draw_action<Net>(own, c, call, sample, row, place);
     };
     run_wide<Net>(call, block_number(), block_count(), in_order, call.largest == nullptr ? nullptr : &largest, call.alive, use);
@@ -214,7 +214,7 @@ template <class Shape, class Call> FN void values(const Call& call) {
     using Net = NetOf<Shape, Shape::NETS - 1>;
     u32        largest = 0;
     const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
-    const auto use     = [&](const auto& own, Outputs<Net>& c, Index row, int place) {
+    const auto use     = [&](const Own<Net>& own, Outputs<Net>& c, Index row, int place) {
         own.store_values(c, Net::VALUE_AT);
         if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
     };
@@ -225,7 +225,7 @@ template <class Shape, class Call> FN void values(const Call& call) {
 template <class Net, class Call> FN void find_outputs(const Call& call, int worker, int workers) {
     const auto in_order = [](Index row) { return int(row); };
     run_wide<Net>(call, worker, workers, in_order, nullptr, nullptr,
-                  [&](const auto& own, Outputs<Net>& c, Index row, int) {
+                  [&](const Own<Net>& own, Outputs<Net>& c, Index row, int) {
         constexpr int last = Net::LAYERS - 1;
         for_accumulators<Net, Net::outs_of(last) / 8, Net::out_of(last)>(
             own, call.rows, row / GROUP_ROWS,

@@ -59,11 +59,8 @@ template <class Net> struct InBlock {
 template <class Source> struct Rowwise : InBlock<typename Source::Of> {
     using Net    = typename Source::Of;
     using Memory = WideMemory<typename Net::Shape>;
-    using InBlock<Net>::group;
-    using InBlock<Net>::warp;
-    using InBlock<Net>::lane;
-    using InBlock<Net>::await_turn;
-    using InBlock<Net>::pass_turn;
+    using InBlock<Net>::group, InBlock<Net>::warp, InBlock<Net>::lane;
+    using InBlock<Net>::await_turn, InBlock<Net>::pass_turn;
     static constexpr int INPUTS = Net::INPUTS, FEATURES = Net::FEATURES;
     Memory&              memory;
     const Source         source;
@@ -350,9 +347,7 @@ FN void run_rows(const Call& call, int worker, int workers, const Find& find, u3
 // A warpgroup at work on rows in its registers. Groups multiply by turns: while one does, the other is at what is between.
 template <class Net> struct ResidentRows : InBlock<Net> {
     using Memory = ResidentMemory<typename Net::Shape>;
-    using InBlock<Net>::group;
-    using InBlock<Net>::await_turn;
-    using InBlock<Net>::pass_turn;
+    using InBlock<Net>::group, InBlock<Net>::await_turn, InBlock<Net>::pass_turn;
     const u32 weights;
 
     FN explicit ResidentRows(Memory& memory)
@@ -491,10 +486,14 @@ FN void run_resident(const Call& call, int worker, int workers, const Find& find
     }
 }
 
+// What runs a net's rows. (A lambda that takes it names it: NVRTC 13.0 knows no generic ones here.)
+template <class Net, bool = RESIDENT<typename Net::Shape>> struct RunningRows { using Type = ResidentRows<Net>; };
+template <class Net> struct RunningRows<Net, false> { using Type = Rowwise<Weights<Net, Net::STEPS_FORTH>>; };
+template <class Net> using Own = typename RunningRows<Net>::Type;
+
 // One of so many workers runs its tiles: a row's observation is where `find` says, or nowhere if that is below 0.
 template <class Net, class Call, class Find, class Use>
-FN void run_wide(const Call& call, int worker, int workers, const Find& find, u32* largest, const u8* alive,
-                 const Use& use) {
+FN void run_wide(const Call& call, int worker, int workers, const Find& find, u32* largest, const u8* alive, const Use& use) {
     if constexpr (RESIDENT<typename Net::Shape>) run_resident<Net>(call, worker, workers, find, largest, alive, use);
     else run_rows<Net>(call, worker, workers, find, largest, alive, use);
 }
