@@ -15,7 +15,7 @@ from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
 from gpu_envs.training.process.group import Group
@@ -204,7 +204,7 @@ class Engine(ABC):
         """What computes what: lines for people. Headers are in ``kernels/training/``."""
 
     @abstractmethod
-    def make(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None) -> Any:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> Any:
         """Networks that run the module: ``PolicyNetworks`` of on-policy algorithms, ``Actor`` of off-policy ones.
 
         Args:

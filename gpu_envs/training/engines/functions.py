@@ -27,7 +27,7 @@ from gpu_envs.training.operations.perceptrons import Form, Perceptrons
 from gpu_envs.training.operations.wide_programs import Linear, WideNetwork
 from gpu_envs.training.policies.actor_critic import Critics
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.policy import ActionValues
 from gpu_envs.training.process.group import Group
 
@@ -57,9 +57,7 @@ class FunctionsEngine(KernelEngine):
         form = form_of((case.features, *case.network.hidden, case.head.parameters), case.network.activation)
         return function_limit(form, case.network.precision, case.device)
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> PolicyNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         return FunctionQValues(case, module, scale, make_optimiser(case, module, group))
 
 
@@ -67,7 +65,7 @@ class FunctionsEngine(KernelEngine):
 class FunctionQValues(TorchQValues):
     """The default module's values, and their gradient, by kernels."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam) -> None:
         super().__init__(case, module, scale, optimiser)
         assert isinstance(module, ActionValues)
         form = actor_form(module.actor, case.network.activation)

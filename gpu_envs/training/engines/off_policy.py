@@ -18,7 +18,7 @@ from gpu_envs.training.operations.optimiser import Adam, Step, flattened
 from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.actor_critic import ActorCritic, learning_parameters
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Rows, whole
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
@@ -35,7 +35,7 @@ class TorchActor(TorchNetworks):
 
     module: ActorCritic
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale) -> None:
         super().__init__(case, module, scale)
         assert isinstance(case.algorithm, OffPolicy)
         self._algorithm: OffPolicy = case.algorithm
@@ -91,7 +91,7 @@ class ActorCriticNetworks(TorchActor):
         sums: Of the critics and of the actor: ``SUMS``, added up over updates.
     """
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         """Moves the parameters into buffers of optimisers; the targets start as they are."""
         super().__init__(case, module, scale)
         algorithm, device = self._algorithm, case.device
@@ -253,7 +253,7 @@ class TorchActorCriticEngine(Engine):
         del case
         return ACTING, BUFFER, ("gradients", "torch"), STEP_KERNELS
 
-    def make(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None) -> TorchActor:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> TorchActor:
         if group is None:
             return TorchActor(case, module, scale)
         if case.device != "cpu":

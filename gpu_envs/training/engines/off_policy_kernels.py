@@ -27,7 +27,7 @@ from gpu_envs.training.operations.perceptrons import ACTIVATIONS, WIDEST, Form
 from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.actor_critic import Critics, PerceptronActorCritic, outputs_of
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.process.group import Group
 
 _ALIVE = SUMS.index("alive")
@@ -81,9 +81,7 @@ class SmallBatchEngine(_ActorCriticEngine):
             return f"the activation is {net.activation}, not {', '.join(ACTIVATIONS)}"
         return "hidden layers are normalised" if net.layer_norm else ""
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> ActorCriticNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> ActorCriticNetworks:
         return SmallBatchActorCritic(case, module, scale, group or Group())
 
 
@@ -104,9 +102,7 @@ class GpuFunctionsEngine(_ActorCriticEngine):
     def exceeded(self, case: Case) -> str:
         return _functions_limit(case)
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> ActorCriticNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> ActorCriticNetworks:
         return FunctionActorCritic(case, module, scale, group or Group())
 
 
@@ -131,9 +127,7 @@ class CpuEngine(_ActorCriticEngine):
             return "the precision is bf16"
         return f"a layer has more than {WIDEST} units" if max(net.hidden) > WIDEST else ""
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> ActorCriticNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> ActorCriticNetworks:
         return FunctionActorCritic(case, module, scale, group or Group())
 
 
@@ -151,7 +145,7 @@ def _functions_limit(case: Case) -> str:
 class KernelActorCritic(ActorCriticNetworks):
     """The default module's, run by kernels."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
         assert isinstance(module, PerceptronActorCritic)
         assert isinstance(module.critics, Critics)
@@ -197,7 +191,7 @@ class KernelActorCritic(ActorCriticNetworks):
 class FunctionActorCritic(KernelActorCritic):
     """Networks as functions forth and back, and losses row by row."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
         rows, features, width, nets = self._rows, self._features, self._width, len(self._of_critics.nets)
 
@@ -211,14 +205,14 @@ class FunctionActorCritic(KernelActorCritic):
         self._target_critics = functions(self._of_critics, self._follows[0][0])
         self._next_actor = self._actors if self._stochastic else functions(self._of_actor, self._follows[1][0])
 
-        def made(*shape: int) -> torch.Tensor:
+        def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=case.device)
 
-        self._inputs, self._acting = made(rows, features + width), made(rows, features + width)
-        self._q_values, self._target_q, self._grad_q, self._curvatures = (made(rows, nets, 1) for _ in range(4))
-        self._ones = made(rows, nets, 1).fill_(1.0)
-        self._outputs, self._by_outputs = (made(rows, 1, self._of_actor.sizes[-1]) for _ in range(2))
-        self._log_probs, self._by_actions = made(rows), made(rows, nets, width)
+        self._inputs, self._acting = zeros(rows, features + width), zeros(rows, features + width)
+        self._q_values, self._target_q, self._grad_q, self._curvatures = (zeros(rows, nets, 1) for _ in range(4))
+        self._ones = zeros(rows, nets, 1).fill_(1.0)
+        self._outputs, self._by_outputs = (zeros(rows, 1, self._of_actor.sizes[-1]) for _ in range(2))
+        self._log_probs, self._by_actions = zeros(rows), zeros(rows, nets, width)
         program = actor_critic.program(features, width, nets, stochastic=self._stochastic)
         choose, td_target, critic_loss, actor_loss = load_kernels(open_backend(case.device, case.threads), program)
         log_temperature = self.log_temperature.detach()
@@ -281,13 +275,13 @@ class FunctionActorCritic(KernelActorCritic):
 class SmallBatchActorCritic(KernelActorCritic):
     """On a GPU critics learn in one launch and the actor in another, where a batch has few rows."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
         rows, width, nets = self._rows, self._width, len(self._of_critics.nets)
         backend, hidden = open_backend(case.device), len(self._of_actor.sizes) - 2
         critics, acting = self.optimisers[:2]
 
-        def made(*shape: int) -> torch.Tensor:
+        def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=case.device)
 
         processes, alone = critics.processes, critics.processes == 1 and not critics.sums_apart
@@ -305,7 +299,7 @@ class SmallBatchActorCritic(KernelActorCritic):
                 log_temperature=self.log_temperature.detach(),
                 sums=sums,
                 alone=int(alone),
-                squares_of_blocks=made(self._blocks),
+                squares_of_blocks=zeros(self._blocks),
             )
         targets = [target for target, _ in self._follows]
         self._for_critics.fill(
@@ -313,20 +307,20 @@ class SmallBatchActorCritic(KernelActorCritic):
             next_actor=targets[1] if targets[1:] else acting.flat,
             noise=self._noise,
             most=self._most_noise,
-            inputs=made(rows, self._features + width),
-            by_said=made(nets, rows),
-            kept=made(nets * hidden, rows, small_batch.MOST),
-            slopes=made(nets * hidden, rows, small_batch.MOST),
+            inputs=zeros(rows, self._features + width),
+            by_said=zeros(nets, rows),
+            kept=zeros(nets * hidden, rows, small_batch.MOST),
+            slopes=zeros(nets * hidden, rows, small_batch.MOST),
         )
         self._for_actor.fill(
             actor=acting.flat,
             target_entropy=self._target_entropy,
-            by_outputs=made(rows, self._of_actor.sizes[-1]),
+            by_outputs=zeros(rows, self._of_actor.sizes[-1]),
             by_temperature=self._by_temperature,
             target=targets[1] if targets[1:] else None,
             tau=self._algorithm.tau if targets[1:] else 0.0,
-            kept=made(hidden, rows, small_batch.MOST),
-            slopes=made(hidden, rows, small_batch.MOST),
+            kept=zeros(hidden, rows, small_batch.MOST),
+            slopes=zeros(hidden, rows, small_batch.MOST),
         )
         own = self.optimisers[2].members if self._stochastic else {}
         self._for_actor.fill(

@@ -27,7 +27,7 @@ from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
 
@@ -78,9 +78,7 @@ class SmallEngine(KernelEngine):
             return f"they take {needed} bytes of shared memory, and the device's blocks have {room}"
         return ""
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> PolicyNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         optimiser = make_optimiser(case, module, group)
         starts: dict[str, int] = {}
         end = 0

@@ -30,7 +30,7 @@ from gpu_envs.training.operations.distributions import log_probs_and_entropies, 
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
 from gpu_envs.training.policies.policy import PartedLinear, PolicyModule, inwards
 from gpu_envs.training.process.group import Group
@@ -57,7 +57,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
 class TorchNetworks(Networks):
     """Any module, run by torch."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: ObservationScale | None) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale) -> None:
         self.module, self.head, self.scale = module, case.head, scale
         self._ops = Ops(case.head, case.device, case.threads)
         self._precision = case.network.precision
@@ -112,9 +112,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
     the one mode with those of the other.
     """
 
-    def __init__(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
-    ) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         """Without an optimiser of its parameters, the module does not learn."""
         super().__init__(case, module, scale)
         self.optimiser = optimiser
@@ -170,8 +168,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             learning, upstream = zip(*both, strict=True)
             with_gradients: Any = _WithGradients.apply  # untyped
             with matmul_precision(self._precision):
-                found = torch.autograd.grad(with_gradients(upstream, *learning), self._parameters, allow_unused=True)
-            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
+                parts = torch.autograd.grad(with_gradients(upstream, *learning), self._parameters, allow_unused=True)
+            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(parts, self._parameters, strict=True)]
             if not gradients:
                 torch.sum(sums, 1, out=totals)
                 gradients = grads
@@ -193,8 +191,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         for name, values in losses.items():
             sums[SUMS.index(name)] = batch.of_active(values.detach())
         sums[SUMS.index("alive")] = 1.0 if batch.active is None else batch.active.float()
-        found = torch.autograd.grad(loss, outputs, allow_unused=True)
-        return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(outputs, found, strict=True))
+        grads = torch.autograd.grad(loss, outputs, allow_unused=True)
+        return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(outputs, grads, strict=True))
 
     def _chunk(self, rows: int, each: int = 1) -> int:
         """How many rows go through the module at a time, in whole groups of so many each."""
@@ -206,9 +204,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
 class TorchPolicy(TorchPolicyNetworks):
     """A module that gives the parameters of a distribution over actions, and the value."""
 
-    def __init__(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
-    ) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         super().__init__(case, module, scale, optimiser)
         assert isinstance(case.algorithm, PolicyGradient)
         self._algorithm: PolicyGradient = case.algorithm
@@ -270,9 +266,7 @@ class TorchPolicy(TorchPolicyNetworks):
 class TorchQValues(TorchPolicyNetworks):
     """A module that values choices, ``[rows, head.parameters]``; an action is worth the mean over its elements."""
 
-    def __init__(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, optimiser: Adam | None = None
-    ) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         super().__init__(case, module, scale, optimiser)
         assert isinstance(case.algorithm, QLearning)
         self._algorithm: QLearning = case.algorithm
@@ -361,9 +355,7 @@ class TorchEngine(Engine):
             loss = f"the loss too: {reason}"
         return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> TorchPolicyNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> TorchPolicyNetworks:
         optimiser = None if group is None else make_optimiser(case, module, group)
         if optimiser is not None and case.device != "cpu":
             wake_autograd(case.device)

@@ -27,7 +27,7 @@ from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, OBSE
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, WARPS, Linear, WideNetwork
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron
 from gpu_envs.training.process.group import Group
@@ -69,9 +69,7 @@ class WideEngine(KernelEngine):
             return "agents share observations"
         return exceeded_limit(case.head, case.features, net.hidden, net.activation, net.precision, case.device)
 
-    def make(
-        self, case: Case, module: nn.Module, scale: ObservationScale | None, group: Group | None
-    ) -> PolicyNetworks:
+    def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         assert isinstance(module, Perceptron | SharedPerceptron)
         optimiser, net = make_optimiser(case, module, group), case.network
         processors = open_backend(case.device).traits.processors

@@ -14,7 +14,7 @@ from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
@@ -32,7 +32,7 @@ class LearnerParts:
     """Its weights."""
     networks: Any
     """What runs them: ``PolicyNetworks`` of on-policy algorithms, ``ActorCriticNetworks`` of off-policy ones."""
-    scale: ObservationScale | None
+    scale: Scale
     """The running scale of observations; None: they are taken as they are."""
     case: Case
     """Its algorithm, and where it runs."""
@@ -135,7 +135,7 @@ class Learner(ABC):
         return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
     def _alive(self, storage: Mapping[str, RoleStorage]) -> torch.Tensor | None:
-        """Who is in the game before each step and after the last; None: everybody."""
+        """Which agents are active before each step and after the last; None: all."""
         leaves = storage[self.policy_rows.parts[0].role.name].alive is not None
         return self._taken(storage, "alive") if leaves else None
 

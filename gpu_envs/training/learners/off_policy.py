@@ -49,19 +49,19 @@ class OffPolicyLearner(Learner):
         super().__init__(parts, {"actions": parts.horizon, "replay": steps, "noise": steps})
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
 
-        def made(*shape: int) -> torch.Tensor:
+        def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
-        self.actions = made(parts.horizon, rows, head.width)
-        self._acted = made(rows, head.width)
+        self.actions = zeros(parts.horizon, rows, head.width)
+        self._acted = zeros(rows, head.width)
         self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, parts.limit)
         self.batch = Transitions.made(algorithm.batch_size, features, head.width, device)
         self._first = parts.group.rank * algorithm.batch_size  # of the samples of all processes
         self._ops = Ops(head, device, case.threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
-        self.figures, self.rate = made(len(_FIGURES)), networks.rate
+        self.figures, self.rate = zeros(len(_FIGURES)), networks.rate
         self._largest = self.figures[_FIGURES.index("largest_observation") :]
-        self.normals = made(networks.normals * algorithm.batch_size, head.width)
+        self.normals = zeros(networks.normals * algorithm.batch_size, head.width)
         self._beside_normal = self._ops.beside_normal(len(self.normals))
         self.schedules = [(algorithm.learning_rate, self.rate)]
         stochastic, of_entropy = isinstance(algorithm, Stochastic), ("entropy", "temperature")
@@ -128,8 +128,8 @@ class OffPolicyLearner(Learner):
         )
         if self.exploration.follows:
             self.exploration.begin_anew(self._ended(horizon - 1, storage))
-        living = None if alive is None else alive[:horizon].reshape(-1)
-        self.samples = observations[:horizon].flatten(0, 1), living
+        active = None if alive is None else alive[:horizon].reshape(-1)
+        self.samples = observations[:horizon].flatten(0, 1), active
 
     # --- the update ---
 
@@ -156,10 +156,10 @@ class OffPolicyLearner(Learner):
             )
             networks.learn(batch, self.normals, actor=number % interval == interval - 1)
         means = networks.sums / networks.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
-        found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
-        found |= {"temperature": networks.log_temperature.detach().exp()[0], "gradient_norm": networks.norm[0]}
-        found |= {"transitions": networks.sums[0, _ALIVE], "learning_rate": networks.rate[0]}
-        torch.stack([found[name] for name in _FIGURES[: len(found)]], out=self.figures[: len(found)])
+        figures = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
+        figures |= {"temperature": networks.log_temperature.detach().exp()[0], "gradient_norm": networks.norm[0]}
+        figures |= {"transitions": networks.sums[0, _ALIVE], "learning_rate": networks.rate[0]}
+        torch.stack([figures[name] for name in _FIGURES[: len(figures)]], out=self.figures[: len(figures)])
         self._end(*self.samples)
 
     # --- what is kept ---

@@ -48,21 +48,21 @@ class SampleStorage:
     def __init__(self, algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> None:
         """Allocates; on torch's device ``meta`` there are the sizes alone."""
 
-        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         box = head.kind == "box"
         epochs, minibatches = algorithm.passes
-        self.actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
-        self.log_probs = made(horizon, rows)
-        self.values = made(horizon + 1, rows)
-        self.advantages = made(horizon, rows)
-        self.returns = made(horizon, rows)
-        self.acted = made(rows, head.width) if box else None
-        self.moments = made(MOMENTS, rows)
-        self.places, self.last_values = made(rows, dtype=torch.int64), made(rows)
-        self.sums = (made(rows), made(rows), made(rows)) if algorithm.normalise_rewards else None
-        self.indices = made(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None
+        self.actions = zeros(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
+        self.log_probs = zeros(horizon, rows)
+        self.values = zeros(horizon + 1, rows)
+        self.advantages = zeros(horizon, rows)
+        self.returns = zeros(horizon, rows)
+        self.acted = zeros(rows, head.width) if box else None
+        self.moments = zeros(MOMENTS, rows)
+        self.places, self.last_values = zeros(rows, dtype=torch.int64), zeros(rows)
+        self.sums = (zeros(rows), zeros(rows), zeros(rows)) if algorithm.normalise_rewards else None
+        self.indices = zeros(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None
 
 
 @final
@@ -90,17 +90,17 @@ class OnPolicyLearner(Learner):
         super().__init__(parts, {"actions": horizon, "minibatches": algorithm.passes[0]})
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
-        kept = SampleStorage(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
+        stored = SampleStorage(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
 
-        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.actions, self.log_probs, self.values = kept.actions, kept.log_probs, kept.values
-        self.advantages, self.returns, self._acted = kept.advantages, kept.returns, kept.acted
-        self._sums, self.indices = kept.sums, kept.indices
-        self._places, self._last_values = kept.places, kept.last_values
+        self.actions, self.log_probs, self.values = stored.actions, stored.log_probs, stored.values
+        self.advantages, self.returns, self._acted = stored.advantages, stored.returns, stored.acted
+        self._sums, self.indices = stored.sums, stored.indices
+        self._places, self._last_values = stored.places, stored.last_values
         self._advantage = Advantages(device, case.threads)
-        self._measure = Measure(kept.moments, device, case.threads, parts.group)
+        self._measure = Measure(stored.moments, device, case.threads, parts.group)
         self.reward_scale: RewardScale | None = None
         if algorithm.normalise_rewards:
             self.reward_scale = RewardScale(policy_rows.rows, device, parts.group)
@@ -122,11 +122,11 @@ class OnPolicyLearner(Learner):
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
         kl_limit = algorithm.kl_limit
-        self._stop = made(1, dtype=torch.int32) if kl_limit is not None else None
-        self.figures = made(len(FIGURES))
+        self._stop = zeros(1, dtype=torch.int32) if kl_limit is not None else None
+        self.figures = zeros(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
-        places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
-        self._norm, self.rate = places["gradient_norm"], places["learning_rate"]
+        by_name = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
+        self._norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
         self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
         if gradient is not None:
             self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))

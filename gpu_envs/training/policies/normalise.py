@@ -1,6 +1,6 @@
 """Running statistics, by which observations and rewards are brought to deviation 1."""
 
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
@@ -93,6 +93,10 @@ class ObservationScale(RunningMoments):
     def refresh(self) -> None:
         self.offset.copy_(self.mean)
         self.inverse.copy_(self.variance.clamp(min=_LEAST_VARIANCE).rsqrt())
+
+
+Scale: TypeAlias = ObservationScale | None
+"""How a policy's observations are normalised; None: they are taken as they are."""
 
 
 def _normalised(numbers: torch.Tensor, offset: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
