@@ -72,31 +72,19 @@ FN float slope_at(float x) {
 }
 
 template <int N> FN void activate(float (&c)[N][4]) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) c[j][q] = activated(c[j][q]);
-    }
+    FOR_EACH_NUMBER(j, q, N) c[j][q] = activated(c[j][q]);
 }
 
 // Times the slopes of the activations.
 template <int N> FN void chain(float (&by)[N][4], const float (&values)[N][4]) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) by[j][q] *= slope(values[j][q]);
-    }
+    FOR_EACH_NUMBER(j, q, N) by[j][q] *= slope(values[j][q]);
 }
 
 // Writes the outputs of 16 rows as floats, from where whoever has a row reads it.
 template <int OUTPUTS, int N> FN void store_outputs(float* rows, int stride, const float (&c)[N][4], int lane) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2;
-            if (column < OUTPUTS) rows[(lane / 4 + q / 2 * 8) * stride + column] = c[j][q];
-        }
+    FOR_EACH_NUMBER(j, q, N) {
+        const int column = 8 * j + lane % 4 * 2 + q % 2;
+        if (column < OUTPUTS) rows[(lane / 4 + q / 2 * 8) * stride + column] = c[j][q];
     }
 }
 

@@ -17,6 +17,11 @@
 
 constexpr int WARP_ROWS = 16;
 
+// A thread's numbers c[j][q], four for each j below N: of an accumulator of 8 N columns, say.
+#define FOR_EACH_NUMBER(j, q, N)        \
+    UNROLL for (int j = 0; j < (N); ++j) \
+        UNROLL for (int q = 0; q < 4; ++q)
+
 FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
 FN float steep_tanh(float x) {  // within 2^-11 of the value
     float y;

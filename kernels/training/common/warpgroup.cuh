@@ -25,20 +25,12 @@ template <int LATER> FN void finish() { asm volatile("wgmma.wait_group.sync.alig
 
 // An accumulator that is complete: nothing that reads it may go before.
 template <int N> FN void settle(float (&c)[N][4]) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) asm volatile("" : "+f"(c[j][q])::"memory");
-    }
+    FOR_EACH_NUMBER(j, q, N) asm volatile("" : "+f"(c[j][q])::"memory");
 }
 
 // Before it is stored more than once.
 template <int N> FN void round_once(float (&c)[N][4]) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) c[j][q] = Arithmetic::rounded_once(c[j][q]);
-    }
+    FOR_EACH_NUMBER(j, q, N) c[j][q] = Arithmetic::rounded_once(c[j][q]);
 }
 
 // Where some tiles lie, as the tensor cores are told it, in units of 16 bytes, and which tiles of the same form stand for
@@ -138,11 +130,7 @@ FN void multiply_tiles(float (&c)[N][4], const LeftTile& left, const Right& righ
 
 // Factors that are complete before products begin: worked out between them, they would make each wait.
 template <int STEPS> FN void settle(Left (&lefts)[STEPS]) {
-    UNROLL
-    for (int step = 0; step < STEPS; ++step) {
-        UNROLL
-        for (int word = 0; word < 4; ++word) asm volatile("" : "+r"(lefts[step].x[word])::"memory");
-    }
+    FOR_EACH_NUMBER(step, word, STEPS) asm volatile("" : "+r"(lefts[step].x[word])::"memory");
 }
 
 template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c)[N][4]) {

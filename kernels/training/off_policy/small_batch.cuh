@@ -64,11 +64,7 @@ FN Wide<4> four_over_cluster(const float* own) {
                      : "=f"(of[rank].value[0]), "=f"(of[rank].value[1]), "=f"(of[rank].value[2]), "=f"(of[rank].value[3])
                      : "r"(there) : "memory");
     }
-    UNROLL
-    for (int rank = 0; rank < CLUSTER; ++rank) {
-        UNROLL
-        for (int e = 0; e < 4; ++e) sum.value[e] += of[rank].value[e];
-    }
+    FOR_EACH_NUMBER(rank, e, CLUSTER) sum.value[e] += of[rank].value[e];
     return sum;
 }
 
@@ -146,11 +142,7 @@ template <int COUNT> FN void forth_through_first(const Way (&ways)[COUNT]) {
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
         const float* const biases = biases_of(ways[n].net, 0) + first + 2 * q;
-        UNROLL
-        for (int j = 0; j < TILES; ++j) {
-            UNROLL
-            for (int x = 0; x < 4; ++x) c[n][j][x] = biases[8 * j + x % 2];
-        }
+        FOR_EACH_NUMBER(j, x, TILES) c[n][j][x] = biases[8 * j + x % 2];
     }
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
@@ -172,11 +164,7 @@ template <int COUNT> FN void forth_through_first(const Way (&ways)[COUNT]) {
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
         float* const to = whole(ways[n].first) + first + 2 * q;
-        UNROLL
-        for (int j = 0; j < TILES; ++j) {
-            UNROLL
-            for (int x = 0; x < 4; ++x) to[(g + x / 2 * 8) * STRIDE + 8 * j + x % 2] = activation(c[n][j][x]);
-        }
+        FOR_EACH_NUMBER(j, x, TILES) to[(g + x / 2 * 8) * STRIDE + 8 * j + x % 2] = activation(c[n][j][x]);
     }
 }
 
@@ -212,11 +200,7 @@ template <int L, int COUNT> FN void find_parts(const Way (&ways)[COUNT]) {
             }
         }
     }
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
-        UNROLL
-        for (int x = 0; x < 4; ++x) parts(n)[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[n][x];
-    }
+    FOR_EACH_NUMBER(n, x, COUNT) parts(n)[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[n][x];
 }
 
 // Numbers that a thread has of own columns.
@@ -389,11 +373,7 @@ template <int L, class Each> FN void back_through(const float* by, const Net& ne
                 product_tf32(c[t], left, right);
             }
         }
-        UNROLL
-        for (int t = 0; t < 4; ++t) {
-            UNROLL
-            for (int x = 0; x < 4; ++x) each(g + x / 2 * 8, first + 8 * q + x % 2 * 4 + t, c[t][x]);
-        }
+        FOR_EACH_NUMBER(t, x, 4) each(g + x / 2 * 8, first + 8 * q + x % 2 * 4 + t, c[t][x]);
     }
 }
 
@@ -548,15 +528,11 @@ FN float gradient_tile(float* gradient, float* of_biases, const Factor& by, cons
             }
         }
     }
-    UNROLL
-    for (int j = 0; j < 2; ++j) {
-        UNROLL
-        for (int x = 0; x < 4; ++x) {
-            const int o = first_out + m + g + x / 2 * 8, i = first_in + n + 8 * j + 2 * q + x % 2;
-            if (o < outs && i < ins) {
-                gradient[o * ins + i] = c[j][x];
-                squares += c[j][x] * c[j][x];
-            }
+    FOR_EACH_NUMBER(j, x, 2) {
+        const int o = first_out + m + g + x / 2 * 8, i = first_in + n + 8 * j + 2 * q + x % 2;
+        if (o < outs && i < ins) {
+            gradient[o * ins + i] = c[j][x];
+            squares += c[j][x] * c[j][x];
         }
     }
     if (first_in != 0) return squares;

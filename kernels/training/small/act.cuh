@@ -75,13 +75,9 @@ template <class Call> FN void values(const Call& call) {
     const auto see     = [&](const InputRows& x, int place_g, int place_h) {
         if (call.largest == nullptr) return;
         const bool counts_g = counts(place_g), counts_h = counts(place_h);
-        UNROLL
-        for (int j = 0; j < INPUTS / 8; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                const u32 magnitude = bits_of(x[j][q]) & ~(1u << 31);
-                largest             = (q < 2 ? counts_g : counts_h) ? maximum(largest, magnitude) : largest;
-            }
+        FOR_EACH_NUMBER(j, q, INPUTS / 8) {
+            const u32 magnitude = bits_of(x[j][q]) & ~(1u << 31);
+            largest             = (q < 2 ? counts_g : counts_h) ? maximum(largest, magnitude) : largest;
         }
     };
     const auto use = [&](float*, const float* outputs, Index row, bool wanted) {

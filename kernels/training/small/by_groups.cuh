@@ -235,20 +235,12 @@ template <class Role, class Call> struct Learner {
 
     FN void store_inputs(const InputRows& x) {
         float with_ones[INPUTS / 8][4];
-        UNROLL
-        for (int j = 0; j < INPUTS / 8; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                with_ones[j][q] = 8 * j + lane % 4 * 2 + q % 2 == FEATURES ? 1.0f : x[j][q];
-            }
+        FOR_EACH_NUMBER(j, q, INPUTS / 8) {
+            with_ones[j][q] = 8 * j + lane % 4 * 2 + q % 2 == FEATURES ? 1.0f : x[j][q];
         }
         constexpr int stored = INPUTS < X_LINES ? INPUTS : X_LINES;
         float some[stored / 8][4];
-        UNROLL
-        for (int j = 0; j < stored / 8; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) some[j][q] = with_ones[j][q];
-        }
+        FOR_EACH_NUMBER(j, q, stored / 8) some[j][q] = with_ones[j][q];
         own.x.store_rows(some);
     }
 
@@ -291,24 +283,16 @@ template <class Role, class Call> struct Learner {
         }
     }
     template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                float& place = room[(4 * j + q) * GROUP];
-                if (turn > 0) c[j][q] += place;
-                if (turn < GROUPS - 1) place = c[j][q];
-            }
+        FOR_EACH_NUMBER(j, q, N) {
+            float& place = room[(4 * j + q) * GROUP];
+            if (turn > 0) c[j][q] += place;
+            if (turn < GROUPS - 1) place = c[j][q];
         }
     }
 
     template <int N, class Use> FN void each_of(const float (&c)[N][4], const Use& use) const {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
-            }
+        FOR_EACH_NUMBER(j, q, N) {
+            use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
         }
     }
     template <int N> FN void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) const {

@@ -128,11 +128,7 @@ template <class Role, class Call> struct Learner {
 
     FN void store_inputs(const InputRows& x) {
         float some[COLUMNS / 8][4];
-        UNROLL
-        for (int j = 0; j < COLUMNS / 8; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) some[j][q] = x[j][q];
-        }
+        FOR_EACH_NUMBER(j, q, COLUMNS / 8) some[j][q] = x[j][q];
         store_tile(memory.x + warp * WARP_ROWS * STRIDE_X, STRIDE_X, some, lane);
     }
 
@@ -201,21 +197,17 @@ template <class Role, class Call> struct Learner {
         for (int turn = 0; turn < WARPS; ++turn) {
             block_barrier();
             if (turn != warp) continue;
-            UNROLL
-            for (int j = 0; j < OUTS / 8; ++j) {
+            FOR_EACH_NUMBER(j, q, OUTS / 8) {
+                const int column = 8 * j + lane % 4 * 2 + q % 2;
+                if (column >= OUTPUTS) continue;
                 UNROLL
-                for (int q = 0; q < 4; ++q) {
-                    const int column = 8 * j + lane % 4 * 2 + q % 2;
-                    if (column >= OUTPUTS) continue;
-                    UNROLL
-                    for (int i = 0; i < HIDDEN_2 / 16; ++i) {
-                        float& place = sum[column * HIDDEN_2 + 16 * i + lane / 4 + q / 2 * 8];
-                        place        = (turn == 0 ? 0.0f : place) + by_3[i][j][q];
-                    }
-                    if (lane < 4 && q < 2) {
-                        float& place = sum[bias_at + column];
-                        place        = (turn == 0 ? 0.0f : place) + by_bias_3[j][q];
-                    }
+                for (int i = 0; i < HIDDEN_2 / 16; ++i) {
+                    float& place = sum[column * HIDDEN_2 + 16 * i + lane / 4 + q / 2 * 8];
+                    place        = (turn == 0 ? 0.0f : place) + by_3[i][j][q];
+                }
+                if (lane < 4 && q < 2) {
+                    float& place = sum[bias_at + column];
+                    place        = (turn == 0 ? 0.0f : place) + by_bias_3[j][q];
                 }
             }
         }

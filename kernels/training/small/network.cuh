@@ -104,26 +104,18 @@ using InputRows = float[INPUTS / 8][4];
 
 // This thread's part of 16 rows of observations; zeros for a row below 0.
 FN void fetch_rows(InputRows& x, const float* observations, int place_g, int place_h, int lane) {
-    UNROLL
-    for (int j = 0; j < INPUTS / 8; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int place = q < 2 ? place_g : place_h, column = 8 * j + lane % 4 * 2 + q % 2;
-            const bool there = place >= 0 && column < FEATURES;
-            x[j][q]          = there ? observations[Index(place) * FEATURES + column] : 0.0f;
-        }
+    FOR_EACH_NUMBER(j, q, INPUTS / 8) {
+        const int place = q < 2 ? place_g : place_h, column = 8 * j + lane % 4 * 2 + q % 2;
+        const bool there = place >= 0 && column < FEATURES;
+        x[j][q]          = there ? observations[Index(place) * FEATURES + column] : 0.0f;
     }
 }
 
 template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale& scale, int lane) {
     if (scale.mean == nullptr) return;
-    UNROLL
-    for (int j = 0; j < INPUTS / 8; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2;
-            x[j][q]          = clip((x[j][q] - net.mean[column]) * net.inverse[column], -scale.limit, scale.limit);
-        }
+    FOR_EACH_NUMBER(j, q, INPUTS / 8) {
+        const int column = 8 * j + lane % 4 * 2 + q % 2;
+        x[j][q]          = clip((x[j][q] - net.mean[column]) * net.inverse[column], -scale.limit, scale.limit);
     }
 }
 

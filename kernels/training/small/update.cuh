@@ -29,13 +29,9 @@ FN void silence(SampleRow& sample, int lane) {
 
 // A warp's part of its rows of the outputs' gradients.
 template <int OUTPUTS, int N> FN void fetch_outputs(float (&by_out)[N][4], const float* outputs, int lane) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2;
-            by_out[j][q]     = column < OUTPUTS ? outputs[(lane / 4 + q / 2 * 8) * ROW_STRIDE + column] : 0.0f;
-        }
+    FOR_EACH_NUMBER(j, q, N) {
+        const int column = 8 * j + lane % 4 * 2 + q % 2;
+        by_out[j][q]     = column < OUTPUTS ? outputs[(lane / 4 + q / 2 * 8) * ROW_STRIDE + column] : 0.0f;
     }
 }
 

@@ -94,13 +94,9 @@ template <int COUNT> struct Recalled {
     }
     FN float at(int j, int p, int h) const { return Arithmetic::pair_of(words[j][p]).value[h]; }
     template <int N> FN void chain_with(float (&by)[N][4], int from) const {
-        UNROLL
-        for (int j = 0; j < COUNT; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                const float kept = at(j, q % 2, q / 2);
-                by[from + j][q] *= SLOPE_BY_VALUE ? slope(kept) : kept;
-            }
+        FOR_EACH_NUMBER(j, q, COUNT) {
+            const float kept = at(j, q % 2, q / 2);
+            by[from + j][q] *= SLOPE_BY_VALUE ? slope(kept) : kept;
         }
     }
 };
@@ -181,14 +177,10 @@ FN void chain_norm(float (&c)[N][4], const Tile& tile, const float (&inverse)[2]
     for (int from = 0; from < N; from += FEW) {
         asm volatile("" ::: "memory");
         x.fetch(tile, from);
-        UNROLL
-        for (int j = 0; j < FEW; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                const int h = q / 2;
-                float&    by = c[from + j][q];
-                by = inverse[h] * (by - mean[h] - x.at(j, q % 2, h) * product[h]);
-            }
+        FOR_EACH_NUMBER(j, q, FEW) {
+            const int h = q / 2;
+            float&    by = c[from + j][q];
+            by = inverse[h] * (by - mean[h] - x.at(j, q % 2, h) * product[h]);
         }
     }
 }
@@ -213,12 +205,8 @@ FN void chain_layer(float (&c)[N][4], const Own& own, const Tile& forth, int ahe
         u32 slopes[SLOPE_WORDS<Net>] = {};
         multiply(c);
         recall(slopes, forth.slopes, FIRST + ahead);
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                if ((slopes[j / 8] >> (31 - (j % 8 * 4 + q)) & 1) == 0) c[j][q] = 0;
-            }
+        FOR_EACH_NUMBER(j, q, N) {
+            if ((slopes[j / 8] >> (31 - (j % 8 * 4 + q)) & 1) == 0) c[j][q] = 0;
         }
     } else {
         const auto&   slopes = kept_tile<Net, FIRST + (SLOPE_BY_VALUE ? 1 : Net::LAYERS)>(forth.call, forth.unit, ahead);
@@ -339,12 +327,8 @@ FN void learn_tile(ResidentRows<Net>& own, const Call& call, const Scale& scale,
     load_inputs(x, own, call.observations, place);
     go_on();
     normalise_inputs(x, own, scale, {nullptr, 0});
-    UNROLL
-    for (int j = 0; j < WITH_ONE<Net> / 8; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            if (8 * j + own.lane % 4 * 2 + q % 2 == Net::FEATURES) x[j][q] = 1.0f;  // by which no weight multiplies
-        }
+    FOR_EACH_NUMBER(j, q, WITH_ONE<Net> / 8) {
+        if (8 * j + own.lane % 4 * 2 + q % 2 == Net::FEATURES) x[j][q] = 1.0f;  // by which no weight multiplies
     }
     kept_tile<Net, 0>(call, unit).store_rounded(x);
     Left rows[WITH_ONE<Net> / DEPTH];

@@ -36,12 +36,8 @@ template <class Net> struct InBlock {
 
     // The value of each of 16 rows, which is the output of a number.
     template <int N> FN void store_values(const float (&c)[N][4], int of) const {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                if (8 * j + lane % 4 * 2 + q % 2 == of) values()[lane / 4 + q / 2 * 8] = c[j][q];
-            }
+        FOR_EACH_NUMBER(j, q, N) {
+            if (8 * j + lane % 4 * 2 + q % 2 == of) values()[lane / 4 + q / 2 * 8] = c[j][q];
         }
         warp_barrier();
     }
@@ -202,14 +198,10 @@ template <class Source> struct Rowwise : InBlock<typename Source::Of> {
 template <class Net, int N, int COLUMNS, class Own, class Each>
 FN void for_accumulators(const Own& own, Index rows, Index unit, const Each& each) {
     const Index first = unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane / 4;
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int   column = 8 * j + own.lane % 4 * 2 + q % 2;
-            const Index row    = first + q / 2 * 8;
-            each(j, q, row < rows && column < COLUMNS ? (row * Net::NETS + Net::NUMBER) * COLUMNS + column : Index(-1));
-        }
+    FOR_EACH_NUMBER(j, q, N) {
+        const int   column = 8 * j + own.lane % 4 * 2 + q % 2;
+        const Index row    = first + q / 2 * 8;
+        each(j, q, row < rows && column < COLUMNS ? (row * Net::NETS + Net::NUMBER) * COLUMNS + column : Index(-1));
     }
 }
 
@@ -443,11 +435,8 @@ FN void normalise_inputs(InputsOfWarp<Net>& x, const InBlock<Net>& own, const Sc
     if (seen.magnitude != nullptr) {
         const int counts[2] = {from_lane(seen.counts, own.lane / 4), from_lane(seen.counts, own.lane / 4 + 8)};
         u32       largest   = *seen.magnitude;  // (in a register: the compiler keeps what is pointed to in memory)
-        UNROLL
-        for (int j = 0; j < WITH_ONE<Net> / 8; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) largest = maximum(largest, counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0);
-        }
+        FOR_EACH_NUMBER(j, q, WITH_ONE<Net> / 8)
+            largest = maximum(largest, counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0);
         *seen.magnitude = largest;
     }
     if (scale.mean == nullptr) return;

@@ -78,23 +78,19 @@ FN void judge_choices(Judge& judge, const Sample& own, float (&c)[N][4], int val
             value[h] = alive ? judge.call.value_weight * loss.gradient : 0.0f;
         }
     }
-    UNROLL
-    for (int j = 0; j < N; ++j) {
+    FOR_EACH_NUMBER(j, q, N) {
+        const int column = 8 * j + lane % 4 * 2 + q % 2, h = q / 2;
+        float     by     = 0;
         UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2, h = q / 2;
-            float     by     = 0;
-            UNROLL
-            for (int d = 0; ACTOR && d < WIDTH; ++d) {
-                const bool in = offset_of(d) <= column && column < offset_of(d) + size_of(d);
-                if (8 * j + 8 <= offset_of(d) || offset_of(d) + size_of(d) <= 8 * j) continue;
-                const float log_p = (c[j][q] - most[d][h]) - log_sum[d][h];
-                const float more  = column == taken[d][h] && samples[h].alive[0] ? samples[h].by_log_prob[0] : 0.0f;
-                const float sum   = by_logit(samples[h], one[h], log_p, entropy[d][h], 0) + more;
-                by                = in && c[j][q] != FORBIDDEN ? sum : by;
-            }
-            c[j][q] = CRITIC && column == value_at ? value[h] : by;
+        for (int d = 0; ACTOR && d < WIDTH; ++d) {
+            const bool in = offset_of(d) <= column && column < offset_of(d) + size_of(d);
+            if (8 * j + 8 <= offset_of(d) || offset_of(d) + size_of(d) <= 8 * j) continue;
+            const float log_p = (c[j][q] - most[d][h]) - log_sum[d][h];
+            const float more  = column == taken[d][h] && samples[h].alive[0] ? samples[h].by_log_prob[0] : 0.0f;
+            const float sum   = by_logit(samples[h], one[h], log_p, entropy[d][h], 0) + more;
+            by                = in && c[j][q] != FORBIDDEN ? sum : by;
         }
+        c[j][q] = CRITIC && column == value_at ? value[h] : by;
     }
 }
 
