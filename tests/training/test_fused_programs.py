@@ -11,9 +11,11 @@ from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
 from gpu_envs.training import PPO, Network, engines  # noqa: E402
 from gpu_envs.training.engines.small import SmallEngine  # noqa: E402
-from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
+from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
 from gpu_envs.training.operations.heads import log_stds  # noqa: E402
+from gpu_envs.training.operations.ops import SAMPLE_CALL  # noqa: E402
+from gpu_envs.training.operations.sizes import sizes_of  # noqa: E402
 
 SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
 COMPILED = ("CartPole", "Pendulum")
@@ -67,6 +69,21 @@ def test_compiles_for_other_architectures(architecture: str) -> None:
     network = CASES["CartPole"].network("tf32")
     for program in (network.act_program(), network.update_program(), reduce_program()):
         compile_with_nvrtc(program.source, architecture)
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", CASES)
+def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
+    """Rows of a block's turn, and blocks for which a multiprocessor has shared memory."""
+    for hopper in (False, True):
+        network = dataclasses.replace(CASES[name].network(precision), hopper=hopper)
+        grid = network.update_program().grid
+        assert grid is not None
+        assert network.update_blocks * (grid.shared_bytes + 1024) <= 228 * 1024
+        for threads, rows in ((512, ACT_ROWS), (network.update_threads, network.update_rows)):
+            parts, settings = network._parts("sampler", threads), network._settings(SAMPLE_CALL)  # noqa: SLF001
+            assert sizes_of(parts, settings, {"rows": "TILE"}) == {"rows": rows}
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
