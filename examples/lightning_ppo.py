@@ -19,14 +19,13 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-import gpu_envs
 from gpu_envs import training
-from gpu_envs.engine.by_role import roles_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
+from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policies.modules import default_policy
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +134,11 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
             num_envs=args.num_envs,
             horizon=args.horizon,
         )
-        spec = gpu_envs.spec(args.env)
-        roles = {role.name: role for role in roles_of(spec, spec.check_params(self.run.params, 1))}
-        self.role = RoleInfo.of(roles[args.role or next(iter(roles))], masked=False)
+        roles = {role.name: role for role in role_infos(simulated(self.run, args.num_envs, "cpu"))}
+        self.role = roles[args.role or next(iter(roles))]
         weights = torch.Generator().manual_seed(args.seed)
-        self.policy = default_policy(self.role.features, self.role.head, self.run, weights)
+        case = Case(self.run.algorithm, self.run.network, self.role.head, self.role.features, "cpu")
+        self.policy = default_policy(case, weights)
 
     def configure_optimizers(self) -> Any:
         adam = torch.optim.Adam(self.parameters(), lr=self.args.learning_rate, eps=1e-5)
