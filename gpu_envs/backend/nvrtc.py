@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpu_envs.backend import ahead
 from gpu_envs.backend.cupy import import_cupy, nvrtc_version
-from gpu_envs.backend.toolchain import cache_folder, digest, kept, whole
+from gpu_envs.backend.toolchain import cache_folder, digest, kept
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--ftz=true", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -24,18 +24,13 @@ class Compiled(NamedTuple):
 def machine_code(source: str, name: str, architecture: str) -> Path:
     """Compiles a program, unless the same NVRTC compiled it before, and returns the file with the machine code.
 
+    For an architecture of PTX, such as ``compute_80``, it has that text. No device is needed.
+
     Raises:
         CompileError: NVRTC refuses the source.
     """
     ahead.wait((source, architecture))
     return kept(_file_name(source, name, architecture), lambda: _for_device(source, name, architecture))
-
-
-def text_of_machine_code(source: str, name: str) -> str:
-    """The PTX of a program that any GPU of today can run, compiled as for ``machine_code``; no device is needed."""
-    architecture = "compute_80"
-    file_name = _file_name(source, name, architecture).removesuffix(".cubin") + ".ptx"
-    return (whole(kept(file_name, lambda: compiled(source, name, architecture).ptx.encode())) or b"").decode()
 
 
 def begin(source: str, name: str, architecture: str) -> None:
@@ -76,4 +71,5 @@ def _for_device(source: str, name: str, architecture: str) -> bytes:
     known = [each for each in import_cupy().cuda.nvrtc.getSupportedArchs() if each <= wanted]
     if known and wanted not in known:
         return compiled(source, name, f"compute_{max(known)}").ptx.encode()
-    return compiled(source, name, architecture).cubin
+    made = compiled(source, name, architecture)
+    return made.cubin or made.ptx.encode()

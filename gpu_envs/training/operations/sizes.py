@@ -6,8 +6,9 @@ NVRTC compiles it in a tenth of a second, without a device, and its text is kept
 import re
 from collections.abc import Mapping, Sequence
 
-from gpu_envs.backend.nvrtc import text_of_machine_code
+from gpu_envs.backend.nvrtc import machine_code
 from gpu_envs.backend.program import KernelSettings, program_of
+from gpu_envs.backend.toolchain import whole
 
 
 def sizes_of(
@@ -22,5 +23,5 @@ def sizes_of(
     """
     lines = [f'extern "C" {{ __device__ u64 size_{name} = u64({value}); }}' for name, value in sizes.items()]
     program = program_of([*parts, ("sizes", "\n".join(lines))], {}, settings)
-    found = re.findall(r"\bsize_(\w+)(?: = (\d+))?;", text_of_machine_code(program.source, program.name))
-    return {name: int(value or 0) for name, value in found}
+    ptx = whole(machine_code(program.source, program.name, "compute_80")) or b""
+    return {name: int(value or 0) for name, value in re.findall(r"\bsize_(\w+)(?: = (\d+))?;", ptx.decode())}
