@@ -98,6 +98,7 @@ def test_functions_compile() -> None:
 def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
     """C++ works them out, and refuses a shape without room for two stages of weights beside its rows."""
     drawn = np.random.default_rng(0)
+    shapes: list[tuple[tuple[int, ...], int, int, int, bool]]
     shapes = [((256, 256, 256), 512, 88, 2, True)]  # the largest
     for _ in range(40):
         hidden = tuple(64 * int(width) for width in drawn.integers(1, 5, drawn.integers(1, 4)))
