@@ -14,8 +14,11 @@ from fused_cases import box, discrete  # noqa: E402
 from gpu_envs.training import A2C, PPO, PQN, SAC, Network, Run, Trainer  # noqa: E402
 from gpu_envs.training.algorithms import ALGORITHMS, Algorithm  # noqa: E402
 from gpu_envs.training.algorithms.base import PolicyGradient  # noqa: E402
-from gpu_envs.training.engines import ENGINES, Case, choose  # noqa: E402
-from gpu_envs.training.engines.base import KernelEngine, Minibatch  # noqa: E402
+from gpu_envs.training.engines import ENGINES, Case, choose, torch_engine  # noqa: E402
+from gpu_envs.training.engines.base import KernelEngine, Minibatch, loss_settings  # noqa: E402
+from gpu_envs.training.operations.ops import Samples  # noqa: E402
+from gpu_envs.training.policies.modules import default_policy  # noqa: E402
+from gpu_envs.training.process.group import Group  # noqa: E402
 from gpu_envs.training.settings import setting  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,6 +134,27 @@ def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, devi
         (gradient, totals), (own_gradient, own_totals) = found
         assert torch.linalg.norm(gradient - own_gradient) <= 1e-5 * torch.linalg.norm(gradient)
         torch.testing.assert_close(totals, own_totals, rtol=1e-5, atol=1e-4)
+
+
+def test_numbers_of_inactive_agents_are_not_learnt_from(device: str) -> None:
+    """They may be NaN: what an agent out of the game observes, and so the action that it is given."""
+    numbers, algorithm = torch.Generator().manual_seed(1), PPO()
+    case = case_of(algorithm, head=box(2), device=device, threads=1)
+    module = default_policy(case, numbers).to(device)
+    networks: Any = torch_engine(case).make(case, module, None, Group())
+    alive = torch.tensor([True, True, False, True, False, True])
+    rows = [torch.randn(shape, generator=numbers) for shape in ((6, 4), (6, 2), (6,), (6,), (6,), (6,))]
+    for array in rows:
+        array[~alive] = torch.nan
+    observations, actions, log_probs, advantages, returns, values = (array.to(device) for array in rows)
+    samples = Samples(actions, log_probs, advantages, returns, values, alive.to(device))
+    scalars = torch.tensor([0.0, 1.0, 0.1, 0.2], device=device)
+    minibatch = Minibatch(observations, samples, None, loss_settings(algorithm), scalars)
+    gradients = []
+    for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
+        networks.gradient(minibatch, torch.zeros(6, device=device))
+        gradients.append(networks.optimiser.gradient.clone())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> None:

@@ -314,10 +314,10 @@ class _Chosen:
     def __init__(self, minibatch: Minibatch) -> None:
         samples, self._indices, self.scalars = minibatch.samples, minibatch.indices, minibatch.scalars
         self.active = self._chosen(samples.alive)
-        self.actions, self.action_mask = self._chosen(samples.actions), self._chosen(samples.action_mask)
-        self.log_probs, self.advantages, self.returns, self.values = (
+        self.action_mask = self._chosen(samples.action_mask)
+        self.actions, self.log_probs, self.advantages, self.returns, self.values = (
             self.of_active(self._chosen(array))
-            for array in (samples.log_probs, samples.advantages, samples.returns, samples.values)
+            for array in (samples.actions, samples.log_probs, samples.advantages, samples.returns, samples.values)
         )
 
     def _chosen(self, array: Any) -> Any:
@@ -325,7 +325,10 @@ class _Chosen:
 
     def of_active(self, array: torch.Tensor) -> torch.Tensor:
         """Zero where an agent is not active."""
-        return array if self.active is None else torch.where(self.active != 0, array, 0.0)
+        if self.active is None:
+            return array
+        active = (self.active != 0).view(-1, *[1] * (array.dim() - 1))
+        return torch.where(active, array, 0)  # not 0.0, which would make floats of choices
 
 
 def unknown_loss(algorithm: Algorithm) -> str:
