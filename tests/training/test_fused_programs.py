@@ -1,6 +1,7 @@
 """What the fused perceptrons' kernels are compiled from, and for which networks there are any."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
 from gpu_envs.training import PPO, Network, engines  # noqa: E402
 from gpu_envs.training.engines.small import SmallEngine  # noqa: E402
+from gpu_envs.training.operations import fused_programs  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
 from gpu_envs.training.operations.heads import log_stds  # noqa: E402
@@ -84,6 +86,29 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
         for threads, rows in ((512, ACT_ROWS), (network.update_threads, network.update_rows)):
             parts, settings = network._parts("sampler", threads), network._settings(SAMPLE_CALL)  # noqa: SLF001
             assert sizes_of(parts, settings, {"rows": "TILE"}) == {"rows": rows}
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("hopper", [False, True])
+def test_sizes_are_asked_of_one_program_wherever_parameters_lie(hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run which makes the networks waits for no more than the one that chose the engine did."""
+    asked = []
+
+    def sizes_and_note(parts: Any, settings: Any, sizes: Any) -> dict[str, int]:
+        asked.append(parts)
+        return sizes_of(parts, settings, sizes)
+
+    monkeypatch.setattr(fused_programs, "sizes_of", sizes_and_note)
+    placed = dataclasses.replace(CASES["CartPole"].network("tf32"), hopper=hopper)
+    unplaced = fused_programs.Network(
+        placed.head, placed.features, placed.hidden, placed.activation, "tf32", hopper=hopper
+    )
+    assert placed.actor != unplaced.actor
+    for network in (placed, unplaced):
+        network.update_program()
+        network.act_program()
+    update, act, *again = asked
+    assert again == [update, act]
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")

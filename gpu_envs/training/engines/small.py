@@ -71,9 +71,11 @@ class SmallEngine(KernelEngine):
             return f"the distribution has {case.head.parameters} parameters, more than {MOST_PARAMETERS}"
         if not torch.cuda.is_available():
             return ""
-        if torch.cuda.get_device_capability(torch.device(case.device).index) < (8, 0):
+        capability = torch.cuda.get_device_capability(torch.device(case.device).index)
+        if capability < (8, 0):
             return "the device's compute capability is below 8.0"
-        room, needed = open_backend(resolve_device(case.device)).traits.shared_bytes, _network(case).update_bytes
+        needed = dataclasses.replace(_network(case), hopper=capability == (9, 0)).update_bytes
+        room = open_backend(resolve_device(case.device)).traits.shared_bytes
         if needed > room:
             return f"they take {needed} bytes of shared memory, and the device's blocks have {room}"
         return ""

@@ -128,19 +128,20 @@ class Network:
     @functools.cached_property
     def _act_bytes(self) -> int:
         """Shared memory of a block that goes forth."""
-        parts = self._parts("sampler", _ACT_THREADS, "act")
+        parts = self._parts("sampler", _ACT_THREADS, "act", placed=False)
         return sizes_of(parts, self._settings(SAMPLE_CALL), {"act": "sizeof(ActMemory<PARAMETERS>)"})["act"]
 
     @functools.cached_property
     def _update_sizes(self) -> Mapping[str, int]:
         """Of blocks that go forth and back: warp by warp, or by so many warpgroups, and for these lines of products."""
         if self._by_groups:
-            parts = self._parts("policy_loss", _THREADS, "samples", "update", PRODUCTS, "warpgroup", "by_groups")
+            own: tuple[str | tuple[str, str], ...] = (PRODUCTS, "warpgroup", "by_groups")
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"most_groups": "most_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
         else:
-            parts = self._parts("policy_loss", _THREADS, "samples", "update", "by_warps")
+            own = ("by_warps",)
             sizes = {"bytes": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "most_groups": "0"}
+        parts = self._parts("policy_loss", _THREADS, "samples", "update", *own, placed=False)
         return sizes_of(parts, self._settings(LOSS_CALL), sizes)
 
     @property
@@ -239,8 +240,13 @@ class Network:
         begin, end = f"namespace acting {{\n{settings}", f"{more}\n}}\nusing acting::ActCall;"
         return [("acting", begin), *parts, ("acting", end)]
 
-    def _parts(self, of_head: str, threads: int, *own: str | tuple[str, str]) -> list[str | tuple[str, str]]:
-        """Everything but kernels, for blocks of so many threads; of headers, their names."""
+    def _parts(
+        self, of_head: str, threads: int, *own: str | tuple[str, str], placed: bool = True
+    ) -> list[str | tuple[str, str]]:
+        """Everything but kernels, for blocks of so many threads; of headers, their names.
+
+        Sizes do not depend on where parameters lie: without it, the program that has them is made before that is known.
+        """
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
         lines = [
@@ -250,8 +256,8 @@ class Network:
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
             f"using Arithmetic = {ARITHMETIC[self.precision]};",
             "struct Places { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
-            self.actor.cpp("ACTOR_PLACES"),
-            self.critic.cpp("CRITIC_PLACES"),
+            (self.actor if placed else _NOWHERE).cpp("ACTOR_PLACES"),
+            (self.critic if placed else _NOWHERE).cpp("CRITIC_PLACES"),
         ]
         parts: list[str | tuple[str, str]] = [
             *("distributions", of_head, "tensor_core"),
