@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, Arrays, NumpyArrays, dimensions, dtype_of, library_of, to_numpy
 from gpu_envs.engine.row_copies import RowCopies, Rows, rows_of_array
 from gpu_envs.engine.simulation import Simulation
-from gpu_envs.engine.some_replicas import Chosen
+from gpu_envs.engine.some_replicas import Chosen, current_device
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.distributions import Distribution
@@ -195,16 +194,10 @@ def _replica_arrays(sim: Simulation) -> ReplicaArrays:
     return known
 
 
-def _current_device(sim: Simulation) -> AbstractContextManager[Any]:
-    """Lets CuPy, which works on the current device alone, do so on the simulation's."""
-    device: AbstractContextManager[Any] = sim.arrays.device if sim.arrays.name == "cupy" else nullcontext()
-    return device
-
-
 def _copied(sim: Simulation, array: Array) -> Array:
     """A contiguous copy in the simulation's memory, of an array that lies there."""
     twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
-    with _current_device(sim):
+    with current_device(sim):
         twin[...] = array
     return twin
 
@@ -293,7 +286,7 @@ def restore(
         counts_up=int(fresh and everywhere),
     )
     del held  # later work of the same stream may have its memory
-    with _current_device(sim):
+    with current_device(sim):
         if of_all and not fresh and "counted" in sim.buffers:
             written = sim.buffers["seeds"]
             sim.buffers["counted"][...] = (written[1:] == written[:-1] + 1).all()

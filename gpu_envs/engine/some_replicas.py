@@ -1,11 +1,18 @@
 """Replicas that a user names: a mask, or numbers, which are looked at where they are."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import numpy as np
 
 from gpu_envs.backend.arrays import library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation
+
+
+def current_device(sim: Simulation) -> AbstractContextManager[Any]:
+    """Lets CuPy, which works on the current device alone, do so on the simulation's."""
+    device: AbstractContextManager[Any] = sim.arrays.device if sim.arrays.name == "cupy" else nullcontext()
+    return device
 
 
 @final
@@ -41,7 +48,8 @@ class Chosen:
         on_gpu = library_of(array) == arrays.name and sim.backend.device != "cpu" and array.device == arrays.device
         if on_gpu and not mask and shape[0]:
             self._numbers = arrays.empty(shape, "int64")
-            self._numbers[...] = array
+            with current_device(sim):
+                self._numbers[...] = array
             if "wrong" not in sim.copying:
                 sim.copying["wrong"] = arrays.full_of(np.array([-1], np.int64))
             self.wrong = arrays.address(sim.copying["wrong"])
