@@ -92,7 +92,7 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
 @pytest.mark.parametrize("hopper", [False, True])
 def test_sizes_are_asked_of_one_program_wherever_parameters_lie(hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run which makes the networks waits for no more than the one that chose the engine did."""
-    asked = []
+    asked: list[Any] = []
 
     def sizes_and_note(parts: Any, settings: Any, sizes: Any) -> dict[str, int]:
         asked.append(parts)
