@@ -27,16 +27,17 @@ MACROS = frozenset(
 TYPES = frozenset(
     "ActAndStepCall ActCall Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers "
     "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
-    "EpisodeParams Fetched Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near "
-    "Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params Part Plain Random "
-    "RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows RowsOfWarp Schedule "
-    "Scratch ScratchBuffers Seeds Shape SinCos Spare SpareParams State StateBuffers States StepCall Stream SumType "
-    "Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 u16 u32 u64 u8".split()
+    "EpisodeParams Episodes Fetched Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues "
+    "Metrics Near NotFetched Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
+    "Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows "
+    "RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos Spare SpareParams State StateBuffers States "
+    "StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 "
+    "u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 
 _OF_ONE = frozenset(
-    "ActionBounds Actions DiscreteActions BoxActions States Outcome Spare SpareParams Sums Tile".split()
+    "ActionBounds Actions DiscreteActions BoxActions Episodes States Outcome Spare SpareParams Sums Tile".split()
 )
 """Those that a team's environment may name a choice by, as there they are not, or not by that name."""
 

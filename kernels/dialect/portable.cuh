@@ -1,6 +1,6 @@
 // The dialect: the words every other header is written in, and the only file that asks whether a GPU's or a CPU's compiler
 // reads it. What they mean is in gpu.cuh and cpu.cuh, and how rows of numbers get out in rows.cuh. These ask which GPU, or
-// which of a CPU's compilers; of all other headers only training/perceptrons.cuh does.
+// which of a CPU's compilers; of all other headers only training/cpu/perceptrons.cuh does.
 //
 //   FN                       a function of the simulation
 //   SELDOM                   one that is seldom called, and kept out of the way

@@ -211,7 +211,7 @@ class Engine(ABC):
             case: Which ``fallback_reason`` accepts.
             module: On the device.
             scale: Of observations; None: they are taken as they are.
-            group: The processes whose gradients are added up; None: the networks do not learn.
+            group: The processes whose gradients are added up; None: the networks only act, which torch's engines run.
         """
 
 

@@ -47,7 +47,7 @@ class FunctionsEngine(KernelEngine):
         PACK,
         ("acting", f"kernel_outputs of wide/act.cuh, {CHOOSER}"),
         ("values", "kernel_outputs of wide/act.cuh, and kernel_best of off_policy/choices.cuh"),
-        ("gradient", f"{GRADIENT}; of the loss kernel_judge of off_policy/choices.cuh"),
+        ("gradient", f"{GRADIENT}; kernel_judge of off_policy/choices.cuh for the loss"),
         STEP_KERNELS,
     )
 

@@ -89,7 +89,7 @@ class SmallBatchEngine(_ActorCriticEngine):
 class GpuFunctionsEngine(_ActorCriticEngine):
     """Actor and critics as functions, by kernels of wide networks."""
 
-    name = "functions"
+    name = "GPU functions"
     settings = (*_SETTINGS, "layer_norm")
     kernels = (
         PACK,
@@ -110,7 +110,7 @@ class GpuFunctionsEngine(_ActorCriticEngine):
 class CpuEngine(_ActorCriticEngine):
     """Actor and critics as functions on a CPU."""
 
-    name = "functions"
+    name = "CPU functions"
     device = "cpu"
     kernels = (
         ACTING,

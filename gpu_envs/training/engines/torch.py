@@ -353,7 +353,7 @@ class TorchEngine(Engine):
         acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
         if isinstance(case.algorithm, QLearning):
             acting, values = f"torch, {CHOOSER}", "torch, and kernel_best of off_policy/choices.cuh"
-            loss = "of the loss kernel_judge of off_policy/choices.cuh"
+            loss = "kernel_judge of off_policy/choices.cuh for the loss"
         if reason := unknown_loss(case.algorithm):
             loss = f"the loss too: {reason}"
         return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS
