@@ -9,12 +9,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 """What each operator is mistaken for."""
 
 UNSEEN = {"__repr__", "__str__"}
@@ -221,16 +240,39 @@ def _is_text(node: ast.expr) -> bool:
 
 
 _SWAPS = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
-    "%": "/", "&&": "||", "||": "&&", "&": "|", "|": "&", "^": "&", "<<": ">>", ">>": "<<",
-    "+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "|=": "&=", "&=": "|=",
-}  # fmt: skip
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "%": "/",
+    "&&": "||",
+    "||": "&&",
+    "&": "|",
+    "|": "&",
+    "^": "&",
+    "<<": ">>",
+    ">>": "<<",
+    "+=": "-=",
+    "-=": "+=",
+    "*=": "/=",
+    "/=": "*=",
+    "|=": "&=",
+    "&=": "|=",
+}
 _OPERATOR = re.compile(rf"(?<= )(?:{'|'.join(re.escape(each) for each in sorted(_SWAPS, key=len, reverse=True))})(?= )")
 _NUMBER = re.compile(r"(?<![\w.'])(?<![eE][-+])(\d+)(\.\d+)?(?=f?\b(?![\w.']))")
 _NOT = re.compile(r"!(?=[\w(])")
 _CONDITION = re.compile(r"\b(?:if|while) (?=\()")
-_STATEMENT = re.compile(r"^\s*(?!return\b|using\b|else\b|for\b|if\b|while\b|case\b)([\w:.>\[\]*-]+(\([^=;]*\))?"
-                        r"( +[-+*/|&^]?=(?!=)[^;]*)?;)\s*$")  # fmt: skip
+_STATEMENT = re.compile(
+    r"^\s*(?!return\b|using\b|else\b|for\b|if\b|while\b|case\b)([\w:.>\[\]*-]+(\([^=;]*\))?"
+    r"( +[-+*/|&^]?=(?!=)[^;]*)?;)\s*$"
+)
 _NO_CODE = re.compile(
     r"""
     //[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*"      # comments and strings

@@ -105,11 +105,16 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
         *(f"test_every[{name}]" for name in ("CartPole-v1", "MountainCar-v0")),
         *(f"test_modes[CartPole-v1-{mode}]" for mode in ("NextStep", "SameStep", "Disabled")),
         "test_modes[Acrobot-v1-SameStep]",
-        "test_many[0]", "test_many[1]",
-        "test_costly", "test_costly_from_end_to_end", "test_starts_a_process",
-        "test_with_a_costly_fixture", "test_with_the_same_fixture",
-        "test_on_devices[cpu]", *(() if HAS_CUDA else ["test_on_devices[cuda]"]),
-    }  # fmt: skip
+        "test_many[0]",
+        "test_many[1]",
+        "test_costly",
+        "test_costly_from_end_to_end",
+        "test_starts_a_process",
+        "test_with_a_costly_fixture",
+        "test_with_the_same_fixture",
+        "test_on_devices[cpu]",
+        *(() if HAS_CUDA else ["test_on_devices[cuda]"]),
+    }
 
 
 @pytest.mark.slow

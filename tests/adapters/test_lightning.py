@@ -31,9 +31,16 @@ LAST = "lightning_logs/version_0/checkpoints/last.ckpt"
 PARAMS = {"num_taggers": 3, "num_runners": 4, "grid_length": 5.0, "tagging_distance": 0.1, "episode_length": 40}
 
 RUN: dict[str, Any] = {
-    "env": "TagContinuous-v0", "role": "runner", "params": json.dumps(PARAMS), "epochs": 1, "minibatches": 1,
-    "horizon": 24, "accelerator": "cpu", "seed": 3, "learning_rate": 1e-2,
-}  # fmt: skip
+    "env": "TagContinuous-v0",
+    "role": "runner",
+    "params": json.dumps(PARAMS),
+    "epochs": 1,
+    "minibatches": 1,
+    "horizon": 24,
+    "accelerator": "cpu",
+    "seed": 3,
+    "learning_rate": 1e-2,
+}
 """Some of the runners are out of the game, not as many in every process."""
 
 PROGRAM = """

@@ -203,9 +203,15 @@ TEAM_CASES = [
     ids=[*(f"one-{number}" for number in range(len(CASES))), *(f"team-{number}" for number in range(len(TEAM_CASES)))],
 )
 def test_the_author_s_own_line_comes_first(
-    kind: Any, header: str, right: str, wrong: str, expected: str,
-    compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    kind: Any,
+    header: str,
+    right: str,
+    wrong: str,
+    expected: str,
+    compiling: Compile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert header.count(right) == 1
     message = said(kind, header.replace(right, wrong), tmp_path, compiling, monkeypatch)
     assert re.match(r"my_env\.cuh:?", message)

@@ -173,8 +173,9 @@ def test_a_program_is_loaded_once_for_each_device(fake: FakeCuda) -> None:
     for index in (0, 1, 0):
         cuda.CudaBackend(index).load(program())
     assert [words for words in fake.calls if words[0] == "load"] == [
-        ("load", "mine for sm_90a", 0), ("load", "mine for sm_90a", 1),
-    ]  # fmt: skip
+        ("load", "mine for sm_90a", 0),
+        ("load", "mine for sm_90a", 1),
+    ]
 
 
 def test_shared_memory_is_asked_for_where_it_is_much(fake: FakeCuda) -> None:

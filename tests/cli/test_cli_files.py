@@ -104,10 +104,15 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"default": {"seed": 1}, "big": {"seed": 2}, "pqn": {**pqn, "seed": 3}, "pqn-big": {**pqn, "seed": 4}}
     monkeypatch.setattr("gpu_envs.cli.train.PRESETS", {"CartPole-v1": own, "Pendulum-v1": {"slow": {"seed": 5}}})
     for words, seed in (
-        ("", 1), ("--algorithm ppo", 1), ("--algorithm pqn", 3), ("--preset pqn", 3), ("--preset big", 2),
-        ("--algorithm pqn --preset pqn-big", 4), ("--algorithm pqn --preset none", 0),
+        ("", 1),
+        ("--algorithm ppo", 1),
+        ("--algorithm pqn", 3),
+        ("--preset pqn", 3),
+        ("--preset big", 2),
+        ("--algorithm pqn --preset pqn-big", 4),
+        ("--algorithm pqn --preset none", 0),
         ("--algorithm a2c", 0),  # never another algorithm's
-    ):  # fmt: skip
+    ):
         config = asked("CartPole-v1", *words.split())
         assert config.seed == seed
         assert config.algorithm.name == next((name for name in ("a2c", "pqn") if name in words), "ppo")

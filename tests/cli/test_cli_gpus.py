@@ -322,27 +322,31 @@ def words(kind: str, message: str = "this", timestamp: float = 1.0) -> dict[str,
         ({0: INTERRUPTED, 1: -signal.SIGTERM}, {}, Ending(INTERRUPTED)),
         ({0: MISTAKE, 1: -signal.SIGTERM}, {0: words(MISTOOK)}, Ending(MISTAKE, "this", MISTOOK)),
         (
-            {0: MISTAKE, 1: MISTAKE}, {0: words(LOST), 1: words(MISTOOK, timestamp=2.0)},
+            {0: MISTAKE, 1: MISTAKE},
+            {0: words(LOST), 1: words(MISTOOK, timestamp=2.0)},
             Ending(MISTAKE, "this (process 1 of 2)", MISTOOK),
         ),
         ({0: MISTAKE, 1: -signal.SIGTERM}, {0: words(SHORT)}, Ending(MISTAKE, "this (process 0 of 2)", SHORT)),
         (
-            {0: -signal.SIGABRT, 1: -signal.SIGTERM}, {0: words(FELL)},
+            {0: -signal.SIGABRT, 1: -signal.SIGTERM},
+            {0: words(FELL)},
             Ending(FAILED, "process 0 of 2 failed: this", FELL),
         ),
         (
-            {0: MISTAKE, 1: -signal.SIGKILL}, {0: words(LOST)},
+            {0: MISTAKE, 1: -signal.SIGKILL},
+            {0: words(LOST)},
             Ending(FAILED, "process 1 of 2 was ended by SIGKILL", FELL),
         ),
         ({0: 3, 1: -signal.SIGTERM}, {}, Ending(FAILED, "process 0 of 2 ended with exit code 3", FELL)),
         (
-            {0: MISTAKE, 1: MISTAKE}, {0: words(LOST), 1: words(LOST)},
+            {0: MISTAKE, 1: MISTAKE},
+            {0: words(LOST), 1: words(LOST)},
             Ending(FAILED, "process 0 of 2 failed: this", FELL),
         ),
         ({}, {1: words(MISTOOK)}, Ending(MISTAKE, "this (process 1 of 2)", MISTOOK)),
         ({}, {1: words(LOST)}, Ending(INTERRUPTED)),
     ],
-)  # fmt: skip
+)
 def test_who_failed_first(codes: dict[int, int], told: dict[int, dict[str, object]], expected: Ending) -> None:
     assert explained(2, codes, told) == expected
 

@@ -28,8 +28,11 @@ Path("was run").touch()
 MINE = dataclasses.replace(CARTPOLE_V1, id="Mine-v0")
 """
 
-COMMANDS = (["eval", "--episodes=2", "--device=cpu"], ["play", "--steps=3", "--replicas=1", "--html=page.html"],
-            ["train", "--resume", "--no-progress", "--total-steps=256"])  # fmt: skip
+COMMANDS = (
+    ["eval", "--episodes=2", "--device=cpu"],
+    ["play", "--steps=3", "--replicas=1", "--html=page.html"],
+    ["train", "--resume", "--no-progress", "--total-steps=256"],
+)
 
 
 @pytest.fixture

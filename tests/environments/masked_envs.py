@@ -116,10 +116,16 @@ def _draw(state: State, params: Params) -> Picture:
 
 def _corridor(name: str, header: Path, observation: Any, *, action_mask: bool = True) -> EnvSpec:
     return EnvSpec(
-        id=name, header=header, state=_STATE, params={"prize": Param(1.0)}, observation=observation,
-        action=Discrete(CHOICES), max_episode_steps=40, action_mask=action_mask,
+        id=name,
+        header=header,
+        state=_STATE,
+        params={"prize": Param(1.0)},
+        observation=observation,
+        action=Discrete(CHOICES),
+        max_episode_steps=40,
+        action_mask=action_mask,
         drawing=Drawing(_draw, size=(100, 20), frames_a_second=10),
-    )  # fmt: skip
+    )
 
 
 def specs(folder: Path) -> list[Spec]:
@@ -141,9 +147,13 @@ def specs(folder: Path) -> list[Spec]:
         _corridor("BytesCorridor-v0", header("bytes", _CORRIDOR + _BYTES), Box(0, 255, (9, 2), np.uint8)),
         _corridor("SquareCorridor-v0", plain, Box(0.0, 1.0, (3, 3), np.float32)),
         TeamSpec(
-            id="MaskedTeam-v0", header=header("team", _TEAM), params={}, max_episode_steps=20, action_mask=True,
+            id="MaskedTeam-v0",
+            header=header("team", _TEAM),
+            params={},
+            max_episode_steps=20,
+            action_mask=True,
             roles=(Role("walker", 2, places, pairs), Role("hiker", 1, places, pairs)),
             state=_STATE,
             drawing=Drawing(_draw, size=(100, 20), frames_a_second=10),
         ),
-    ]  # fmt: skip
+    ]

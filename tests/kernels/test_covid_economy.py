@@ -81,14 +81,16 @@ class Oracle:
         own = weighed(
             scaled(-died * 1e7 / (365 * self.most), d["least_health"], d["most_health"]),
             scaled(utility(self.income / (365 * self.most)), d["least_economy"], d["most_economy"]),
-            d["health_weight"], self.priorities[0],
-        )  # fmt: skip
+            d["health_weight"],
+            self.priorities[0],
+        )
         norms, year = d["planner_norms"], 365 * self.most.sum()
         all_of_them = weighed(
             scaled(-died.sum() * 1e7 / year, norms[0], norms[1]),
             scaled(utility((self.income.sum() - 1.03 * paid.sum()) / year), norms[2], norms[3]),
-            norms[4], self.priorities[1],
-        )  # fmt: skip
+            norms[4],
+            self.priorities[1],
+        )
         return np.append(own, all_of_them)
 
     def observations(self) -> tuple[np.ndarray, np.ndarray]:

@@ -343,8 +343,9 @@ def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
 def test_a_large_team_agrees(make: Make) -> None:
     """Whose steps are a launch a phase."""
     params = Team(100, 2900).params
-    envs: list[Any] = [make(CONTINUOUS, 2, device=d, autoreset_mode="NextStep", max_episode_steps=4, **params)
-                       for d in ("cpu", "cuda")]  # fmt: skip
+    envs: list[Any] = [
+        make(CONTINUOUS, 2, device=d, autoreset_mode="NextStep", max_episode_steps=4, **params) for d in ("cpu", "cuda")
+    ]
     for env in envs:
         env.reset(seed=3)
     assert_all_same(on_host(env.rollout(7)) for env in envs)

@@ -301,9 +301,14 @@ def test_others_may_take_part(runs: Callable[[str], Path], device: str) -> None:
     assert_same_bits(own.state["x"][0], with_random.state["x"][0])
     assert not np.array_equal(own.state["x"], with_random.state["x"])
     guests = record(
-        "TagGridWorld-v0", replicas=3, device=device, params={"max_episode_steps": 20, "grid_length": 3},
-        policies={"tagger": f"frozen:{run}", "runner": f"frozen:{run}"}, seed=int(own.facts["Seed"]), steps=15,
-    )  # fmt: skip
+        "TagGridWorld-v0",
+        replicas=3,
+        device=device,
+        params={"max_episode_steps": 20, "grid_length": 3},
+        policies={"tagger": f"frozen:{run}", "runner": f"frozen:{run}"},
+        seed=int(own.facts["Seed"]),
+        steps=15,
+    )
     assert_same_bits(own.state, guests.state)
     assert record("TagGridWorld-v0", policies={"runner": "random"}, steps=2, device=device).steps == 2
     with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run, so it has no policy 'mine'"):

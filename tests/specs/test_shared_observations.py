@@ -73,15 +73,19 @@ def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
     whole, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
     (seen, _), (own, infos) = whole.reset(seed=4), parts.reset(seed=4)
     assert {role: tuple(rows.shape) for role, rows in own.items()} == {
-        "hunter": (6, 2, 3), "prey": (6, 3, 3), "guard": (6, 1, 2),
-    }  # fmt: skip
+        "hunter": (6, 2, 3),
+        "prey": (6, 3, 3),
+        "guard": (6, 1, 2),
+    }
     assert {role: tuple(rows.shape) for role, rows in infos["shared_observations"].items()} == dict.fromkeys(
         AT, (6, 71)
     )
     assert {r: s.shape for r, s in parts.single_shared_spaces.items()} == dict.fromkeys(AT, (71,))
     assert {r: s.shape for r, s in parts.single_observation_spaces.items()} == {
-        "hunter": (3,), "prey": (3,), "guard": (2,),
-    }  # fmt: skip
+        "hunter": (3,),
+        "prey": (3,),
+        "guard": (2,),
+    }
     shared = infos["shared_observations"]
     same(seen, own, shared)
     rng = np.random.default_rng(0)

@@ -51,11 +51,20 @@ class Browser:
         # (from ten up, so that neither is what the other is to become)
         passed = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
         options = [
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
-            "--disable-extensions", "--force-color-profile=srgb", f"--user-data-dir={profile}",
-            "--remote-debugging-pipe", "about:blank",
-        ]  # fmt: skip
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--no-default-browser-check",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-extensions",
+            "--force-color-profile=srgb",
+            f"--user-data-dir={profile}",
+            "--remote-debugging-pipe",
+            "about:blank",
+        ]
         self._log = (profile / "log").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", ON_THREE_AND_FOUR, *map(str, passed), program, *options],

@@ -50,9 +50,16 @@ def programs(
     spec = gpu_envs.spec(env) if isinstance(env, str) else env
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
     config = SimulationConfig(
-        spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked, statistics=statistics,
+        spec,
+        5000,
+        mode,
+        precision,
+        500,
+        spec.check_params(params, 1),
+        checked,
+        statistics=statistics,
         drawn=drawn or {},
-    )  # fmt: skip
+    )
     layout = layout_of(config, device, names)
     for module in layout.modules:
         yield generate(layout, module)

@@ -49,9 +49,13 @@ def _rank(rank: int, size: int, work: Callable[..., Any], folder: Path, given: A
         torch.cuda.set_device(rank)
         own["device_id"] = torch.device(here)
     dist.init_process_group(
-        "nccl" if on_gpu else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size,
-        timeout=timedelta(seconds=60), **own,
-    )  # fmt: skip
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=60),
+        **own,
+    )
     try:
         torch.save(work(dist.group.WORLD, here, *given), folder / f"result-{rank}")
     except BaseException:

@@ -51,9 +51,14 @@ KERNEL(kernel_apply, Call) {{
 
 
 def compiled(
-    real: str, inputs: Sequence[str], outputs: Sequence[str], body: str, device: str = "cpu",
-    flush: bool | None = None, more: Sequence[str] = (),
-) -> Function:  # fmt: skip
+    real: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    body: str,
+    device: str = "cpu",
+    flush: bool | None = None,
+    more: Sequence[str] = (),
+) -> Function:
     """The kernel as a function of NumPy arrays, all of one length or `[n, width]`; it returns a list of arrays.
 
     `more`: further headers. `flush`: whether denormals count as zero; None: as the backends do it, in float32 only.

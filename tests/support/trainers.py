@@ -28,9 +28,15 @@ GRID = "TagGridWorld-v0"
 FIELD = "TagContinuous-v0"
 
 FIELD_PARAMS = {
-    "num_taggers": 2, "num_runners": 3, "grid_length": 5.0, "episode_length": 20, "tagging_distance": 0.2,
-    "num_acceleration_levels": 2, "num_turn_levels": 2, "num_other_agents_observed": 2,
-}  # fmt: skip
+    "num_taggers": 2,
+    "num_runners": 3,
+    "grid_length": 5.0,
+    "episode_length": 20,
+    "tagging_distance": 0.2,
+    "num_acceleration_levels": 2,
+    "num_turn_levels": 2,
+    "num_other_agents_observed": 2,
+}
 """A game in which many runners are tagged long before the end."""
 
 TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
@@ -44,9 +50,16 @@ FOR_MODULES: dict[str, Any] = {"hidden": Network().hidden}
 def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     """A run of few replicas that is kept nowhere."""
     few: dict[str, Any] = {
-        "num_envs": 8, "horizon": 16, "hidden": (16, 16), "epochs": 2, "minibatches": 2, "threads": 1, "seed": 3,
-        "run_dir": "", "total_steps": 8 * 16 * 100,
-    }  # fmt: skip
+        "num_envs": 8,
+        "horizon": 16,
+        "hidden": (16, 16),
+        "epochs": 2,
+        "minibatches": 2,
+        "threads": 1,
+        "seed": 3,
+        "run_dir": "",
+        "total_steps": 8 * 16 * 100,
+    }
     if env == FIELD:
         few["params"] = FIELD_PARAMS
     algorithm = settings.get("algorithm", "ppo")
@@ -68,9 +81,16 @@ def run_of(**settings: Any) -> Run:
 def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
     """A small run that learns from a buffer, of episodes that are truncated soon."""
     few: dict[str, Any] = {
-        "algorithm": "sac", "learning_starts": 0, "batch_size": 96, "gradient_steps": 1, "buffer_size": 200,
-        "max_grad_norm": None, "gamma": 0.9, "tau": 0.2, "learning_rate": 0.01,
-    }  # fmt: skip
+        "algorithm": "sac",
+        "learning_starts": 0,
+        "batch_size": 96,
+        "gradient_steps": 1,
+        "buffer_size": 200,
+        "max_grad_norm": None,
+        "gamma": 0.9,
+        "tau": 0.2,
+        "learning_rate": 0.01,
+    }
     if env == "Pendulum-v1":
         few["params"] = {"max_episode_steps": 9}
     if env == FIELD:

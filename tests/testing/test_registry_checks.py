@@ -18,9 +18,14 @@ def test_it_passes(env_id: str) -> None:
     limit = limit_name(gpu_envs.spec(env_id))
     params = {**SMALLER.get(env_id, {}), **({limit: 40} if limit else {})}
     report = check_environment(
-        env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append,
+        env_id,
+        devices=DEVICES,
+        num_envs=7,
+        steps=30,
+        sanitize=env_id in SANITIZED,
+        report=told.append,
         params=params,
-    )  # fmt: skip
+    )
     assert len(told) == len(report.lines) + 1
     outcomes = [line.outcome for line in report.lines]
     assert set(outcomes) <= {"passed", "skipped"}

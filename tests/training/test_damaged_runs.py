@@ -38,8 +38,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two checkpoints, with a log."""
     path = tmp_path_factory.mktemp("whole") / "run"
     few: dict[str, Any] = {
-        "num_envs": 2, "horizon": 8, "hidden": (4,), "epochs": 1, "minibatches": 1, "total_steps": 32,
-    }  # fmt: skip
+        "num_envs": 2,
+        "horizon": 8,
+        "hidden": (4,),
+        "epochs": 1,
+        "minibatches": 1,
+        "total_steps": 32,
+    }
     config = small("cpu", log_interval=1, checkpoint_interval=1, run_dir=str(path), **few)
     train(config, progress=False)
     return path
@@ -96,15 +101,38 @@ def test_a_damaged_file(
 
 
 ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 3, 2**62, 2**70, 0.5, -1e300, float("nan"), "", "x", "auto", [], [1], ["a"], {}, {"a": 1},
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1,
+    3,
+    2**62,
+    2**70,
+    0.5,
+    -1e300,
+    float("nan"),
+    "",
+    "x",
+    "auto",
+    [],
+    [1],
+    ["a"],
+    {},
+    {"a": 1},
+)
 """Values of all sorts that JSON knows."""
 
 CHANGES: tuple[Callable[[Any], Any], ...] = (
-    lambda tensor: tensor.new_zeros(0), lambda tensor: tensor.unsqueeze(0), lambda tensor: tensor.flatten()[:1].clone(),
-    lambda tensor: tensor.double(), lambda tensor: tensor.bool(), lambda tensor: tensor.to(torch.complex64),
-    torch.zeros_like, lambda tensor: torch.full_like(tensor, float("nan") if tensor.is_floating_point() else 1),
-)  # fmt: skip
+    lambda tensor: tensor.new_zeros(0),
+    lambda tensor: tensor.unsqueeze(0),
+    lambda tensor: tensor.flatten()[:1].clone(),
+    lambda tensor: tensor.double(),
+    lambda tensor: tensor.bool(),
+    lambda tensor: tensor.to(torch.complex64),
+    torch.zeros_like,
+    lambda tensor: torch.full_like(tensor, float("nan") if tensor.is_floating_point() else 1),
+)
 """What becomes of a tensor."""
 
 

@@ -165,9 +165,16 @@ def registered(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> N
 def run_of(algorithm: Algorithm, device: str) -> Run:
     network = Network(hidden=(16, 16), fused=None)
     return Run(
-        env="CartPole-v1", algorithm=algorithm, network=network, device=device, num_envs=8, horizon=16, run_dir="",
-        total_steps=8 * 16 * 100, threads=1,
-    )  # fmt: skip
+        env="CartPole-v1",
+        algorithm=algorithm,
+        network=network,
+        device=device,
+        num_envs=8,
+        horizon=16,
+        run_dir="",
+        total_steps=8 * 16 * 100,
+        threads=1,
+    )
 
 
 def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

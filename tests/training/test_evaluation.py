@@ -298,14 +298,20 @@ def test_the_callers_gradients_and_dtype_change_nothing(device: str) -> None:
 def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
     policies = load_policies(negotiating, device="cpu")
     for env, message in (
-        (gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"),
-         r"arrays of numpy, .* make it with output='torch', or by make"),
+        (
+            gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"),
+            r"arrays of numpy, .* make it with output='torch', or by make",
+        ),
         (gymnasium.make("CartPole-v1"), r"arrays of another library, "),
-        (gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True),
-         r"act for 3 region of \d+ features .*, and the environment has 27 region"),
-        (gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"),
-         r"act for 3 region .*, and the environment has 1 agent"),
-    ):  # fmt: skip
+        (
+            gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True),
+            r"act for 3 region of \d+ features .*, and the environment has 27 region",
+        ),
+        (
+            gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"),
+            r"act for 3 region .*, and the environment has 1 agent",
+        ),
+    ):
         with pytest.raises(ValueError, match=message):
             policies.acting_in(env)
 

@@ -58,10 +58,15 @@ def walk(tmp_path: Path) -> Iterator[None]:
     header = tmp_path / "walk.cuh"
     header.write_text(WALK)
     spec = gpu_envs.EnvSpec(
-        id="NoisyWalk-v0", header=header, state=("x", "steps"), params={"pace": gpu_envs.Param(0.5)},
-        observation=Box(-np.inf, np.inf, (3,), np.float32), action=Discrete(3, start=2),
-        metrics={"far": gpu_envs.Metric("m", "max"), "last": gpu_envs.Metric("m")}, max_episode_steps=11,
-    )  # fmt: skip
+        id="NoisyWalk-v0",
+        header=header,
+        state=("x", "steps"),
+        params={"pace": gpu_envs.Param(0.5)},
+        observation=Box(-np.inf, np.inf, (3,), np.float32),
+        action=Discrete(3, start=2),
+        metrics={"far": gpu_envs.Metric("m", "max"), "last": gpu_envs.Metric("m")},
+        max_episode_steps=11,
+    )
     pairs = tmp_path / "pairs.cuh"
     pairs.write_text(WALK.replace("action - 3", "action[1] - action[0]"))
     endless = dataclasses.replace(
@@ -90,7 +95,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "MountainCar": {"env": "MountainCar-v0", "hidden": (32, 64)},
     "walk": {"env": "NoisyWalk-v0", "params": {"pace": gpu_envs.LogUniform(0.1, 1.0)}, "stagger": True},
     "walk without a limit": {"env": "EndlessWalk-v0"},
-}  # fmt: skip
+}
 
 
 def walking(name: str, device: str, **settings: Any) -> Any:
@@ -141,9 +146,12 @@ def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> Non
 def test_others_act_step_by_step() -> None:
     narrow = {"precision": "tf32", "hidden": (64, 64)}
     for settings in (
-        {"env": GRID, **narrow}, {"fused": False, **narrow}, {"algorithm": "pqn", **narrow},
-        {"hidden": (256, 256), "precision": "bf16"}, {"params": {"checking": True}, **narrow},
-    ):  # fmt: skip
+        {"env": GRID, **narrow},
+        {"fused": False, **narrow},
+        {"algorithm": "pqn", **narrow},
+        {"hidden": (256, 256), "precision": "bf16"},
+        {"params": {"checking": True}, **narrow},
+    ):
         assert Trainer(small("cuda", **settings)).fused_rollout is None
 
 

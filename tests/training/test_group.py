@@ -49,16 +49,25 @@ RUNS: dict[str, dict[str, Any]] = {
     "one policy for a team": {"env": GRID, "algorithm": "a2c", "policies": {"tagger": "all", "runner": "all"}},
     "against random": {"env": GRID, "algorithm": "a2c", "policies": {"runner": "random"}},
     "settings of their own": {
-        "env": GRID, "algorithm": "a2c",
-        "tagger.hidden": (8,), "tagger.normalise_rewards": True, "runner.learning_rate": 0.01,
+        "env": GRID,
+        "algorithm": "a2c",
+        "tagger.hidden": (8,),
+        "tagger.normalise_rewards": True,
+        "runner.learning_rate": 0.01,
     },
     "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
     "from a buffer": {
-        "env": "Pendulum-v1", "algorithm": "sac", "buffer_size": 40, "batch_size": 32, "gradient_steps": 2,
-        "learning_starts": 100, "exploration": "ou", "normalise_observations": True,
+        "env": "Pendulum-v1",
+        "algorithm": "sac",
+        "buffer_size": 40,
+        "batch_size": 32,
+        "gradient_steps": 2,
+        "learning_starts": 100,
+        "exploration": "ou",
+        "normalise_observations": True,
     },
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
-}  # fmt: skip
+}
 SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]
 """Those whose updates take all samples at once: the order of samples is all that differs from one process."""
 

@@ -36,18 +36,26 @@ RUNS: dict[str, dict[str, Any]] = {
     "against random": {"env": FIELD, "policies": {"runner": "random"}},
     "one policy for a team": {"env": GRID, "policies": {"tagger": "all", "runner": "all"}},
     "settings of their own": {
-        "env": GRID, "tagger.hidden": (64, 64), "tagger.minibatches": 1, "tagger.normalise_rewards": True,
+        "env": GRID,
+        "tagger.hidden": (64, 64),
+        "tagger.minibatches": 1,
+        "tagger.normalise_rewards": True,
     },
     "one runner apart": {"env": FIELD, "policies": {"runner_0": "fox"}},
     "half the bits": {"env": FIELD, "precision": "bf16", "hidden": (64, 64)},
     "sac": {"env": "Pendulum-v1", "algorithm": "sac", "learning_starts": 0, "batch_size": 64, "buffer_size": 500},
     "td3": {
-        "env": "Pendulum-v1", "algorithm": "td3", "learning_starts": 0, "batch_size": 64, "gradient_steps": 2,
-        "exploration": "ou", "normalise_observations": True,
+        "env": "Pendulum-v1",
+        "algorithm": "td3",
+        "learning_starts": 0,
+        "batch_size": 64,
+        "gradient_steps": 2,
+        "exploration": "ou",
+        "normalise_observations": True,
     },
     "action masks": {"env": "PicturedCorridor-v0"},
     "a team's action masks": {"env": "MaskedTeam-v0"},
-}  # fmt: skip
+}
 
 FEW, MANY = 64, 128
 
@@ -148,14 +156,18 @@ CONTAINERS: dict[str, tuple[str, dict[str, str], tuple[int, int]]] = {
     "version 2": (SECOND, version_2("box/inner", 1000, 600, 200), (1000, 600)),
     "version 2, whose group is the top": ("0::/\n", version_2("", 1000, 600, 200), (1000, 600)),
     "version 2, limited above": (
-        SECOND, version_2("box/inner", "max", 600, 200) | version_2("box", 1000, 700, 200), (1000, 500),
+        SECOND,
+        version_2("box/inner", "max", 600, 200) | version_2("box", 1000, 700, 200),
+        (1000, 500),
     ),
     "version 2, limited twice": (
-        SECOND, version_2("box/inner", 1000, 600, 200) | version_2("box", 2000, 1900, 1), (1000, 101),
+        SECOND,
+        version_2("box/inner", 1000, 600, 200) | version_2("box", 2000, 1900, 1),
+        (1000, 101),
     ),
     "version 2, above its limit": (SECOND, version_2("box", 1000, 1100, 1), (1000, 0)),
     "another system": ("", {}, (PHYSICAL, 2**20)),
-}  # fmt: skip
+}
 
 
 def machine(root: Path, group: str, files: Mapping[str, str]) -> Path:

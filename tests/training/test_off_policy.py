@@ -331,9 +331,15 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
 def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped, by few blocks that each take rows and weights several times, and followed by the targets."""
     given: dict[str, Any] = {
-        "hidden": (64, 128), "precision": "tf32", "buffer_size": 1000, "learning_starts": 10**6, "total_steps": 10**7,
-        "batch_size": 200, "gradient_steps": 1, "max_grad_norm": 1e-3,
-    }  # fmt: skip
+        "hidden": (64, 128),
+        "precision": "tf32",
+        "buffer_size": 1000,
+        "learning_starts": 10**6,
+        "total_steps": 10**7,
+        "batch_size": 200,
+        "gradient_steps": 1,
+        "max_grad_norm": 1e-3,
+    }
     monkeypatch.setattr(small_batch, "blocks_of", lambda *_: 8)  # a cluster
     learners = []
     for _ in range(2):

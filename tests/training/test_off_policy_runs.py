@@ -399,10 +399,24 @@ def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
 def test_pendulum_is_swung_up(device: str) -> None:
     """From -1,200 at random to what it takes to hold it up for most of 200 steps."""
     config = usual(
-        "Pendulum-v1", device, algorithm="sac", num_envs=16, horizon=8, gradient_steps=48, batch_size=128,
-        buffer_size=1000, learning_starts=1024, total_steps=12_000, learning_rate=0.002, gamma=0.95, tau=0.02,
-        activation="relu", hidden=(48, 48), max_grad_norm=None, seed=1,
-    )  # fmt: skip
+        "Pendulum-v1",
+        device,
+        algorithm="sac",
+        num_envs=16,
+        horizon=8,
+        gradient_steps=48,
+        batch_size=128,
+        buffer_size=1000,
+        learning_starts=1024,
+        total_steps=12_000,
+        learning_rate=0.002,
+        gamma=0.95,
+        tau=0.02,
+        activation="relu",
+        hidden=(48, 48),
+        max_grad_norm=None,
+        seed=1,
+    )
     trainer = Trainer(config)
     trainer.run(progress=False)
     assert trainer.evaluate(100)["agent"].mean > -250

@@ -166,8 +166,11 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     """Groups are as large as the policy's part of a role; where they differ, rows stand alone."""
     one = Trainer(small(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
     assert {name: learner.policy_rows.each for name, learner in one.learners.items()} == {
-        "hunter": 2, "first": 1, "others": 2, "guard": 1,
-    }  # fmt: skip
+        "hunter": 2,
+        "first": 1,
+        "others": 2,
+        "guard": 1,
+    }
     one.roll_out()
     one.learn()
     others: Any = one.learners["others"]

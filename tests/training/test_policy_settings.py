@@ -19,32 +19,57 @@ from gpu_envs.training.run import OF_A_POLICY  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 UPDATING: Mapping[str, Any] = {
-    "algorithm": "a2c", "epochs": 3, "minibatches": 4, "learning_rate": "0:0.02,1:0.01", "gamma": 0.9,
-    "gae_lambda": 0.8, "clip": 1e-3, "value_clip": 1e-3, "value_weight": 0.1, "entropy_weight": "0:0.1,0.5:0",
-    "max_grad_norm": None, "target_kl": 1e-9, "normalise_advantages": False, "normalise_observations": True,
+    "algorithm": "a2c",
+    "epochs": 3,
+    "minibatches": 4,
+    "learning_rate": "0:0.02,1:0.01",
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "clip": 1e-3,
+    "value_clip": 1e-3,
+    "value_weight": 0.1,
+    "entropy_weight": "0:0.1,0.5:0",
+    "max_grad_norm": None,
+    "target_kl": 1e-9,
+    "normalise_advantages": False,
+    "normalise_observations": True,
     "normalise_rewards": True,
-}  # fmt: skip
+}
 """What plays no part before the first update: another value of each."""
 
 ACTING: Mapping[str, Any] = {
-    "hidden": (8, 24), "activation": "relu", "layer_norm": True, "shared_trunk": True, "initial_std": 0.5,
-    "precision": "bf16", "fused": False,
-}  # fmt: skip
+    "hidden": (8, 24),
+    "activation": "relu",
+    "layer_norm": True,
+    "shared_trunk": True,
+    "initial_std": 0.5,
+    "precision": "bf16",
+    "fused": False,
+}
 """What makes a policy act otherwise from the beginning."""
 
 OF_CHOICES = ("epsilon",)
 """Settings that boxes do not have."""
 
 FROM_A_BUFFER: Mapping[str, tuple[str, Any]] = {
-    "buffer_size": ("sac", 60), "batch_size": ("sac", 64), "gradient_steps": ("sac", 4), "n_step": ("sac", 3),
-    "tau": ("sac", 0.5), "temperature": ("sac", 0.2), "target_entropy": ("sac", -3.0), "target_noise": ("td3", 0.6),
-    "target_noise_clip": ("td3", 0.01), "policy_delay": ("td3", 1),
-}  # fmt: skip
+    "buffer_size": ("sac", 60),
+    "batch_size": ("sac", 64),
+    "gradient_steps": ("sac", 4),
+    "n_step": ("sac", 3),
+    "tau": ("sac", 0.5),
+    "temperature": ("sac", 0.2),
+    "target_entropy": ("sac", -3.0),
+    "target_noise": ("td3", 0.6),
+    "target_noise_clip": ("td3", 0.01),
+    "policy_delay": ("td3", 1),
+}
 """The same of learning from a buffer: for which algorithm, and another value."""
 
 EXPLORING: Mapping[str, tuple[str, Any]] = {
-    "learning_starts": ("sac", 10_000), "exploration": ("sac", "ou"), "noise": ("td3", 0.5),
-}  # fmt: skip
+    "learning_starts": ("sac", 10_000),
+    "exploration": ("sac", "ou"),
+    "noise": ("td3", 0.5),
+}
 """What makes it act otherwise from the beginning."""
 
 OTHERS = {**UPDATING, **ACTING}

@@ -46,10 +46,14 @@ def made(steps: int, rows: int, features: int, width: int, *, seed: int = 0, ali
         age[truncations[t] | terminations[t]] = 0
     final = rng.normal(size=(steps, rows, features)).astype(np.float32) - 1000
     return Steps(
-        observations, rng.normal(size=(steps, rows, width)).astype(np.float32),
-        rng.normal(size=(steps, rows)).astype(np.float32), terminations, truncations,
-        rng.random((steps, rows)) < alive, final,
-    )  # fmt: skip
+        observations,
+        rng.normal(size=(steps, rows, width)).astype(np.float32),
+        rng.normal(size=(steps, rows)).astype(np.float32),
+        terminations,
+        truncations,
+        rng.random((steps, rows)) < alive,
+        final,
+    )
 
 
 def expected(steps: Steps, row: int, step: int, n: int, gamma: float) -> tuple[float, float, Any]:

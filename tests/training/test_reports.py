@@ -82,8 +82,13 @@ def test_means_are_of_samples() -> None:
     sums = {"policy_loss": -6.0, "value_loss": 3.0, "entropy": 9.0, "kl": 1.5, "clip_fraction": 0.75}
     others = {"explained_variance": 0.5, "gradient_norm": 2.0}
     assert mean_figures(sums | {"samples": 3.0} | others) == {
-        "policy_loss": -2.0, "value_loss": 1.0, "entropy": 3.0, "kl": 0.5, "clip_fraction": 0.25, **others,
-    }  # fmt: skip
+        "policy_loss": -2.0,
+        "value_loss": 1.0,
+        "entropy": 3.0,
+        "kl": 0.5,
+        "clip_fraction": 0.25,
+        **others,
+    }
 
 
 def test_figures_of_iterations_without_learning_are_missing() -> None:

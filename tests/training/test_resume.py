@@ -33,7 +33,9 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "team": {"env": GRID, "policies": {"tagger_1": "odd", "runner": "random"}, "shared_trunk": True},
     "team of two with one policy": {"env": GRID, "policies": {"tagger": "one", "runner": "one"}},
     "box team": {
-        "env": FIELD, "normalise_observations": True, "normalise_rewards": True,
+        "env": FIELD,
+        "normalise_observations": True,
+        "normalise_rewards": True,
         "params": FIELD_PARAMS | {"actions": "continuous"},
     },
     "drawn": {
@@ -47,7 +49,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     },
     "bf16": {"precision": "bf16", "shared_trunk": True},
     "a2c": {"algorithm": "a2c", "num_envs": 5},
-}  # fmt: skip
+}
 
 
 @pytest.mark.fast_cases(8)

@@ -194,9 +194,13 @@ def test_small_files_that_would_take_all_memory_or_forever_are_refused(tmp_path:
     for _ in range(100):
         deep = [deep]
     for payload, message in (
-        (many, "occur twice"), (endless, "occur twice"), (deep, "nested too deeply"), ({1, 2}, "it has a set"),
-        (torch.zeros(1).expand(10**12), "a tensor that is a view"), (torch.ones(2).to_sparse(), "of a special kind"),
-    ):  # fmt: skip
+        (many, "occur twice"),
+        (endless, "occur twice"),
+        (deep, "nested too deeply"),
+        ({1, 2}, "it has a set"),
+        (torch.zeros(1).expand(10**12), "a tensor that is a view"),
+        (torch.ones(2).to_sparse(), "of a special kind"),
+    ):
         torch.save({"version": 1, "kind": "training", "payload": {"x": payload}}, path)
         with pytest.raises(CheckpointError, match=f"is damaged .*{message}"):
             checkpoint.load(path)
@@ -345,9 +349,16 @@ def test_a_new_run_starts_in_the_same_folder_once_the_disk_has_room(
 
 @pytest.mark.parametrize(
     ("program", "kept"),
-    [("/usr/bin/gpu-envs", True), ("gpu-envs.exe", True), ("/lib/gpu_envs/__main__.py", True), ("train.py", False),
-     ("/lib/pytest/__main__.py", False), ("", False), ("-c", False)],
-)  # fmt: skip
+    [
+        ("/usr/bin/gpu-envs", True),
+        ("gpu-envs.exe", True),
+        ("/lib/gpu_envs/__main__.py", True),
+        ("train.py", False),
+        ("/lib/pytest/__main__.py", False),
+        ("", False),
+        ("-c", False),
+    ],
+)
 def test_command_lines_of_other_programs_are_not_kept(
     program: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,8 +434,10 @@ def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
     about = RunDirectory.open(run).about()
     assert about["format"] == checkpoint.FORMAT == 2
     assert {name: about["config"][name] for name in ("gamma", "agent.gamma", "agent.learning_rate")} == {
-        "gamma": 0.9, "agent.gamma": 0.95, "agent.learning_rate": "0:0.01,1:0",
-    }  # fmt: skip
+        "gamma": 0.9,
+        "agent.gamma": 0.95,
+        "agent.learning_rate": "0:0.01,1:0",
+    }
     assert rows_of(run / "log.csv")[:3] == rows_of(old / "log.csv")
     assert len(rows_of(run / "log.csv")) == 6
 

@@ -26,9 +26,19 @@ Tensor = Any
 class Draws:
     """What one call of the sampler writes."""
 
-    def __init__(self, name: str, parameters: Tensor, device: str, key: int = 1, counter: int = 0, turn: int = 0,
-                 first_row: int = 0, greedy: bool = False, threads: int | None = None,
-                 mask: Tensor | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        parameters: Tensor,
+        device: str,
+        key: int = 1,
+        counter: int = 0,
+        turn: int = 0,
+        first_row: int = 0,
+        greedy: bool = False,
+        threads: int | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
         head = Head.of(SPACES[name])
         rows, place = len(parameters), resolve_device(device)
         kind = torch.int32 if head.kind == "discrete" else torch.float32

@@ -169,9 +169,15 @@ def test_a_part_of_another_type_is_named(given: Any, message: str) -> None:
 
 def test_settings_are_kept_as_plain_values() -> None:
     given: dict[str, Any] = {
-        "num_envs": np.int32(8), "seed": np.uint64(2**63), "target_return": 475, "run_dir": Path("runs") / "one",
-        "gamma": np.float32(0.5), "clip": np.int64(1), "learning_rate": np.float32(0.25), "hidden": np.array([8, 4]),
-    }  # fmt: skip
+        "num_envs": np.int32(8),
+        "seed": np.uint64(2**63),
+        "target_return": 475,
+        "run_dir": Path("runs") / "one",
+        "gamma": np.float32(0.5),
+        "clip": np.int64(1),
+        "learning_rate": np.float32(0.25),
+        "hidden": np.array([8, 4]),
+    }
     found = run_of(env=ENV, **given).flat()
     plain = {"num_envs": 8, "seed": 2**63, "target_return": 475.0, "run_dir": str(Path("runs") / "one")}
     plain |= {"gamma": 0.5, "clip": 1.0, "learning_rate": "0.25", "hidden": [8, 4]}
@@ -289,16 +295,35 @@ def test_a_resumed_run_keeps_what_may_not_change() -> None:
 def test_settings_of_format_1_are_read() -> None:
     """It had all algorithms' settings in every run, other names, and the settings of policies by name."""
     old = {
-        "env": "Pendulum-v1", "algorithm": "td3", "slots": 300, "warm_up": 7, "batch": 64, "updates": 4, "clip": 0.4,
-        "epsilon": "0:1,0.2:0.05", "atoms": None, "least_return": -10.0, "most_return": 10.0, "initial_std": 0.5,
-        "gamma": 0.9, "policy_settings": {"a": {"algorithm": "ppo", "clip": 0.3, "batch": 3}, "b": {"updates": 2}},
-    }  # fmt: skip
+        "env": "Pendulum-v1",
+        "algorithm": "td3",
+        "slots": 300,
+        "warm_up": 7,
+        "batch": 64,
+        "updates": 4,
+        "clip": 0.4,
+        "epsilon": "0:1,0.2:0.05",
+        "atoms": None,
+        "least_return": -10.0,
+        "most_return": 10.0,
+        "initial_std": 0.5,
+        "gamma": 0.9,
+        "policy_settings": {"a": {"algorithm": "ppo", "clip": 0.3, "batch": 3}, "b": {"updates": 2}},
+    }
     found = upgraded(old)
     assert found == {
-        "env": "Pendulum-v1", "algorithm": "td3", "buffer_size": 300, "learning_starts": 7, "batch_size": 64,
-        "gradient_steps": 4, "gamma": 0.9, "a.algorithm": "ppo", "a.clip": 0.3, "a.initial_std": 0.5,
+        "env": "Pendulum-v1",
+        "algorithm": "td3",
+        "buffer_size": 300,
+        "learning_starts": 7,
+        "batch_size": 64,
+        "gradient_steps": 4,
+        "gamma": 0.9,
+        "a.algorithm": "ppo",
+        "a.clip": 0.3,
+        "a.initial_std": 0.5,
         "b.gradient_steps": 2,
-    }  # fmt: skip
+    }
     run = run_of(**found)
     assert run.flat() == run_of(**upgraded(run.flat())).flat()
     for wrong in (3, {"a": 3}):

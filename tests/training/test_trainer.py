@@ -37,11 +37,21 @@ LEARNT: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"num_envs": 64, "horizon": 16, "algorithm": "a2c", "total_steps": 60_000},
     "box": {"env": "Pendulum-v1", "num_envs": 64, "gamma": 0.9, "total_steps": 100_000, **NORMALISED},
     "pqn": {
-        "num_envs": 64, "algorithm": "pqn", "epochs": 4, "minibatches": 8, "layer_norm": True, "activation": "relu",
-        "total_steps": 400_000, "learning_rate": "0:0.001,1:0", "gae_lambda": 0.9, "gamma": 0.98,
-        "epsilon": "0:1,0.2:0.05", "max_grad_norm": 10.0, "seed": 1,
+        "num_envs": 64,
+        "algorithm": "pqn",
+        "epochs": 4,
+        "minibatches": 8,
+        "layer_norm": True,
+        "activation": "relu",
+        "total_steps": 400_000,
+        "learning_rate": "0:0.001,1:0",
+        "gae_lambda": 0.9,
+        "gamma": 0.98,
+        "epsilon": "0:1,0.2:0.05",
+        "max_grad_norm": 10.0,
+        "seed": 1,
     },
-}  # fmt: skip
+}
 BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400), "pqn": (40, 475)}
 """Mean returns: at most the one before training, at least the other after it."""
 
@@ -318,9 +328,7 @@ def test_two_threads_train_one_after_the_other(device: str) -> None:
     refused: list[str] = []
 
     def beside() -> None:
-        things = (
-            lambda: Trainer(config).run(progress=False), lambda: lone.iterate(1), lambda: lone.evaluate(2)
-        )  # fmt: skip
+        things = (lambda: Trainer(config).run(progress=False), lambda: lone.iterate(1), lambda: lone.evaluate(2))
         with ThreadPoolExecutor(1) as pool:
             refused.extend(str(pool.submit(thing).exception()) for thing in things)
 

@@ -164,9 +164,12 @@ def test_flat_rows_cost_nothing(device: str) -> None:
 
 @pytest.mark.parametrize(
     "space",
-    [gymnasium.spaces.Discrete(3), gymnasium.spaces.Dict({"a": gymnasium.spaces.MultiBinary(3)}),
-     Box(0, 1, (2,), np.float64)],
-)  # fmt: skip
+    [
+        gymnasium.spaces.Discrete(3),
+        gymnasium.spaces.Dict({"a": gymnasium.spaces.MultiBinary(3)}),
+        Box(0, 1, (2,), np.float64),
+    ],
+)
 def test_what_cannot_be_flattened(space: gymnasium.Space[Any]) -> None:
     with pytest.raises(ValueError, match="cannot be learnt from; give a Box"):
         Flattening.of(space)

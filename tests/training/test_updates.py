@@ -33,9 +33,19 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     """
     passes = {"epochs": 3, "minibatches": 2} if algorithm == "ppo" else {}
     config = small(
-        device, env, algorithm=algorithm, num_envs=3, horizon=7, learning_rate=0.02, entropy_weight=0.03,
-        hidden=(6, 5), fused=False, max_grad_norm=0.3, normalise_advantages=env != GRID, **passes,
-    )  # fmt: skip
+        device,
+        env,
+        algorithm=algorithm,
+        num_envs=3,
+        horizon=7,
+        learning_rate=0.02,
+        entropy_weight=0.03,
+        hidden=(6, 5),
+        fused=False,
+        max_grad_norm=0.3,
+        normalise_advantages=env != GRID,
+        **passes,
+    )
     trainer = Trainer(config)
     trainer.roll_out()
     trainer.learn()  # so that values and moments are no beginner's
@@ -67,8 +77,10 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         weights, pieces(kept["means"], weights), pieces(kept["squares"], weights), strict=True
     ):
         adam.state[parameter] = {
-            "step": torch.tensor(float(start)), "exp_avg": mean.double(), "exp_avg_sq": square.double(),
-        }  # fmt: skip
+            "step": torch.tensor(float(start)),
+            "exp_avg": mean.double(),
+            "exp_avg_sq": square.double(),
+        }
     epochs, minibatches = own.passes
     order = torch.arange(samples, dtype=torch.int32, device=trainer.device)
     stream = learner.streams["minibatches"].clone()

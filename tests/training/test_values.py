@@ -130,9 +130,19 @@ def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.n
 def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
     """Truncated episodes go on from their own last observation."""
     config = pqn(
-        device, params={"max_episode_steps": 9}, num_envs=6, horizon=20, epochs=1, minibatches=1, learning_rate=0.02,
-        gae_lambda=0.7, gamma=0.9, hidden=(9, 5), layer_norm=True, max_grad_norm=None,
-    )  # fmt: skip
+        device,
+        params={"max_episode_steps": 9},
+        num_envs=6,
+        horizon=20,
+        epochs=1,
+        minibatches=1,
+        learning_rate=0.02,
+        gae_lambda=0.7,
+        gamma=0.9,
+        hidden=(9, 5),
+        layer_norm=True,
+        max_grad_norm=None,
+    )
     trainer = Trainer(config)
     trainer.iterate(2)
     trainer.roll_out()
@@ -203,8 +213,13 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
 def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str) -> None:
     """The first horizon takes random choices only, the second the best ones only."""
     config = pqn(
-        device, total_steps=4 * 8 * 16, epsilon="0:1,0.25:0", hidden=(64, 64), precision="tf32", fused=fused,
-    )  # fmt: skip
+        device,
+        total_steps=4 * 8 * 16,
+        epsilon="0:1,0.25:0",
+        hidden=(64, 64),
+        precision="tf32",
+        fused=fused,
+    )
     trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
     assert isinstance(learner.networks, FunctionQValues) == (HOPPER and device != "cpu" and fused is None)

@@ -35,8 +35,11 @@ other.kill()
 def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(gone=gone, seconds=seconds)],
-        env=with_package(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=with_package(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(told)

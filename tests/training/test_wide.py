@@ -52,9 +52,13 @@ class Case:
 
     def module(self) -> Any:
         config = run_of(
-            env="CartPole-v1", hidden=self.hidden, activation=self.activation, layer_norm=self.normalised,
-            shared_trunk=self.shared, run_dir="",
-        )  # fmt: skip
+            env="CartPole-v1",
+            hidden=self.hidden,
+            activation=self.activation,
+            layer_norm=self.normalised,
+            shared_trunk=self.shared,
+            run_dir="",
+        )
         module: Any = default_policy(
             PolicyCase(config.algorithm, config.network, self.head, self.features, "cpu"),
             torch.Generator().manual_seed(1),
@@ -106,17 +110,24 @@ def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
     network = wide_network(case.module(), case.head, case.features, case.activation, precision, 132)
     for program in (
-        network.pack_program(), network.act_program(), network.update_program(), network.gradient_program(),
+        network.pack_program(),
+        network.act_program(),
+        network.update_program(),
+        network.gradient_program(),
         network.reduce_program(),
-    ):  # fmt: skip
+    ):
         found = list(resources(compile_with_nvrtc(program.source).cubin))
         assert {f"kernel_{kernel}" for kernel in program.calls} <= {function for function, _, _ in found}
 
 
 def test_says_why_networks_do_not_fit() -> None:
     good: dict[str, Any] = {
-        "head": discrete(2), "features": 4, "hidden": (256, 256), "activation": "tanh", "precision": "tf32"
-    }  # fmt: skip
+        "head": discrete(2),
+        "features": 4,
+        "hidden": (256, 256),
+        "activation": "tanh",
+        "precision": "tf32",
+    }
     for wrong, word in (
         ({"hidden": (256, 256, 256, 256)}, "one to 3 of 64"),
         ({"hidden": (100,)}, "one to 3 of 64"),
@@ -328,9 +339,15 @@ def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) 
     wanted = values if case.shared else None
     wide.act(ActRequest(observations, *mine[:2], stream, 3, wanted, mine[2], greedy, mask, first_row=7))
     ops.sample(
-        outputs.float().cuda().contiguous(), *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy,
-        action_mask=mask, first_row=7,
-    )  # fmt: skip
+        outputs.float().cuda().contiguous(),
+        *theirs[:2],
+        stream=stream,
+        turn=3,
+        acted=theirs[2],
+        greedy=greedy,
+        action_mask=mask,
+        first_row=7,
+    )
     again = torch.zeros(rows, device="cuda")
     wide.values(ValueRequest(observations, again))
     assert not case.shared or torch.equal(values, again)

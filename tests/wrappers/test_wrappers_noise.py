@@ -191,9 +191,13 @@ def test_actions(
     scale = np.float32(0.0 if whole else 0.8)
     initial: Any = 1 if whole else np.full(raw.single_action_space.shape, 0.5, np.float32)
     ours = ActionNoise(
-        waiting(torch_env(env_id, COUNT, mode, device, precision=precision)), scale, distribution="uniform",
-        delay=delay, initial_action=initial, repeat_action_probability=repeat,
-    )  # fmt: skip
+        waiting(torch_env(env_id, COUNT, mode, device, precision=precision)),
+        scale,
+        distribution="uniform",
+        delay=delay,
+        initial_action=initial,
+        repeat_action_probability=repeat,
+    )
     clock = Clock(ACTION, mode)
     sent: list[list[Any]] = [[] for _ in range(COUNT)]
     assert_same_bits(numpy_of(ours.reset(seed=SEED)[0]), raw.reset(seed=SEED)[0])

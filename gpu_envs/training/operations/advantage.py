@@ -114,12 +114,25 @@ class Advantages:
         steps, rows = _steps_and_rows(rewards)
         each_step = bootstrap.ndim == 2
         self._advantages.launch(
-            rows, rows=rows, steps=steps, states=steps + 1, rewards=rewards, values=values, terminations=terminations,
-            truncations=truncations, alive=alive, bootstrap=bootstrap,
-            bootstrap_steps=steps if each_step else None, bootstrap_stride=rows if each_step else 0,
-            reward_scale=reward_scale, advantages=advantages, returns=returns, moments=moments, gamma=gamma,
+            rows,
+            rows=rows,
+            steps=steps,
+            states=steps + 1,
+            rewards=rewards,
+            values=values,
+            terminations=terminations,
+            truncations=truncations,
+            alive=alive,
+            bootstrap=bootstrap,
+            bootstrap_steps=steps if each_step else None,
+            bootstrap_stride=rows if each_step else 0,
+            reward_scale=reward_scale,
+            advantages=advantages,
+            returns=returns,
+            moments=moments,
+            gamma=gamma,
             gamma_lambda=gamma * lam,
-        )  # fmt: skip
+        )
 
     def places(
         self, terminations: torch.Tensor, truncations: torch.Tensor, places: torch.Tensor, *, each: int = 1
@@ -135,9 +148,14 @@ class Advantages:
         """
         steps, rows = _steps_and_rows(truncations)
         self._places.launch(
-            rows // each, rows=rows, steps=steps, each=each, terminations=terminations, truncations=truncations,
+            rows // each,
+            rows=rows,
+            steps=steps,
+            each=each,
+            terminations=terminations,
+            truncations=truncations,
             places=places,
-        )  # fmt: skip
+        )
 
     def discounted(
         self,
@@ -158,9 +176,19 @@ class Advantages:
         """
         steps, rows = _steps_and_rows(rewards)
         self._discounted.launch(
-            rows, rows=rows, steps=steps, rewards=rewards, terminations=terminations, truncations=truncations,
-            alive=alive, running=running, total=total, squares=squares, count=count, gamma=gamma,
-        )  # fmt: skip
+            rows,
+            rows=rows,
+            steps=steps,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            alive=alive,
+            running=running,
+            total=total,
+            squares=squares,
+            count=count,
+            gamma=gamma,
+        )
 
 
 def _steps_and_rows(rewards: torch.Tensor) -> tuple[int, int]:

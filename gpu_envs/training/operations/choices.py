@@ -18,16 +18,27 @@ _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 _CALLS = {
     "best": Struct.of("BestCall", "float", ("Index", "rows"), _VALUES, _MASK, ("float*", "best", ("rows",))),
     "prefer": Struct.of(
-        "PreferCall", "float", ("Index", "rows"), _VALUES, _MASK, ("const float*", "epsilon", (1,)),
+        "PreferCall",
+        "float",
+        ("Index", "rows"),
+        _VALUES,
+        _MASK,
+        ("const float*", "epsilon", (1,)),
         ("float*", "logits", ("rows", "outputs")),
     ),
     "judge": Struct.of(
-        "JudgeChoicesCall", "float", ("Index", "rows"), _VALUES, ("const int*?", "indices", ("rows",)),
-        ("const Element*", "actions", ("samples", "width")), ("const float*", "returns", ("samples",)),
-        ("const u8*?", "alive", ("samples",)), ("float*", "by_values", ("rows", "outputs")),
+        "JudgeChoicesCall",
+        "float",
+        ("Index", "rows"),
+        _VALUES,
+        ("const int*?", "indices", ("rows",)),
+        ("const Element*", "actions", ("samples", "width")),
+        ("const float*", "returns", ("samples",)),
+        ("const u8*?", "alive", ("samples",)),
+        ("float*", "by_values", ("rows", "outputs")),
         ("float*", "sums", (len(SUMS), "rows")),
     ),
-}  # fmt: skip
+}
 
 
 def program(head: Head) -> Program:
@@ -65,11 +76,23 @@ class Choices:
         return logits
 
     def judge(
-        self, values: torch.Tensor, batch: Samples, indices: torch.Tensor | None, by_values: torch.Tensor,
+        self,
+        values: torch.Tensor,
+        batch: Samples,
+        indices: torch.Tensor | None,
+        by_values: torch.Tensor,
         sums: torch.Tensor,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Writes the gradient by ``values``, [B, P], and each sample's ``SUMS``, [6, B]; as ``Ops.loss`` does."""
         self._judge.launch(
-            len(values), rows=len(values), samples=len(batch.returns), values=values, indices=indices,
-            actions=batch.actions, returns=batch.returns, alive=batch.alive, by_values=by_values, sums=sums,
-        )  # fmt: skip
+            len(values),
+            rows=len(values),
+            samples=len(batch.returns),
+            values=values,
+            indices=indices,
+            actions=batch.actions,
+            returns=batch.returns,
+            alive=batch.alive,
+            by_values=by_values,
+            sums=sums,
+        )

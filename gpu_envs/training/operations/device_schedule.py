@@ -55,9 +55,13 @@ class DeviceSchedules:
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = load_kernels(open_backend(resolve_device(device)), program())
         kernel.fill(
-            schedules=len(points), points_each=most, clock=self.clock, begun=config.steps_at(0),
-            steps=config.steps_of_update, last=config.iterations - 1,
-        )  # fmt: skip
+            schedules=len(points),
+            points_each=most,
+            clock=self.clock,
+            begun=config.steps_at(0),
+            steps=config.steps_of_update,
+            last=config.iterations - 1,
+        )
         kernel.fill(
             points=torch.tensor(padded, dtype=torch.float64, device=device),
             targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),

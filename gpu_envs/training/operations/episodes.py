@@ -50,7 +50,14 @@ class EpisodeSums:
         (steps, rows, width), each = values.shape, lengths.shape[2]
         sums = values.new_empty(1 + width + int(add_lengths), steps)
         self._kernel.launch(
-            sums.numel(), steps=steps, rows=rows, each=each, width=width, lengths=lengths, values=values,
-            numbers=len(sums), sums=sums,
-        )  # fmt: skip
+            sums.numel(),
+            steps=steps,
+            rows=rows,
+            each=each,
+            width=width,
+            lengths=lengths,
+            values=values,
+            numbers=len(sums),
+            sums=sums,
+        )
         return sums

@@ -33,15 +33,23 @@ _PARTIALS = (
 """What the blocks of an update leave, and what is in its columns."""
 
 REDUCE_CALL = Struct.of(
-    "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),)),
-)  # fmt: skip
+    "ReduceCall",
+    "float",
+    *_PARTIALS,
+    ("float*", "gradient", ("parameters",)),
+    ("float*", "totals", (len(SUMS),)),
+)
 
 STRIPS_OF_BLOCK = BLOCK // 32
 """Columns go by 32 where a step is taken along their sums."""
 
 STEP_CALL = Struct.of(
-    "StepCall", "float", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK)),
-)  # fmt: skip
+    "StepCall",
+    "float",
+    *_PARTIALS,
+    *STEP_MEMBERS,
+    ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK)),
+)
 
 
 def reduce_program(processes: int = 1) -> Program:

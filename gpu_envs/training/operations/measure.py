@@ -93,6 +93,13 @@ class Measure:
         rows = moments.shape[1]
         blocks = min(_MOST_BLOCKS, -(-rows // _BLOCK))
         self._kernel.launch(
-            blocks, rows=rows, row_stride=moments.stride(1), moment_stride=moments.stride(0), blocks=blocks,
-            moments=moments.data_ptr(), pooled=pooled, normaliser=normaliser, figures=figures,
-        )  # fmt: skip
+            blocks,
+            rows=rows,
+            row_stride=moments.stride(1),
+            moment_stride=moments.stride(0),
+            blocks=blocks,
+            moments=moments.data_ptr(),
+            pooled=pooled,
+            normaliser=normaliser,
+            figures=figures,
+        )

@@ -243,15 +243,29 @@ class Ops:
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
         self._sample.launch(
-            rows * self._shares, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters,
-            actions=actions, acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
+            rows * self._shares,
+            rows=rows,
+            first_row=first_row,
+            stream=stream,
+            turn=turn,
+            parameters=parameters,
+            actions=actions,
+            acted=acted,
+            log_probs=log_probs,
+            entropies=entropies,
+            greedy=int(greedy),
             action_mask=flags(action_mask),
-        )  # fmt: skip
+        )
 
     def normal(
-        self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0,
+        self,
+        numbers: torch.Tensor,
+        *,
+        stream: torch.Tensor,
+        turn: int,
+        first_row: int = 0,
         beside: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions.
 
         What ``beside_normal`` makes may be given, where as many are drawn again and again.
@@ -295,9 +309,16 @@ class Ops:
             wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
         self._loss.launch(
-            rows * self._shares, **given, scalars=scalars, parameters=parameters, values=values,
-            d_parameters=d_parameters, d_values=d_values, sums=sums, action_mask=flags(batch.action_mask),
-        )  # fmt: skip
+            rows * self._shares,
+            **given,
+            scalars=scalars,
+            parameters=parameters,
+            values=values,
+            d_parameters=d_parameters,
+            d_values=d_values,
+            sums=sums,
+            action_mask=flags(batch.action_mask),
+        )
 
 
 OBSERVATION_LIMIT = 10.0

@@ -56,14 +56,22 @@ STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("int*", "arrivals", (1,)))
 """Of a kernel that does it all: filled with ``Adam.members``, and launched with ``Step.members``."""
 
 COLLECT_CALL = Struct.of(
-    "CollectCall", "float", *_SUMS, ("float*", "block_squares", ("blocks",)), ("int*", "arrived", (1,)),
+    "CollectCall",
+    "float",
+    *_SUMS,
+    ("float*", "block_squares", ("blocks",)),
+    ("int*", "arrived", (1,)),
     ("float*", "factors", (_FACTORS,)),
-)  # fmt: skip
+)
 
 ADAM_CALL = Struct.of(
-    "AdamCall", "float", ("Index", "count"), ("const float*", "factors", (_FACTORS,)),
-    ("const float*", "message", ("words",)), *_MOMENTS,
-)  # fmt: skip
+    "AdamCall",
+    "float",
+    ("Index", "count"),
+    ("const float*", "factors", (_FACTORS,)),
+    ("const float*", "message", ("words",)),
+    *_MOMENTS,
+)
 
 
 def program(processes: int = 1) -> Program:
@@ -160,14 +168,24 @@ class Adam:
             return self.flat.new_zeros(shape, dtype=dtype)
 
         sums: dict[str, Any] = {
-            "count": count, "blocks": self._blocks, "words": len(self.message), "message": self.message,
-            "steps": self._steps, "log_beta1": _log(beta1), "log_beta2": _log(beta2),
+            "count": count,
+            "blocks": self._blocks,
+            "words": len(self.message),
+            "message": self.message,
+            "steps": self._steps,
+            "log_beta1": _log(beta1),
+            "log_beta2": _log(beta2),
             **(self._peers.members if self._peers else ALONE),
-        }  # fmt: skip
+        }
         moments: dict[str, Any] = {
-            "weights": self.flat, "means": self._means, "squares": self._squares,
-            "rate1": 1 - beta1, "rate2": 1 - beta2, "beta2": beta2, "epsilon": eps,
-        }  # fmt: skip
+            "weights": self.flat,
+            "means": self._means,
+            "squares": self._squares,
+            "rate1": 1 - beta1,
+            "rate2": 1 - beta2,
+            "beta2": beta2,
+            "epsilon": eps,
+        }
         factors = made(_FACTORS)
         arrived, squares = made(1, dtype=torch.int32), made(self._blocks)
         collect.fill(**sums, factors=factors, block_squares=squares, arrived=arrived)

@@ -115,11 +115,15 @@ def program(form: Form) -> Program:
     ]
     settings = KernelSettings(
         sizes={
-            "count": form.count, "features": form.sizes[0], "nets": nets, "width": form.sizes[-1],
-            "lines": form.lines, "by": len(form.by_inputs),
+            "count": form.count,
+            "features": form.sizes[0],
+            "nets": nets,
+            "width": form.sizes[-1],
+            "lines": form.lines,
+            "by": len(form.by_inputs),
         },
         weight=max(1, form.lines // 4),
-    )  # fmt: skip
+    )
     parts = (ELEMENTARY, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
     return program_of(parts, {"forth": FORTH_CALL, "back": BACK_CALL, "gradient": GRADIENT_CALL}, settings)
 
@@ -168,17 +172,27 @@ class Perceptrons:
         self._go_back(by_outputs, None, None, by_inputs, weights)
 
     def forward_and_backward(
-        self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
-        curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: torch.Tensor,
+        outputs: torch.Tensor,
+        by_outputs: torch.Tensor,
+        curvatures: torch.Tensor | None = None,
+        *,
+        by_inputs: torch.Tensor | None = None,
+        weights: bool = True,
+    ) -> None:
         """Does both, where the derivatives are ``by_outputs``, plus ``curvatures * outputs`` if given."""
         self.outputs(inputs, outputs)
         self._go_back(by_outputs, outputs, curvatures, by_inputs, weights)
 
     def _go_back(
-        self, by_outputs: torch.Tensor, outputs: torch.Tensor | None, curvatures: torch.Tensor | None,
-        by_inputs: torch.Tensor | None, weights: bool,
-    ) -> None:  # fmt: skip
+        self,
+        by_outputs: torch.Tensor,
+        outputs: torch.Tensor | None,
+        curvatures: torch.Tensor | None,
+        by_inputs: torch.Tensor | None,
+        weights: bool,
+    ) -> None:
         _, found, by = self._shapes
         shapes = (found, by, found, found)
         self._back(*map(_address, (by_outputs, by_inputs, outputs, curvatures), shapes))

@@ -88,9 +88,13 @@ class Transitions:
             return torch.zeros(shape, device=device)
 
         return cls(
-            room(count, features), room(count, width), room(count), room(count), room(count, features),
+            room(count, features),
+            room(count, width),
+            room(count),
+            room(count),
+            room(count, features),
             torch.zeros(count, dtype=torch.bool, device=device),
-        )  # fmt: skip
+        )
 
 
 def program(features: int, width: int) -> Program:
@@ -123,9 +127,15 @@ class Replay:
     """
 
     def __init__(
-        self, rows: int, slots: int, features: int, width: int, device: str, threads: int | None = None,
+        self,
+        rows: int,
+        slots: int,
+        features: int,
+        width: int,
+        device: str,
+        threads: int | None = None,
         limit: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Allocates.
 
         Args:
@@ -156,14 +166,25 @@ class Replay:
         self._draw: Final = Repeated(draw)
         for kernel in (self._insert, draw):
             kernel.fill(
-                rows=rows, slots=slots, places=places, limit=limit or 1, position=self.position, ring=self.ring,
+                rows=rows,
+                slots=slots,
+                places=places,
+                limit=limit or 1,
+                position=self.position,
+                ring=self.ring,
                 lasts=self.lasts,
-            )  # fmt: skip
+            )
 
     def insert(
-        self, observations: torch.Tensor, actions: torch.Tensor, rewards: torch.Tensor, terminations: torch.Tensor,
-        truncations: torch.Tensor, alive: torch.Tensor | None = None, final_obs: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
+        rewards: torch.Tensor,
+        terminations: torch.Tensor,
+        truncations: torch.Tensor,
+        alive: torch.Tensor | None = None,
+        final_obs: torch.Tensor | None = None,
+    ) -> None:
         """Takes in the steps of a horizon, over the oldest ones.
 
         Args:
@@ -179,9 +200,17 @@ class Replay:
         if steps >= self.slots:
             raise ValueError(f"there are {steps} steps for {self.slots} slots; give fewer than there are slots")
         self._insert.launch(
-            self.rows * (steps + 1), steps=steps, steps_and_one=steps + 1, observations=observations, actions=actions,
-            rewards=rewards, terminations=terminations, truncations=truncations, alive=alive, final_obs=final_obs,
-        )  # fmt: skip
+            self.rows * (steps + 1),
+            steps=steps,
+            steps_and_one=steps + 1,
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            alive=alive,
+            final_obs=final_obs,
+        )
         self.position.add_(steps)
 
     def draw(
@@ -199,9 +228,10 @@ class Replay:
         """
         count = len(into.returns)
         self._draw.bound(
-            (into, stream, n_step, gamma, first), count,
+            (into, stream, n_step, gamma, first),
+            count,
             lambda: {"count": count, "stream": stream, "n_step": n_step, "gamma": gamma, "first": first, **vars(into)},
-        )(turn)  # fmt: skip
+        )(turn)
 
     def state(self, *, whole: bool = True) -> dict[str, torch.Tensor]:
         """Returns copies on the host, since there may be no room for two; or the buffer itself, and where it stands."""

@@ -8,39 +8,55 @@ _PACKED = ("const u8*", "packed", ("packed_bytes",))
 _MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
 
 _KEPT_MEMBERS = (
-    ("Index", "units"), ("u8*", "kept", ("kept_bytes",)), ("float*", "sums", ("blocks", "sums_of_block")),
+    ("Index", "units"),
+    ("u8*", "kept", ("kept_bytes",)),
+    ("float*", "sums", ("blocks", "sums_of_block")),
     ("float*?", "norm_sums", ("blocks", "warps", "norm_sums_of_warp")),
-)  # fmt: skip
+)
 _FUNCTION_MEMBERS = (
-    ("Index", "rows"), ("const float*", "flat", ("parameters",)),
-    ("const float*", "observations", ("rows", "features")), *SCALE, _PACKED,
-)  # fmt: skip
+    ("Index", "rows"),
+    ("const float*", "flat", ("parameters",)),
+    ("const float*", "observations", ("rows", "features")),
+    *SCALE,
+    _PACKED,
+)
 
 PACK_CALL = Struct.of(
     "PackCall", "float", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",))
 )
 ACT_CALL = Struct.of(
-    "WideActCall", "float", *ACT_MEMBERS, _PACKED, ("float*?", "values", ("rows",)),
+    "WideActCall",
+    "float",
+    *ACT_MEMBERS,
+    _PACKED,
+    ("float*?", "values", ("rows",)),
     ("const u8*?", "action_mask", ("rows", "outputs")),
-    ("float*?", "largest", (1,)), ("const u8*?", "alive", ("rows",)),
-)  # fmt: skip
+    ("float*?", "largest", (1,)),
+    ("const u8*?", "alive", ("rows",)),
+)
 VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
-UPDATE_CALL = Struct.of(
-    "UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_KEPT_MEMBERS
-)  # fmt: skip
+UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_KEPT_MEMBERS)
 OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
 BACK_CALL = Struct.of(
-    "UpdateCall", "float", *_FUNCTION_MEMBERS, ("int", "actors"), *_KEPT_MEMBERS,
-    ("int", "weights"), ("float*?", "outputs", ("rows", "nets", "outputs")),
+    "UpdateCall",
+    "float",
+    *_FUNCTION_MEMBERS,
+    ("int", "actors"),
+    *_KEPT_MEMBERS,
+    ("int", "weights"),
+    ("float*?", "outputs", ("rows", "nets", "outputs")),
     ("const float*", "by_outputs", ("rows", "nets", "outputs")),
     ("const float*?", "curvatures", ("rows", "nets", "outputs")),
     ("float*?", "by_inputs", ("rows", "nets", "by_inputs")),
-)  # fmt: skip
+)
 """Of functions: what goes back begins with derivatives that are linear in the outputs."""
 GRADIENT_CALL = Struct.of(
-    "GradientCall", "float", ("Index", "units"), ("const u8*", "kept", ("kept_bytes",)),
+    "GradientCall",
+    "float",
+    ("Index", "units"),
+    ("const u8*", "kept", ("kept_bytes",)),
     ("float*", "partials", ("partials_size",)),
-)  # fmt: skip
+)
 REDUCE_CALL = Struct.of(
     "WideReduceCall",
     "float",
