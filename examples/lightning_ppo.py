@@ -68,7 +68,7 @@ class Replicas:
         device, seed = str(ppo.device), derived_seed(ppo.args.seed, purpose, ppo.current_epoch)
         self.role, self.rank, self.turn = ppo.role.name, ppo.global_rank, 0
         # what gpu_envs.make(..., first_replica=rank * num_envs) gives, and arrays for a horizon of it
-        self.world = HorizonEnv(ppo.run, device, num_envs, horizon, self.rank * num_envs)
+        self.world = HorizonEnv(ppo.run, simulated(ppo.run, num_envs, device), device, horizon, self.rank * num_envs)
         self.world.reset(seed)
         self.own = self.world.storage[self.role]
         self.ops = {role.name: Ops(role.head, device, ppo.run.cpu_threads) for role in self.world.roles}

@@ -156,11 +156,11 @@ def play_at_random(
     from gpu_envs.backend import resolve_device
     from gpu_envs.training import Run
     from gpu_envs.training.rollout.evaluation import play
-    from gpu_envs.training.rollout.horizon_env import HorizonEnv
+    from gpu_envs.training.rollout.horizon_env import role_infos, simulated
     from gpu_envs.training.rollout.policy_rows import assign
 
     run = Run(env=env_id, params=params, policies=dict.fromkeys(roles, "random"), device=plan.device, run_dir="")
     device = resolve_device(plan.device)
-    parts = assign(HorizonEnv(run, device, 1, 1).roles, run.policies)
+    parts = assign(role_infos(simulated(run, 1, device)), run.policies)
     nobody = dict.fromkeys(parts)
     return figures(play(run, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

@@ -43,13 +43,18 @@ class MemoryEstimate:
         return int(room // self.per_replica)
 
 
-def memory_of_run(config: Run, device: str) -> MemoryEstimate:
+def memory_of_run(config: Run, device: str, world: SimulationConfig | None = None) -> MemoryEstimate:
     """Estimates what each replica of a run stores on a device, ``cpu`` or ``cuda:N``.
+
+    Args:
+        config: The run.
+        device: Where it stores that.
+        world: The run's environment, of ``simulated``; None: it is made here.
 
     Raises:
         ValueError: A policy cannot learn its role's actions, or an off-policy one would never learn.
     """
-    world = simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
+    world = world or simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
     spec = world.spec
     roles = role_infos(world)
     limit, horizon = limit_of(world), config.horizon
@@ -134,13 +139,13 @@ def _bytes(arrays: Iterable[object]) -> int:
     return sum(part.numel() * part.element_size() for part in flat if isinstance(part, torch.Tensor))
 
 
-def check_room(config: Run, device: str) -> None:
-    """Refuses more replicas than there is memory for.
+def check_room(config: Run, device: str, world: SimulationConfig) -> None:
+    """Refuses more replicas of the run's environment than there is memory for.
 
     Raises:
         ShortageError: A number that cannot fit; the message names the largest that can.
     """
-    estimate, count = memory_of_run(config, device), config.replicas
+    estimate, count = memory_of_run(config, device, world), config.replicas
     needed = estimate.of(count)
     if needed <= available(device):
         return

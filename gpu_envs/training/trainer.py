@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.codegen import SimulationConfig
 from gpu_envs.errors import ActionError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
@@ -94,12 +95,13 @@ class Trainer:
         self.config, self._run, self.device = config, run, resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
         open_backend(self.device, config.threads)  # says what is missing, before torch does
-        check_room(config, self.device)
+        world = simulated(config, config.replicas, self.device)
+        check_room(config, self.device, world)
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
             self._random = RandomState.of(config.seed, self.group.rank, self.device)
-            self._build(modules or {}, kept or {})
+            self._build(world, modules or {}, kept or {})
         self.group.check_same(comparable(self.describe() | {"code": self.horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
         self.history = History(config, list(self.horizon_env.storage), first_learning, self.horizon_env.metrics)
@@ -112,12 +114,11 @@ class Trainer:
         stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
         self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
-    def _build(self, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
+    def _build(self, world: SimulationConfig, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
-        world = simulated(config, config.replicas, device)
         self._parts = assign(role_infos(world), config.policies)
         check_modules(modules, self._parts)
-        whose = (config, device, config.replicas, config.horizon, self.group.rank * config.replicas)
+        whose = (config, world, device, config.horizon, self.group.rank * config.replicas)
         env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
         self.learners: dict[str, Learner] = {}
         self.players: dict[str, Player] = {}

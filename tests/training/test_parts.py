@@ -95,7 +95,8 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
     assert simulated(small(device, "Sharing-v0"), 3, device).apart
     assert not simulated(small(device, "Sharing-v0", params={"wide": 20}), 3, device).apart
     config = small(device, "Sharing-v0", params={"max_episode_steps": 5})
-    env, other = HorizonEnv(config, device, 3, 12), RoleTensors(make_env(config.env, config, 3, device, "SameStep"))
+    env = HorizonEnv(config, simulated(config, 3, device), device, 12)
+    other = RoleTensors(make_env(config.env, config, 3, device, "SameStep"))
     env.reset(5, stagger=2)
     other.by_role.env.reset(seed=5)
     there = other.observations(other.by_role.env.stagger(2))

@@ -22,7 +22,7 @@ from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, own_precision
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.summary import evaluation_rows, table
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo, simulated
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
 from gpu_envs.training.run import Run
@@ -111,7 +111,8 @@ def play(
         numbers,
         contextlib.closing(bar),
     ):
-        horizon_env = HorizonEnv(replicated(config, count), device, count, 1, spec=spec)
+        own = replicated(config, count)
+        horizon_env = HorizonEnv(own, simulated(own, count, device, spec), device, 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
         names = tuple(horizon_env.storage)

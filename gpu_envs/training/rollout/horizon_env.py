@@ -234,11 +234,9 @@ class HorizonEnv:
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
 
-    def __init__(
-        self, config: Run, device: str, num_envs: int, horizon: int, first_replica: int = 0, spec: Spec | None = None
-    ) -> None:
-        """Makes the environment and the storage; its first replica has this number, and the spec may be another's."""
-        world = simulated(config, num_envs, device, spec)
+    def __init__(self, config: Run, world: SimulationConfig, device: str, horizon: int, first_replica: int = 0) -> None:
+        """Makes the environment of ``simulated``, and the storage; the first replica has this number."""
+        num_envs = world.num_envs
         options = {"shared_observations": world.apart, "active_heads": world.active_heads}
         self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **options)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
