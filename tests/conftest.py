@@ -85,17 +85,21 @@ HERE = Path(__file__).parent
 
 AS_SHIPPED = [
     HERE / "backend",
-    *(HERE / "kernels" / f"test_{name}.py" for name in ("determinism", "elementary", "parity", "philox")),
+    *(HERE / "kernels" / f"test_{name}.py" for name in ("elementary", "philox")),
     HERE / "training" / "test_sampler.py",
 ]
 """Tests of compilers and of arithmetic compile as users do; others do not optimise, which takes a quarter of the time
 and gives the same bits, as ``test_compilers_agree`` makes sure."""
 
+IN_SLOW_TESTS = [HERE / "kernels" / f"test_{name}.py" for name in ("determinism", "parity")]
+"""The same, but only in what `make test` leaves out."""
+
 
 @pytest.fixture(autouse=True)
 def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most compilations are of environments that take a few steps."""
-    shipped = any(request.path.is_relative_to(path) for path in AS_SHIPPED)
+    slow = request.node.get_closest_marker("slow") is not None
+    shipped = any(request.path.is_relative_to(path) for path in AS_SHIPPED + IN_SLOW_TESTS * slow)
     timed = request.node.get_closest_marker("timing") is not None
     with pytest.MonkeyPatch.context() as own:  # a test's own monkeypatch is undone when the test asks for it, not first
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
@@ -231,7 +235,9 @@ def replay() -> Any:
     """A recording of a few pendulums."""
     from gpu_envs.replays import record
 
-    return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", UNOPTIMISED)  # it is made before ``quick_compiler``
+        return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
 
 
 @pytest.fixture(scope="module")  # longer, and the last test of all would be charged what it used

@@ -162,6 +162,7 @@ def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
     assert not listed or {*files} >= listed  # what is not yet tracked may be among them
 
 
+@pytest.mark.slow
 def test_the_address_of_the_repository_stands_in_one_place(sdist: Path) -> None:
     (address,) = configuration()["project"]["urls"].values()
     with tarfile.open(sdist) as archive:

@@ -265,7 +265,7 @@ def test_absent_libraries_are_named_with_what_brings_them(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    row = rows_of(said(capsys, "info"))["other libraries"]
+    row = told(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)[0]["other libraries"]
     assert row.endswith("; pip install 'gpu_envs[skrl]' would bring the others" if absent else "imageio-ffmpeg 1.0")
 
 
@@ -365,6 +365,7 @@ def test_a_library_that_crashes_is_only_reported(of_cupy: str, of_torch: str, tm
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.slow
 def test_torch_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a file of that name in the working folder, which may be a run directory of a stranger."""
     torch = pytest.importorskip("torch")

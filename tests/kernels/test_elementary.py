@@ -274,9 +274,11 @@ def test_headers_call_them(tmp_path: Path) -> None:
 
 
 def test_a_headers_names_are_its_own(tmp_path: Path) -> None:
-    """Those of its functions, and of its fields and parameters."""
     made = stepped(tmp_path, "s.x = tanh(s.x) + power(s.x, s.pace) + abs(s.x) + atan(s.x);", OWN)
     assert made == pytest.approx(50 + 0.75 + 7 + math.atan(0.5), rel=1e-14)
+
+
+def test_names_of_fields_and_parameters_may_be_those_of_functions(tmp_path: Path) -> None:
     more: dict[str, Any] = {"state": ("x", "pace", "tanh"), "params": {"power": gpu_envs.Param(3.0)}}
     step = "s.tanh = tanh(s.x); const real atan = power(s.x, p.power); s.x = s.tanh + atan;"
     assert stepped(tmp_path, step, **more) == pytest.approx(math.tanh(0.5) + 0.125, rel=1e-14)

@@ -49,13 +49,18 @@ def in_turn(*kinds: Any) -> pytest.MarkDecorator:
 
 
 @pytest.mark.fast_cases(2)
-@in_turn(("NextStep", "float32", True), ("SameStep", "float64", False), ("Disabled", "float64", True))
-def test_compiles_with_parameters_per_replica_and_without_statistics(env_id: str, kind: tuple[str, str, bool]) -> None:
+@in_turn(("float32", True), ("float64", False), ("float64", True))
+def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool]) -> None:
     """And in float64 with parameters that all share."""
-    mode, precision, per_replica = kind
+    precision, per_replica = kind
     for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
         check(program, "sm_90a", precision)
-    for program in programs(env_id, mode, "float32", statistics=False):
+
+
+@pytest.mark.fast_cases(2)
+@in_turn("NextStep", "SameStep", "Disabled")
+def test_compiles_without_statistics(env_id: str, kind: str) -> None:
+    for program in programs(env_id, kind, "float32", statistics=False):
         check(program, "sm_90", "float32")
 
 
@@ -71,11 +76,13 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
 @pytest.mark.fast_cases(2)
 @in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
 def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
-    """Observed or not."""
-    drawn = drawn_params(env_id)
-    for program in programs(env_id, *kind, drawn=drawn):
+    for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
         check(program, "sm_90a", kind[1])
-    drawn = dict(list(drawn.items())[:1])
+
+
+@pytest.mark.fast_cases(2)
+def test_compiles_with_a_drawn_parameter_that_is_observed(env_id: str) -> None:
+    drawn = dict(list(drawn_params(env_id).items())[:1])
     for program in programs(gpu_envs.spec(env_id).observing(tuple(drawn)), "NextStep", "float32", drawn=drawn):
         check(program, "sm_90a", "float32")
 

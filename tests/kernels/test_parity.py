@@ -16,7 +16,7 @@ VARIANTS = [*(Variant(name) for name in IN_GYMNASIUM), *OPTIONS]
 
 REPLICAS, STEPS = 500, 200
 STATES = REPLICAS * STEPS
-LOOPED = 4_000
+LOOPED = 2_000
 """States for which Gymnasium's environment itself is stepped, one by one."""
 
 MIXED = {"MountainCarContinuous-v0", "Pendulum-v1"}
