@@ -30,7 +30,7 @@ FIRST = int(os.environ.get("GENERATED_SEED", "1"))
 PARTS = 32
 
 
-@pytest.mark.fast_cases(10)
+@pytest.mark.fast_cases(9)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_wrong_calls_leave_no_trace(part: int) -> None:
     """An environment that is given wrong calls as well goes on, bit for bit, as its twin that never was."""
