@@ -206,7 +206,7 @@ def load_policies(
         networks,
         derived_seed(trained.seed, "evaluation"),
         trained.steps_at(iteration_of(latest)),
-        {name: EpisodeWindow.of(steps).means()[0] for name, steps in state["windows"].items()},
+        {name: EpisodeWindow(state=steps).means()[0] for name, steps in state["windows"].items()},
     )
 
 

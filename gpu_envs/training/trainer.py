@@ -30,9 +30,8 @@ from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, own_precision, torch_threads
 from gpu_envs.training.process.watch import peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
-from gpu_envs.training.record.history import History
 from gpu_envs.training.record.progress import Progress
-from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
+from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import comparable, fitting, processes_of, save_together
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play

@@ -17,16 +17,14 @@ from trainers import GRID, small
 torch = pytest.importorskip("torch")
 
 from gpu_envs.training import train  # noqa: E402 - they import torch
-from gpu_envs.training.record import events, progress  # noqa: E402
-from gpu_envs.training.record.log import RunLog  # noqa: E402
+from gpu_envs.training.record import progress  # noqa: E402
+from gpu_envs.training.record.log import EventWriter, RunLog  # noqa: E402
 from gpu_envs.training.record.progress import Progress  # noqa: E402
 from gpu_envs.training.record.summary import read_log  # noqa: E402
 
 
-def write(log: RunLog, iterations: range, after: int | None = None) -> None:
-    """Rows of these iterations, behind those up to ``after``; then the log is closed."""
-    if after is not None:
-        log.resume(after)
+def write(log: RunLog, iterations: range) -> None:
+    """Rows of these iterations; then the log is closed."""
     for iteration in iterations:
         record = {"return": iteration / 3, "loss, a": -1e-9 * iteration, "count": iteration}
         log.write(iteration, 100 * iteration, record, seconds=iteration / 2)
@@ -67,15 +65,14 @@ def test_numbers_in_the_log_read_back_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", ["", "9,900,4.5,3.0", '9,900,4.5,3.0,"-1e'])
 def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> None:
-    whole = RunLog(tmp_path / "whole" / "log.csv")
-    parts = RunLog(tmp_path / "parts" / "log.csv")
-    for log in (whole, parts):
-        log.path.parent.mkdir()
+    for folder in ("whole", "parts"):
+        (tmp_path / folder).mkdir()
+    whole, parts = (RunLog(tmp_path / folder / "log.csv") for folder in ("whole", "parts"))
     write(whole, range(1, 13))
     write(parts, range(1, 9))
     with parts.path.open("a") as file:
         file.write(cut)  # the process was killed while it wrote this row
-    write(RunLog(parts.path), range(6, 13), after=5)
+    write(RunLog(parts.path, 5), range(6, 13))
     assert parts.path.read_bytes() == whole.path.read_bytes()
     assert len(list(parts.path.parent.glob("events*"))) == 2
     assert shown(parts.path.parent) == shown(whole.path.parent)
@@ -98,7 +95,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
     write(log, range(1, 6))
     log.path.write_bytes(text := damage(log.path.read_bytes()))
     with pytest.raises(ValueError, match=f"log.csv is damaged, or no log of a run, at {message}"):
-        RunLog(log.path).resume(4)
+        RunLog(log.path, 4)
     assert log.path.read_bytes() == text
 
 
@@ -116,7 +113,6 @@ def test_a_pipe_is_no_log(tmp_path: Path) -> None:
 def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
     for column in ("a", "b"):
         log = RunLog(tmp_path / "log.csv")
-        log.resume(0)
         assert rows(log.path) == []
         log.write(1, 10, {column: 1.0}, 1.0)
         log.close()
@@ -127,19 +123,19 @@ def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
 def test_tensorboard_reads_events(tmp_path: Path) -> None:
     values = {"return/läufer": 1.5, "nan": math.nan, "huge": 1e300, "low": -1e300, "zero": 0.0}
     many = {f"tag {number}": float(number) for number in range(300)}
-    writer = events.EventWriter(tmp_path / "new")
+    writer = EventWriter(tmp_path, 0)
     writer.scalars(0, values)
     writer.scalars(2**40, many)
     writer.close()
-    found = shown(tmp_path / "new")
+    found = shown(tmp_path)
     assert math.isnan(found.pop((0, "nan")))
     expected = {(0, "return/läufer"): 1.5, (0, "huge"): math.inf, (0, "low"): -math.inf, (0, "zero"): 0.0}
     assert found == expected | {(2**40, tag): value for tag, value in many.items()}
-    second_file = events.EventWriter(tmp_path / "new")
+    second_file = EventWriter(tmp_path, 0)
     with pytest.raises(ValueError, match="negative"):
         second_file.scalars(-1, {})
     second_file.close()
-    assert len(sorted((tmp_path / "new").iterdir())) == 2
+    assert len(sorted(tmp_path.iterdir())) == 2
 
 
 class Terminal(io.StringIO):

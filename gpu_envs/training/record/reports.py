@@ -1,4 +1,4 @@
-"""What comes back to the host: the figures of every iteration, read when they are there, without waiting for them."""
+"""What the host knows of a run: figures of every iteration, read without waiting for them; recent returns; the log."""
 
 import collections
 import dataclasses
@@ -13,7 +13,10 @@ import torch
 
 from gpu_envs.documented import documented
 from gpu_envs.engine.by_role import ALONE
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.summary import curves, read_log, result_rows, table
+from gpu_envs.training.run import Run
 
 WINDOW = 100
 """Mean returns are of the most recent whole steps in which at least so many episodes ended."""
@@ -142,11 +145,13 @@ class Mailbox:
         steps, values = values[:end].reshape(-1, self._horizon).astype(np.float64), values[end:]
         of_roles, measured = np.split(steps, [3 * len(self._roles)])
         figures = iter(values[:-1].tolist())
-        of_learners = {name: dict(zip(names, figures, strict=False)) for name, names in self._learners.items()}
         return IterationReport(
             iteration,
             dict(zip(self._roles, of_roles.reshape(-1, 3, self._horizon), strict=True)),
-            {name: {key: x for key, x in each.items() if key is not None} for name, each in of_learners.items()},
+            {
+                learner: {name: figure for name, figure in zip(names, figures, strict=False) if name is not None}
+                for learner, names in self._learners.items()
+            },
             rollout,
             update,
             bool(values[-1]),
@@ -158,16 +163,9 @@ class Mailbox:
 class EpisodeWindow:
     """The most recent whole steps in which at least 100 episodes of a role ended, and sums of what they were like."""
 
-    def __init__(self, sums: int = 2) -> None:
-        """Holds so many sums: of a role's episodes two, of their returns and of their lengths."""
-        self._steps = np.zeros((0, 1 + sums))
-
-    @classmethod
-    def of(cls, state: Sequence[Sequence[float]]) -> "EpisodeWindow":
-        """A role's window in the state that ``state`` gave."""
-        window = cls()
-        window.load(state)
-        return window
+    def __init__(self, sums: int = 2, state: Sequence[Sequence[float]] = ()) -> None:
+        """Holds so many sums, of a role's episodes two: of their returns and of their lengths."""
+        self._steps = np.array(state, np.float64).reshape(-1, 1 + sums)
 
     def add(self, episodes: np.ndarray) -> None:
         """Takes in the steps of an iteration, ``[3, horizon]``, and lets go of those that are no longer needed."""
@@ -188,10 +186,6 @@ class EpisodeWindow:
     def state(self) -> list[list[float]]:
         """The steps."""
         return self._steps.tolist()
-
-    def load(self, state: Sequence[Sequence[float]]) -> None:
-        """Takes over what ``state`` gave."""
-        self._steps = np.array(state, np.float64).reshape(-1, self._steps.shape[1])
 
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
@@ -226,3 +220,74 @@ def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWi
     for key in ("rollout_seconds", "update_seconds"):
         entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
     return entry
+
+
+@final
+class History:
+    """The reports of a run, taken in one after the other; of ``unlogged`` ones the log has no row yet."""
+
+    def __init__(self, config: Run, roles: Sequence[str], first_learning: str, metrics: Sequence[str] = ()) -> None:
+        """Begins without a report; the return of ``first_learning`` counts, where the configuration names no role."""
+        role = first_learning if config.target_role is None else config.target_role
+        if role not in roles:
+            raise ValueError(f"target_role is {role!r}{did_you_mean(role, roles)} The roles are: {', '.join(roles)}")
+        self._config, self._target_role = config, role
+        self.target = {} if config.target_return is None else {role: config.target_return}
+        self._windows = {name: EpisodeWindow() for name in roles}
+        self._measured = {name: EpisodeWindow(1) for name in metrics}
+        self.unlogged: list[IterationReport] = []
+        self.log: RunLog | None = None
+
+    def add(self, report: IterationReport) -> None:
+        """Takes in the episodes of an iteration."""
+        for role, episodes in report.episodes.items():
+            self._windows[role].add(episodes)
+        for name, episodes in report.metrics.items():
+            self._measured[name].add(episodes)
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """The mean return of each role's last 100 episodes."""
+        return {name: window.means()[0] for name, window in self._windows.items()}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each metric over the last 100 episodes."""
+        return {name: window.means()[0] for name, window in self._measured.items()}
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the run may stop before all steps are done."""
+        target, window = self._config.target_return, self._windows[self._target_role]
+        return target is not None and window.full and window.means()[0] >= target
+
+    def keep_in(self, path: Path, iteration: int) -> None:
+        """From now on rows go to that log, which drops those of a part that was lost after this iteration."""
+        self.log = RunLog(path, iteration)
+
+    def close(self) -> None:
+        """Lets go of the log."""
+        if self.log is not None:
+            self.log.close()
+
+    def write(self, iteration: int, seconds: float, speed: float) -> None:
+        """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""
+        if self.log is not None:
+            entry = entry_of(self.unlogged, self._windows) | {"steps_per_second": speed}
+            entry |= {f"metrics/{name}": value for name, value in self.metrics.items()}
+            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
+        self.unlogged.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What the rows to come depend on."""
+        return {
+            "windows": {name: window.state() for name, window in self._windows.items()},
+            "metrics": {name: window.state() for name, window in self._measured.items()},
+            "recent": [[r.iteration, r.figures, r.rollout_seconds, r.update_seconds] for r in self.unlogged],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        for windows, sums, states in ((self._windows, 2, state["windows"]), (self._measured, 1, state["metrics"])):
+            windows |= {name: EpisodeWindow(sums, states[name]) for name in windows}
+        self.unlogged[:] = [IterationReport(number, {}, *others) for number, *others in state["recent"]]
