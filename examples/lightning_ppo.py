@@ -21,10 +21,10 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from gpu_envs import training
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.networks import default_policy
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.modules import default_policy
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
 
 

@@ -38,7 +38,7 @@ ROOMS = (
 )
 """From the ground up; what stands in one line knows nothing of the rest of the line."""
 
-FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "policies", "engines")
+FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "observations", "policies", "networks", "engines")
 """From the ground up."""
 
 ABOVE_ENGINES = tuple(f"gpu_envs.training.{name}" for name in ("learners", "rollout", "record", "assembly", "trainer"))

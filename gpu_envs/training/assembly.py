@@ -22,11 +22,11 @@ from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learners.learner import Learner, LearnerParts
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
+from gpu_envs.training.networks import default_policy
+from gpu_envs.training.observations import ObservationScale
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.policies.modules import check_module, check_settings, default_policy
-from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import load_run
@@ -38,6 +38,7 @@ from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.user_modules import check_module, check_settings
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""

@@ -13,8 +13,7 @@ from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learners.on_policy import SampleStorage
 from gpu_envs.training.operations.replay import places_of, stride_of
-from gpu_envs.training.policies.modules import check_names
-from gpu_envs.training.policy import check_actions, learns
+from gpu_envs.training.policy import check_actions, check_names, learns
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign

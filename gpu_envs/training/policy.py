@@ -1,10 +1,11 @@
 """A policy's settings: its algorithm and its network."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from gpu_envs.documented import documented
+from gpu_envs.errors import did_you_mean
 from gpu_envs.training.algorithms import ALGORITHMS, Algorithm
 from gpu_envs.training.algorithms.base import PolicyGradient, Stochastic
 from gpu_envs.training.settings import Settings, setting, settings_of
@@ -71,6 +72,17 @@ class Policy:
 def learns(policy: str) -> bool:
     """Whether a policy learns, by its name in ``Run.policies`` or in what ``assign`` returns."""
     return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")
+
+
+def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
+    """Refuses what is given under names that no policy of a run has which learns."""
+    known = [policy for policy in policies if learns(policy)]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{what} names {name!r}, which is no policy that learns{did_you_mean(name, known)} Those that learn "
+                f"are: {', '.join(known)}"
+            )
 
 
 def suited(network: Network, algorithm: Algorithm) -> Network:

@@ -22,7 +22,6 @@ from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.memory_estimate import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
 from gpu_envs.training.operations.episodes import EpisodeSums
-from gpu_envs.training.policies.modules import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
@@ -40,6 +39,7 @@ from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_inf
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
 from gpu_envs.training.run import Run
+from gpu_envs.training.user_modules import check_modules
 
 UNDER_WAY = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""

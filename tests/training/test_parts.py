@@ -18,8 +18,8 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
-from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
-from gpu_envs.training.policies.parts import (  # noqa: E402
+from gpu_envs.training.observations import (  # noqa: E402
+    ObservationScale,
     Parts,
     Split,
     chosen_rows,

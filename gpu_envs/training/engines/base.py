@@ -11,13 +11,11 @@ from torch import nn
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
+from gpu_envs.training.networks import ActionValues, Perceptron, PerceptronActorCritic, SharedPerceptron
+from gpu_envs.training.observations import Rows, Scale
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
-from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import Scale
-from gpu_envs.training.policies.parts import Rows
-from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.settings import Settings
 

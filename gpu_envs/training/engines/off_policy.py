@@ -13,13 +13,12 @@ from torch import nn
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
 from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Engine
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
+from gpu_envs.training.networks import ActorCritic, learning_parameters
+from gpu_envs.training.observations import Rows, Scale, whole
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam, Step, flattened
 from gpu_envs.training.operations.replay import Transitions
-from gpu_envs.training.policies.actor_critic import ActorCritic, learning_parameters
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import Scale
-from gpu_envs.training.policies.parts import Rows, whole
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
 

@@ -21,13 +21,13 @@ from gpu_envs.training.engines.functions import (
 )
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, ActorCriticNetworks
 from gpu_envs.training.engines.wide import GRADIENT, PACK
+from gpu_envs.training.networks import Critics, PerceptronActorCritic, outputs_of
+from gpu_envs.training.observations import Scale
 from gpu_envs.training.operations import actor_critic, small_batch
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, WIDEST, Form
 from gpu_envs.training.operations.replay import Transitions
-from gpu_envs.training.policies.actor_critic import Critics, PerceptronActorCritic, outputs_of
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import Scale
 from gpu_envs.training.process.group import Group
 
 _ALIVE = SUMS.index("alive")

@@ -25,14 +25,13 @@ from gpu_envs.training.engines.base import (
     trained,
     unknown,
 )
+from gpu_envs.training.networks import PartedLinear, PolicyModule, inwards
+from gpu_envs.training.observations import Parts, Rows, Scale, chosen_rows, of_living, raise_to_largest, whole
 from gpu_envs.training.operations.choices import Choices
 from gpu_envs.training.operations.distributions import log_probs_and_entropies, q_values_of
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import Scale
-from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
-from gpu_envs.training.policies.policy import PartedLinear, PolicyModule, inwards
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
 

@@ -11,11 +11,10 @@ from torch import nn
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.engines.base import Networks
+from gpu_envs.training.observations import Rows, Scale
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.normalise import Scale
-from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows

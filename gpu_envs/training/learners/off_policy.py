@@ -8,10 +8,10 @@ import torch
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks
 from gpu_envs.training.learners.learner import Learner, LearnerParts
+from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.replay import Replay, Transitions
-from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.rollout.exploration import Exploration
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 

@@ -17,6 +17,7 @@ from gpu_envs.training.engines.base import (
     loss_settings,
 )
 from gpu_envs.training.learners.learner import Learner, LearnerParts
+from gpu_envs.training.observations import RewardScale, Rows, largest_of, raise_to_largest
 from gpu_envs.training.operations.advantage import MOMENTS, Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.heads import Head
@@ -24,8 +25,6 @@ from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Meas
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
-from gpu_envs.training.policies.normalise import RewardScale
-from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 
 _KL_MARGIN = 1.5
@@ -199,7 +198,7 @@ class OnPolicyLearner(Learner):
             self.algorithm.gae_lambda,
             self.advantages,
             self.returns,
-            self.reward_scale.scale if self.reward_scale is not None else None,
+            self.reward_scale.inverse if self.reward_scale is not None else None,
             self._measure.moments,
         )
         self._measure.write(self.figures, self._normaliser)

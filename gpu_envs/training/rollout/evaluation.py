@@ -16,8 +16,8 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import ARGUMENTS
 from gpu_envs.training.engines.base import Networks
+from gpu_envs.training.observations import Rows
 from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, own_precision
 from gpu_envs.training.record.progress import Progress

@@ -10,8 +10,8 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.engines.torch import TorchNetworks
+from gpu_envs.training.observations import Rows
 from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.run import Run, upgraded
 

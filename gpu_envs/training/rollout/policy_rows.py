@@ -9,7 +9,7 @@ import torch
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.engines.base import ActRequest, Networks
-from gpu_envs.training.policies.parts import Parts, Rows
+from gpu_envs.training.observations import Parts, Rows
 from gpu_envs.training.policy import Policy, learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleInfo

@@ -1,4 +1,4 @@
-"""The modules of policies: what a configuration describes, and whether one of the user's will do."""
+"""Checks of the user's own modules: whether they fit a policy, and can learn."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,26 +6,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.errors import did_you_mean
 from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.algorithms.base import QLearning
-from gpu_envs.training.policies.actor_critic import PerceptronActorCritic, learning_parameters, outputs_of
+from gpu_envs.training.networks import PolicyModule, learning_parameters, outputs_of
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.policy import ActionValues, Perceptron, PolicyModule, SharedPerceptron
-from gpu_envs.training.policy import Network, learns, listed
+from gpu_envs.training.policy import Network, check_names, listed
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
-
-
-def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
-    """Refuses what is given under names that no policy of a run has which learns."""
-    known = [policy for policy in policies if learns(policy)]
-    for name in names:
-        if name not in known:
-            raise ValueError(
-                f"{what} names {name!r}, which is no policy that learns{did_you_mean(name, known)} Those that learn "
-                f"are: {', '.join(known)}"
-            )
 
 
 def check_modules(modules: Any, known: Iterable[str]) -> None:
@@ -44,22 +31,10 @@ def check_modules(modules: Any, known: Iterable[str]) -> None:
             )
 
 
-def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
-    """The module that settings describe; with a split one that takes observations in parts, where it can."""
-    if isinstance(case.algorithm, OffPolicy):
-        return PerceptronActorCritic(case, generator)
-    trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
-    return (ActionValues if isinstance(case.algorithm, QLearning) else trunk)(case, generator)
-
-
-NETWORK_SETTINGS = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
-"""Settings of default policies, which modules of the user's do not use."""
-
-
 def check_settings(network: Network, name: str) -> None:
     """Refuses settings that a policy which is a module of the user's does not use; their defaults are no setting."""
-    default = Network()
-    given = [key for key in NETWORK_SETTINGS if getattr(network, key) != getattr(default, key)]
+    unused = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
+    given = [key for key in unused if getattr(network, key) != getattr(Network(), key)]
     if given:
         raise ValueError(
             f"the policy {name!r} is a module of your own, which does not use {listed(given)}: leave that out, or give "
@@ -69,15 +44,24 @@ def check_settings(network: Network, name: str) -> None:
 
 def check_module(module: nn.Module, case: Case, name: str) -> None:
     """Refuses a policy's module that cannot learn, or whose outputs do not have the shapes that its agents need."""
-    features, head = case.features, case.head
+    features, head, algorithm = case.features, case.head, case.algorithm
     for key, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             raise ValueError(
                 f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
                 f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
             )
-    if isinstance(case.algorithm, OffPolicy):
-        _check_actor_critic(module, case, case.algorithm, name)
+    if isinstance(algorithm, OffPolicy):
+        actor, critics = (getattr(module, part, None) for part in ("actor", "critics"))
+        if not isinstance(actor, nn.Module) or not isinstance(critics, nn.Module):
+            raise ValueError(
+                f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor "
+                "and critics, as training.ActorCritic describes it"
+            )
+        _check_outputs(actor, case, name, ((2, outputs_of(head, algorithm)),), "the actor of ")
+        actions = torch.zeros(2, head.width, device=case.device)
+        values = _check_outputs(critics, case, name, ((algorithm.critics, 2),), "the critics of ", actions)
+        _check_shared(module, values, name, case.device)
         return
     for method in ("distribution", "value"):
         if isinstance(module, PolicyModule) and getattr(type(module), method) is getattr(PolicyModule, method):
@@ -85,47 +69,47 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
                 f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
-    _check_learns(module, features, name)
-    outputs = _probed(module, case, name)
-    of_choices = isinstance(case.algorithm, QLearning)
-    wanted = ((2, head.parameters),) if of_choices else ((2, head.parameters), (2,))
-    if of_choices and isinstance(outputs, torch.Tensor):
-        outputs = (outputs,)
-    shapes = tuple(tuple(part.shape) for part in outputs) if isinstance(outputs, tuple) else ()
+    parameters = (2, head.parameters)
+    _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, QLearning) else (parameters, (2,)))
+
+
+def _check_outputs(
+    module: nn.Module,
+    case: Case,
+    name: str,
+    wanted: tuple[tuple[int, ...], ...],
+    part: str = "",
+    *actions: torch.Tensor,
+) -> torch.Tensor:
+    """Refuses a module, or a part of one, without outputs of these shapes that it could learn; gives the last one."""
+    features = case.features
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(
+            f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
+            f"of {features} features that has some, or leave the module out"
+        )
+    found = _probed(module, case, name, *actions)
+    outputs = (found,) if len(wanted) == 1 else found
+    fits = isinstance(outputs, tuple) and all(isinstance(output, torch.Tensor) for output in outputs)
+    shapes = tuple(tuple(output.shape) for output in outputs) if fits else ()
     if shapes != wanted:
-        parameters = f"a tuple of the distribution's parameters {wanted[0]} and the values {wanted[-1]}"
+        inputs = f"observations [2, {features}]{f' and actions {[*actions[0].shape]}' if actions else ''}"
+        expected = " and the values ".join(map(str, wanted))
+        if len(wanted) == 2:
+            expected = f"a tuple of the distribution's parameters {expected}"
+        elif not part:
+            expected = f"the values of choices {expected}"
         raise ValueError(
-            f"the policy {name!r} maps observations [2, {features}] to "
-            f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected "
-            f"{f'the values of choices {wanted[0]}' if of_choices else parameters}"
+            f"{part}the policy {name!r} {'map' if actions else 'maps'} {inputs} to "
+            f"{' and '.join(map(str, shapes)) or type(found).__name__}; expected {expected}"
         )
-    _check_depends(any(part.requires_grad for part in outputs), features, name)
-
-
-def _check_actor_critic(module: nn.Module, case: Case, algorithm: OffPolicy, name: str) -> None:
-    """The same for an off-policy algorithm's module."""
-    features, head = case.features, case.head
-    parts = [getattr(module, part, None) for part in ("actor", "critics")]
-    if not all(isinstance(part, nn.Module) for part in parts):
+    if not any(output.requires_grad for output in outputs):
         raise ValueError(
-            f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor and "
-            "critics, as training.ActorCritic describes it"
+            f"the outputs of the policy {name!r} depend on none of the parameters that it could learn, given float32 "
+            f"observations of {features} features; does its forward turn gradients off?"
         )
-    given = ((), (torch.zeros(2, head.width, device=case.device),))
-    wanted = ((2, outputs_of(head, algorithm)), (algorithm.critics, 2))
-    for part, what, more, shape in zip(parts, ("actor", "critics"), given, wanted, strict=True):
-        assert isinstance(part, nn.Module)
-        _check_learns(part, features, name)
-        outputs = _probed(part, case, name, *more)
-        found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        if found != shape:
-            actions = f" and actions [2, {head.width}]" if more else ""
-            raise ValueError(
-                f"the {what} of the policy {name!r} map{'s' * (not more)} observations [2, {features}]{actions} to "
-                f"{found}; expected {shape}"
-            )
-        _check_depends(outputs.requires_grad, features, name)
-    _check_shared(module, outputs, name, case.device)
+    last: torch.Tensor = outputs[-1]
+    return last
 
 
 def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:
@@ -153,22 +137,6 @@ def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> 
                 "the actor, and would learn by the critics' loss: register its module in the actor, or give "
                 "requires_grad_(False)"
             )
-
-
-def _check_learns(module: nn.Module, features: int, name: str) -> None:
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(
-            f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
-            f"of {features} features that has some, or leave the module out"
-        )
-
-
-def _check_depends(depends: bool, features: int, name: str) -> None:
-    if not depends:
-        raise ValueError(
-            f"the outputs of the policy {name!r} depend on none of the parameters that it could learn, given float32 "
-            f"observations of {features} features; does its forward turn gradients off?"
-        )
 
 
 def _probed(module: nn.Module, case: Case, name: str, *more: torch.Tensor) -> Any:

@@ -1,23 +1,21 @@
-"""What a policy is: a torch module from observations to the parameters of a distribution over actions, and a value."""
+"""Networks: what settings describe, from observations to a distribution's parameters and values; and their bases."""
 
+import dataclasses
+import itertools
 import math
 from typing import Any, final
 
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms.base import LOG_STD_RANGE
-from gpu_envs.training.operations.heads import log_stds
+from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE, QLearning
+from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
+from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.policies.parts import FEW_FEATURES, Parts, Rows, Split
+from gpu_envs.training.policy import Network
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-}
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
 
 ALIGNED = 8
 """Matrix products are quick where rows of both factors are whole words of 16 bytes: 8 elements of bf16."""
@@ -54,11 +52,9 @@ class Perceptron(PolicyModule):
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = perceptron(case, case.head.parameters - log_stds(case.head))
-        self.critic = perceptron(case, 1)
+        self.actor = _perceptron(case, case.head.parameters - log_stds(case.head), 0.01, generator)
+        self.critic = _perceptron(case, 1, 1.0, generator)
         self.log_std = _log_std(case)
-        draw(self.actor, 0.01, generator)
-        draw(self.critic, 1.0, generator)
 
     def distribution(self, observations: torch.Tensor) -> torch.Tensor:
         return _with_log_std(self.actor(observations), self.log_std)
@@ -74,18 +70,16 @@ class SharedPerceptron(nn.Module):
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(*_hidden(case))
+        self.trunk = _drawn(_hidden(case), math.sqrt(2), generator)
         self.means = case.head.parameters - log_stds(case.head)
         self.heads = nn.Linear(case.network.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(case)
-        draw(self.trunk, math.sqrt(2), generator)
         nn.init.zeros_(self.heads.bias)
         nn.init.zeros_(self.heads.weight)
         nn.init.orthogonal_(self.heads.weight[: self.means], 0.01, generator=generator)
         nn.init.orthogonal_(self.heads.weight[self.means : self.means + 1], 1.0, generator=generator)
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The parameters of the distribution over actions, and the expected return."""
         both = self.heads(self.trunk(observations))
         return _with_log_std(both[:, : self.means], self.log_std), both[:, self.means]
 
@@ -97,11 +91,9 @@ class ActionValues(nn.Module):
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
         super().__init__()
-        self.actor = perceptron(case, case.head.parameters, pads=False)
-        draw(self.actor, 0.01, generator)
+        self.actor = _perceptron(case, case.head.parameters, 0.01, generator, pads=False)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """The values."""
         values: torch.Tensor = self.actor(observations)
         return values
 
@@ -110,12 +102,7 @@ class ActionValues(nn.Module):
 class Padding(nn.Module):
     """Lengthens rows by zeros to whole words, in the type that the product wants."""
 
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.features = features
-
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows, longer."""
         return _lengthened(rows)
 
 
@@ -128,7 +115,6 @@ class PartedLinear(nn.Linear):
         self.split = split
 
     def forward(self, rows: Rows) -> torch.Tensor:
-        """The products of rows, ``[rows, width]``."""
         parts = rows if isinstance(rows, Parts) else Parts.of(rows, self.split)
         own = padded(self.split.own)
         products = nn.functional.linear(_lengthened(parts.own), self.weight[:, :own], self.bias)
@@ -141,9 +127,8 @@ def _lengthened(rows: torch.Tensor) -> torch.Tensor:
     features = rows.shape[1]
     if padded(features) == features:
         return rows
-    kind = rows.dtype
-    if torch.is_autocast_enabled(rows.device.type):
-        kind = torch.get_autocast_dtype(rows.device.type)
+    autocast = torch.is_autocast_enabled(rows.device.type)
+    kind = torch.get_autocast_dtype(rows.device.type) if autocast else rows.dtype
     longer = rows.new_empty((rows.shape[0], padded(features)), dtype=kind)
     longer[:, :features] = rows
     longer[:, features:] = 0
@@ -191,11 +176,11 @@ def inwards(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) 
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(case: Case, *, pads: bool = True) -> list[nn.Module]:
-    layers: list[nn.Module] = []
+def _hidden(case: Case, *, pads: bool = True) -> nn.Sequential:
+    layers = nn.Sequential()
     features, network, split = case.features, case.network, case.split
     if pads and features > FEW_FEATURES and features % ALIGNED and split is None:
-        layers.append(Padding(features))
+        layers.append(Padding())
         features = padded(features)
     for number, width in enumerate(network.hidden):
         layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
@@ -206,16 +191,100 @@ def _hidden(case: Case, *, pads: bool = True) -> list[nn.Module]:
     return layers
 
 
-def perceptron(case: Case, outputs: int, *, pads: bool = True) -> nn.Sequential:
+def _perceptron(
+    case: Case, outputs: int, last_gain: float, generator: torch.Generator, *, pads: bool = True
+) -> nn.Sequential:
     """A multilayer perceptron of observations, with so many outputs; ``pads``: rows become whole words, for torch."""
-    layers = _hidden(case, pads=pads)
-    return nn.Sequential(*layers, nn.Linear(case.network.hidden[-1], outputs))
+    layers = _hidden(case, pads=pads).append(nn.Linear(case.network.hidden[-1], outputs))
+    return _drawn(layers, last_gain, generator)
 
 
-def draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:
-    """Draws weights: orthogonal; biases are zero."""
+def _drawn(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> nn.Sequential:
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     for layer in linear:
-        gain = last_gain if layer is linear[-1] else math.sqrt(2)
-        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        nn.init.orthogonal_(layer.weight, last_gain if layer is linear[-1] else math.sqrt(2), generator=generator)
         nn.init.zeros_(layer.bias)
+    return layers
+
+
+class ActorCritic(nn.Module):
+    """An actor, and critics of what it does, for sac, td3 and ddpg.
+
+    ``Trainer`` takes any that has both: ``actor`` maps observations ``[rows, features]`` to ``[rows, width]``, of which
+    the hyperbolic tangent is the action where its bounds are -1 and 1; for sac to ``[rows, 2 * width]``, means and
+    logarithms of deviations of what is squashed so. ``critics`` maps observations and such actions to what they are
+    worth, ``[critics, rows]``: two critics, of ddpg one.
+
+    Parameters of ``actor`` alone learn by the actor's loss, and all others by the critics': a trunk of both, too.
+    """
+
+    actor: nn.Module
+    critics: nn.Module
+
+
+def learning_parameters(module: ActorCritic) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Returns the parameters that learn by the critics' loss, and those that learn by the actor's."""
+    of_actor = {*module.actor.parameters()} - {*module.critics.parameters()}
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return [p for p in learning if p not in of_actor], [p for p in learning if p in of_actor]
+
+
+@final
+class PerceptronActorCritic(ActorCritic):
+    """Actor and critics as multilayer perceptrons of their own."""
+
+    def __init__(self, case: Case, generator: torch.Generator) -> None:
+        """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
+        super().__init__()
+        algorithm, head = case.algorithm, case.head
+        assert isinstance(algorithm, OffPolicy)
+        whole = dataclasses.replace(case, split=None)
+        self.actor = _perceptron(whole, outputs_of(head, algorithm), 0.01, generator, pads=False)
+        if algorithm.stochastic:
+            last = self.actor[-1].bias
+            assert isinstance(last, nn.Parameter)
+            nn.init.constant_(last[head.width :], math.log(case.network.initial_std))
+        self.critics = Critics(algorithm.critics, case.features + head.width, case.network, generator)
+
+
+@final
+class Critics(nn.Module):
+    """Several multilayer perceptrons side by side, which value the same actions."""
+
+    def __init__(self, count: int, inputs: int, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        layers = list(itertools.pairwise((inputs, *network.hidden, 1)))
+        self.weights = nn.ParameterList(torch.empty(count, outputs, before) for before, outputs in layers)
+        self.biases = nn.ParameterList(torch.zeros(count, 1, outputs) for _, outputs in layers)
+        widths = network.hidden if network.layer_norm else ()
+        self.gains = nn.ParameterList(torch.ones(count, 1, width) for width in widths)
+        self.shifts = nn.ParameterList(torch.zeros(count, 1, width) for width in widths)
+        self.activation = ACTIVATIONS[network.activation]()
+        for weight in self.weights:
+            for one in weight:
+                nn.init.orthogonal_(one, 1.0 if weight is self.weights[-1] else math.sqrt(2), generator=generator)
+
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """What actions are worth, ``[critics, rows]``."""
+        rows = torch.cat((observations, actions), 1).expand(len(self.weights[0]), -1, -1)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if layer > 0:
+                if self.gains:
+                    rows = nn.functional.layer_norm(rows, rows.shape[-1:])
+                    rows = torch.addcmul(self.shifts[layer - 1], rows, self.gains[layer - 1])
+                rows = self.activation(rows)
+            rows = torch.baddbmm(bias, rows, weight.transpose(1, 2))
+        return rows.squeeze(-1)
+
+
+def outputs_of(head: Head, algorithm: OffPolicy) -> int:
+    """The number of an actor's outputs."""
+    return head.width * (1 + algorithm.stochastic)
+
+
+def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
+    """The module that settings describe; with a split one that takes observations in parts, where it can."""
+    if isinstance(case.algorithm, OffPolicy):
+        return PerceptronActorCritic(case, generator)
+    trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
+    return (ActionValues if isinstance(case.algorithm, QLearning) else trunk)(case, generator)
