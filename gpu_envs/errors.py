@@ -3,7 +3,8 @@
 import contextlib
 import difflib
 import functools
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -104,10 +105,20 @@ class SourceError(ValueError):
     """A file or module that should hold a spec cannot be imported, or has no spec of that name."""
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Ends a sentence: a full stop, and the closest known name where one is close."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
-    return f". Did you mean {close[0]!r}?" if close else "."
+def did_you_mean(given: str, known: Iterable[str], synonyms: Mapping[str, str] = types.MappingProxyType({})) -> str:
+    """Return the end of a sentence: a full stop, and the closest known name if one is close.
+
+    Args:
+        given: An unknown name.
+        known: The names that are allowed.
+        synonyms: Allowed names by names that other libraries use for the same thing.
+    """
+    known = [*known]
+    if synonyms.get(given) in known:
+        return f". Did you mean {synonyms[given]!r}?"
+    plain = {name.lower().replace("-", "_"): name for name in reversed(known)}
+    close = difflib.get_close_matches(given.lower().replace("-", "_"), plain, n=1, cutoff=0.6)
+    return f". Did you mean {plain[close[0]]!r}?" if close else "."
 
 
 class UntrustedError(ValueError):

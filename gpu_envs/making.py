@@ -1,6 +1,9 @@
-"""The two ways to make an environment."""
+"""``make``, which makes an environment of either kind, and what ``gymnasium.make_vec`` calls."""
 
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, overload
+
+from gymnasium.vector import AutoresetMode
 
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.known import env_spec, spec
@@ -9,34 +12,178 @@ from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
+SingleAgentId: TypeAlias = Literal[
+    "Acrobot-v1",
+    "CartPole-v0",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+]
+"""The ids of this package's single-agent environments, for editors to complete."""
+
+MultiAgentId: TypeAlias = Literal[
+    "CovidEconomy-v0",
+    "RiceN-v0",
+    "Simple-v3",
+    "SimpleAdversary-v3",
+    "SimpleCrypto-v3",
+    "SimplePush-v3",
+    "SimpleReference-v3",
+    "SimpleSpeakerListener-v4",
+    "SimpleSpread-v3",
+    "SimpleTag-v3",
+    "SimpleWorldComm-v3",
+    "TagContinuous-v0",
+    "TagGridWorld-v0",
+]
+"""The ids of this package's environments with several agents."""
+
 
 @overload
-def make(id: EnvSpec, num_envs: int = 1, **kwargs: Any) -> VectorEnv: ...
+def make(
+    id: EnvSpec | SingleAgentId,
+    num_envs: int = 1,
+    *,
+    device: str = "auto",
+    output: str = "numpy",
+    autoreset_mode: str | AutoresetMode = "NextStep",
+    precision: str = "float32",
+    max_episode_steps: int | None = None,
+    copy: bool | None = None,
+    statistics: bool | None = None,
+    threads: int | None = None,
+    block_size: int | None = None,
+    checking: bool = False,
+    first_replica: int = 0,
+    shared_observations: bool = False,
+    active_heads: bool = False,
+    observe_params: Sequence[str] | str | None = None,
+    render_mode: str | None = None,
+    **params: Any,
+) -> VectorEnv: ...
 @overload
-def make(id: TeamSpec, num_envs: int = 1, **kwargs: Any) -> MultiAgentEnv: ...
+def make(
+    id: TeamSpec | MultiAgentId,
+    num_envs: int = 1,
+    *,
+    device: str = "auto",
+    output: str = "numpy",
+    autoreset_mode: str | AutoresetMode = "NextStep",
+    precision: str = "float32",
+    max_episode_steps: int | None = None,
+    copy: bool | None = None,
+    statistics: bool | None = None,
+    threads: int | None = None,
+    block_size: int | None = None,
+    checking: bool = False,
+    first_replica: int = 0,
+    shared_observations: bool = False,
+    active_heads: bool = False,
+    observe_params: Sequence[str] | str | None = None,
+    render_mode: str | None = None,
+    **params: Any,
+) -> MultiAgentEnv: ...
 @overload
-def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any: ...
-def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any:
-    """Makes a batch of environments; see ``VectorEnv`` and ``MultiAgentEnv`` for what may be given.
+def make(
+    id: str | Spec,
+    num_envs: int = 1,
+    *,
+    device: str = "auto",
+    output: str = "numpy",
+    autoreset_mode: str | AutoresetMode = "NextStep",
+    precision: str = "float32",
+    max_episode_steps: int | None = None,
+    copy: bool | None = None,
+    statistics: bool | None = None,
+    threads: int | None = None,
+    block_size: int | None = None,
+    checking: bool = False,
+    first_replica: int = 0,
+    shared_observations: bool = False,
+    active_heads: bool = False,
+    observe_params: Sequence[str] | str | None = None,
+    render_mode: str | None = None,
+    **params: Any,
+) -> Any: ...
+def make(
+    id: str | Spec,
+    num_envs: int = 1,
+    *,
+    device: str = "auto",
+    output: str = "numpy",
+    autoreset_mode: str | AutoresetMode = "NextStep",
+    precision: str = "float32",
+    max_episode_steps: int | None = None,
+    copy: bool | None = None,
+    statistics: bool | None = None,
+    threads: int | None = None,
+    block_size: int | None = None,
+    checking: bool = False,
+    first_replica: int = 0,
+    shared_observations: bool = False,
+    active_heads: bool = False,
+    observe_params: Sequence[str] | str | None = None,
+    render_mode: str | None = None,
+    **params: Any,
+) -> Any:
+    """Makes an environment of ``num_envs`` replicas.
 
     Args:
-        id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or the place of its spec:
-            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or the spec itself, which is registered.
-        num_envs: How many replicas.
-        **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
-            ``statistics``, ``threads``, ``block_size``, ``checking``, ``first_replica``, ``shared_observations``,
-            ``active_heads``, ``observe_params``, ``render_mode``, and the environment's own parameters.
+        id: Id of the environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or the place of a spec,
+            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or a spec, which is registered.
+        num_envs: Number of replicas.
+        device: ``auto`` (CUDA where there is a CUDA device), ``cpu``, ``cuda`` or ``cuda:N``.
+        output: Library of the returned arrays: ``numpy``, ``torch`` or ``cupy``.
+        autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled``, or Gymnasium's ``AutoresetMode``.
+        precision: Precision of state and reward, ``float32`` or ``float64``. Observations are always float32.
+        max_episode_steps: Step at which an episode is truncated; -1: never; None: the environment's default.
+        copy: Return fresh arrays instead of views of the simulation's memory. None: only with NumPy.
+        statistics: Give ``infos["episode"]`` at the end of each episode. None: not with NumPy, for which Gymnasium has
+            a wrapper. False: do not record returns, lengths and metrics at all, which makes steps a little faster.
+        threads: Maximum number of threads on the CPU; None: one for each core.
+        block_size: Maximum number of threads of a block on CUDA; None: the default.
+        checking: Check every number after every call, and raise a ``NotFiniteError`` for NaN and infinity. It waits for
+            the device: use it to find mistakes, and never within a CUDA graph.
+        first_replica: Number of the first replica, where these are a part of a larger batch: seeds and names follow it.
+        shared_observations: Several agents: return what all agents of a role observe alike once per replica, not once
+            per agent.
+        active_heads: Several agents: action masks reduce elements of actions that have no effect in the next step to
+            one choice.
+        observe_params: Names of parameters whose values are appended to observations. None: the environment's default.
+        render_mode: ``rgb_array`` (``render`` returns a frame for each replica), ``tiled`` (one frame of many
+            replicas), ``human`` (shows that frame in a window at each step), or None.
+        **params: Parameters of the environment, each one value or one for each replica.
+            ``gpu_envs.spec(id).params`` describes them; those marked ``fixed`` take one value only.
 
     Returns:
-        A ``VectorEnv``, which is Gymnasium's; of an environment with a team of agents, a ``MultiAgentEnv``.
+        A ``VectorEnv``, which is a ``gymnasium.vector.VectorEnv``; for environments with several agents a
+        ``MultiAgentEnv``.
     """
     found = spec(id)
-    if isinstance(found, TeamSpec):
-        return MultiAgentEnv(found, num_envs, **kwargs)
-    assert isinstance(found, EnvSpec)
-    return VectorEnv(found, num_envs, **kwargs)
+    kind: Any = MultiAgentEnv if isinstance(found, TeamSpec) else VectorEnv
+    return kind(
+        found,
+        num_envs,
+        device=device,
+        output=output,
+        autoreset_mode=autoreset_mode,
+        precision=precision,
+        max_episode_steps=max_episode_steps,
+        copy=copy,
+        statistics=statistics,
+        threads=threads,
+        block_size=block_size,
+        checking=checking,
+        first_replica=first_replica,
+        shared_observations=shared_observations,
+        active_heads=active_heads,
+        observe_params=observe_params,
+        render_mode=render_mode,
+        **params,
+    )
 
 
 def make_vector_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
-    """What ``gymnasium.make_vec`` calls."""
+    """Called by ``gymnasium.make_vec``."""
     return VectorEnv(env_spec(env_id), num_envs, **kwargs)

@@ -21,6 +21,9 @@ _MADE_ANEW = ("_actions", "_advance")
 _Moved: TypeAlias = tuple[Any, float, bool, bool, np.ndarray | None]
 """What a step gives: observation, reward, two flags, and which actions are possible."""
 
+OPTIONS = ("device", "precision", "checking", "observe_params", "max_episode_steps", "render_mode")
+"""Options of ``gymnasium.make`` for one replica."""
+
 _SPACES = ("action_space", "observation_space")
 """Attributes of every environment that Gymnasium's class declares without a value."""
 
@@ -62,8 +65,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         for name in params:
             if name not in spec.settings:  # in Python's words, by which other libraries know an argument to leave out
                 raise TypeError(
-                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}: {spec.id} has no parameter "
-                    f"{name!r}{did_you_mean(name, spec.settings)} Its parameters are: {', '.join(spec.settings)}."
+                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
+                    f"{spec.id} has no {spec.unknown(name, OPTIONS)}"
                 )
         self._env = VectorEnv(
             spec,

@@ -63,7 +63,7 @@ def picture(env_id: str, steps: int) -> Image.Image:
 
 def frame(env_id: str, steps: int) -> np.ndarray:
     """The picture of one replica."""
-    params = LARGEST.get(env_id, {})
+    params: dict[str, Any] = LARGEST.get(env_id, {})
     env: Any = gpu_envs.make(env_id, device="cpu", autoreset_mode="Disabled", render_mode="rgb_array", **params)
     env.reset(seed=3)
     rng = np.random.default_rng(0)

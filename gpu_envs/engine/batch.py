@@ -1,6 +1,7 @@
 """What a batch of replicas is to its user, with one agent or with a team: its making, state, parameters and pickles."""
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
@@ -100,6 +101,10 @@ class Batch(Saving, Generic[SpecT, ResultT]):
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
         """
         self.num_envs = check_num_envs(num_envs)
+        for name in params:
+            if name not in spec.settings:
+                known = ("num_envs", *(field.name for field in dataclasses.fields(Options)), "render_mode")
+                raise ValueError(f"{spec.id} has no {spec.unknown(name, known)}")
         self._options = options = Options(
             str(device),
             output,

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
@@ -26,7 +26,7 @@ from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, wh
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
-from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
+from gpu_envs.specs.params import ARGUMENTS, SYNONYMS, Param, ParamValue
 from gpu_envs.specs.rules import Rules, file_of_caller
 from gpu_envs.specs.spaces import SpaceSource, extended, identity, outline, space_of
 
@@ -262,6 +262,21 @@ class Spec(ABC):
                     f"parameter {', '.join(map(repr, changed))} fixed=True"
                 )
 
+    def unknown(self, name: str, options: Sequence[str] = ()) -> str:
+        """Return a message about an unknown parameter, after "has no": the name meant, and all that are allowed.
+
+        Args:
+            name: The unknown name.
+            options: Options that are allowed beside the parameters.
+        """
+        if name == "seed":
+            hint = ". Give a seed to reset: env.reset(seed=0)."
+        else:
+            hint = did_you_mean(name, [*options, *self.settings], SYNONYMS)
+        listed = f"Options: {', '.join(options)}; parameters" if options else "Its parameters are"
+        what = "option or parameter" if options else "parameter"
+        return f"{what} {name!r}{hint} {listed}: {', '.join(self.settings)}."
+
     def check_params(
         self, given: Mapping[str, Any], num_envs: int, precision: str = "float64"
     ) -> dict[str, ParamValue]:
@@ -269,10 +284,7 @@ class Spec(ABC):
         settings = self.settings
         for name in given:
             if name not in settings:
-                raise ValueError(
-                    f"{self.id} has no parameter {name!r}{did_you_mean(name, settings)} "
-                    f"Its parameters are: {', '.join(settings)}."
-                )
+                raise ValueError(f"{self.id} has no {self.unknown(name)}")
         for name in given:
             if isinstance(settings[name], Derived):
                 settings[name].check(name, given[name], num_envs)

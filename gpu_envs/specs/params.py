@@ -24,6 +24,19 @@ ARGUMENTS = (
 )
 """What environments are made with besides their parameters, none of which can have such a name."""
 
+SYNONYMS = {
+    "n_envs": "num_envs",
+    "num_replicas": "num_envs",
+    "max_steps": "max_episode_steps",
+    "time_limit": "max_episode_steps",
+    "episode_length": "max_episode_steps",
+    "horizon": "max_episode_steps",
+    "dtype": "precision",
+    "masscart": "cart_mass",
+    "masspole": "pole_mass",
+}
+"""Options and parameters by their names in Gymnasium and other libraries, where those differ by more than spelling."""
+
 _MOST_SHOWN = 200
 """Characters of a value in a message."""
 

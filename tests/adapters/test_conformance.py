@@ -296,7 +296,7 @@ def test_what_is_no_environment_is_refused(player: type[Player]) -> None:
     env_id = first_of(player)[0]
     with pytest.raises(gpu_envs.UnknownEnvironmentError, match="Did you mean"):
         made(player, f"{env_id[:3]}{env_id[4:]}", 2)
-    with pytest.raises(ValueError, match="no parameter 'no_such_thing'"):
+    with pytest.raises(ValueError, match="no option or parameter 'no_such_thing'"):
         made(player, env_id, 2, device="cpu", no_such_thing=1.0)
     foreign: Any
     for foreign in (gymnasium.make("CartPole-v1"), {}):

@@ -28,7 +28,13 @@ EACH = 3
 """Replicas of a process."""
 
 LAST = "lightning_logs/version_0/checkpoints/last.ckpt"
-PARAMS = {"num_taggers": 3, "num_runners": 4, "grid_length": 5.0, "tagging_distance": 0.1, "episode_length": 40}
+PARAMS: dict[str, Any] = {
+    "num_taggers": 3,
+    "num_runners": 4,
+    "grid_length": 5.0,
+    "tagging_distance": 0.1,
+    "episode_length": 40,
+}
 
 RUN: dict[str, Any] = {
     "env": "TagContinuous-v0",

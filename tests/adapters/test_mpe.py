@@ -99,5 +99,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="num_agent_neighbors is 0; give a whole number from 1 up, or None for all"):
         simple_spread_v3.env(num_agent_neighbors=0)
     assert simple_adversary_v3.parallel_env(num_agent_neighbors=None).observation_space("agent_0").shape == (10,)
-    with pytest.raises(ValueError, match=r"SimpleTag-v3 has no parameter 'num_goods'. Did you mean 'num_good'"):
+    with pytest.raises(
+        ValueError, match=r"SimpleTag-v3 has no option or parameter 'num_goods'. Did you mean 'num_good'"
+    ):
         simple_tag_v3.parallel_env(num_goods=2)

@@ -383,7 +383,7 @@ def test_limits(team_id: str) -> None:
 
 def test_unknown_arguments(team_id: str) -> None:
     for make in (pz.parallel_env, pz.env, pz.raw_env, pz.vector_env):
-        with pytest.raises(ValueError, match="no parameter 'no_such_thing'"):
+        with pytest.raises(ValueError, match="no option or parameter 'no_such_thing'"):
             make(team_id, no_such_thing=1)
         with pytest.raises(gpu_envs.UnknownEnvironmentError, match="has one agent"):
             make("CartPole-v1")

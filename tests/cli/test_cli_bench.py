@@ -127,7 +127,7 @@ def test_what_is_shown_is_what_is_compiled(
         return build(source, name, flags)
 
     monkeypatch.setattr("gpu_envs.backend.host.build", watched)
-    params = {"num_taggers": 3} if env_id.startswith("Tag") else {}
+    params: dict[str, Any] = {"num_taggers": 3} if env_id.startswith("Tag") else {}
     gpu_envs.make(env_id, 7, device="cpu", autoreset_mode="SameStep", precision="float64", **params).close()
     words = ["--device=cpu", "--num-envs=7", "--autoreset-mode=SameStep", "--precision=float64"]
     words += [f"--param={name}={value}" for name, value in params.items()]

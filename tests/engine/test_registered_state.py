@@ -236,12 +236,13 @@ def test_bad_choices(variant: Variant, arguments: dict[str, Any], message: str) 
 
 def test_bad_params(variant: Variant) -> None:
     """A parameter that cannot be is refused, with its name, what was given and what is allowed."""
+    make: Any = gpu_envs.make
     name = first_real(variant)
     for value in (np.nan, np.inf, "heavy", None, [1.0, 2.0], [[1.0], [1.0], [1.0]], [1.0, np.nan, 1.0], object()):
         with pytest.raises(ValueError, match=rf"{name}.*(allowed|give)"):
-            gpu_envs.make(variant.env_id, 3, device="cpu", **{name: value})
-    with pytest.raises(ValueError, match=rf"no parameter '{name}x'. Did you mean '{name}'\?"):
-        gpu_envs.make(variant.env_id, 3, device="cpu", **{f"{name}x": 1.0})
+            make(variant.env_id, 3, device="cpu", **{name: value})
+    with pytest.raises(ValueError, match=rf"no option or parameter '{name}x'. Did you mean '{name}'\?"):
+        make(variant.env_id, 3, device="cpu", **{f"{name}x": 1.0})
     wrong: dict[str, list[Any]] = {"int": [2.5, True, "5"], "bool": ["yes", 2], "choice": ["nothing", 0]}
     for name, param in numbers(gpu_envs.spec(variant.env_id)).items():
         values = list(wrong.get(param.kind, [np.nan, "much", None]))

@@ -141,16 +141,18 @@ def test_the_checker_looks_whether_idle_elements_mean_nothing(spec: TeamSpec, tm
 
 def test_regions_decide_one_thing_at_a_time() -> None:
     """What masks leave out means nothing to the rules in the step to come."""
-    told, plain = (
-        gpu_envs.make("RiceN-v0", 4, device="cpu", num_regions=3, negotiation=True, active_heads=told)
-        for told in (True, False)
-    )
+    told, plain = envs = [
+        gpu_envs.make("RiceN-v0", 4, device="cpu", num_regions=3, negotiation=True, active_heads=active)
+        for active in (True, False)
+    ]
     told.reset(seed=0)
     plain.reset(seed=0)
-    sizes = told.single_action_spaces["region"].nvec
+    space = told.single_action_spaces["region"]
+    assert isinstance(space, MultiDiscrete)
+    sizes = space.nvec
     rng = np.random.default_rng(0)
     for stage in (1, 2, 0) * 3:  # proposals, decisions, and what is then done
-        masks = [np.split(env.action_mask["region"], np.cumsum(sizes)[:-1], -1) for env in (told, plain)]
+        masks = [np.split(env.action_mask["region"], np.cumsum(sizes)[:-1], -1) for env in envs if env.action_mask]
         means = np.array([j in {0: range(9), 1: range(9, 15), 2: range(15, 18)}[stage] for j in range(len(sizes))])
         for meant, some, every in zip(means, *masks, strict=True):
             assert (some == (every if meant else np.eye(1, some.shape[-1]))).all()

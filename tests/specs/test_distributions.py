@@ -325,8 +325,12 @@ def share_of_normal(x: np.ndarray) -> np.ndarray:
 def sample(request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
     """Two episodes of many replicas, ``[2, replicas]``."""
     device, precision = request.param
-    given = {"gravity": Uniform(1, 3), "cart_mass": LogUniform(0.1, 10), "pole_mass": Normal(0.5, 0.4, 0.1, 0.8)}
-    more = {"length": Choice(1, 2, 5), "force_mag": Uniform(1, 3)}
+    given: dict[str, Any] = {
+        "gravity": Uniform(1, 3),
+        "cart_mass": LogUniform(0.1, 10),
+        "pole_mass": Normal(0.5, 0.4, 0.1, 0.8),
+    }
+    more: dict[str, Any] = {"length": Choice(1, 2, 5), "force_mag": Uniform(1, 3)}
     env = gpu_envs.make("CartPole-v1", SHARED, device=device, precision=precision, **given, **more)
     rows = []
     for seed in (7, None):

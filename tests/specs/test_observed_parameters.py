@@ -24,7 +24,7 @@ NAMES = ("pole_mass", "sutton_barto_reward", "gravity")
 def test_observations_end_with_what_is_in_force(place: Place, mode: str) -> None:
     """The last one of an episode with that episode's numbers; all else is as without."""
     given: Any = {**place._asdict(), "autoreset_mode": mode, "pole_mass": Uniform(0.05, 0.4)}
-    env, plain = (gpu_envs.make("CartPole-v1", 20, **given, **more) for more in ({"observe_params": NAMES}, {}))
+    env, plain = (gpu_envs.make("CartPole-v1", 20, **given, observe_params=names) for names in (NAMES, None))
     space = env.single_observation_space
     assert space.shape == (7,)
     assert space.low[4:].tolist() == [0, 0, -np.inf]

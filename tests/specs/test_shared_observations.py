@@ -205,7 +205,7 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"shared_observations=True, and no role has a shared_observation"):
             gpu_envs.make(name, 2, device="cpu", shared_observations=True)
     with pytest.raises(ValueError, match=r"shared_observations is 1; True or False"):
-        gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)
+        gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)  # type: ignore[call-overload]  # a wrong type
 
 
 def test_adapters_give_whole_rows() -> None:

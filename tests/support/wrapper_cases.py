@@ -35,7 +35,7 @@ LIMIT = 11
 
 def torch_env(env_id: str, count: int, mode: str, device: str, **options: Any) -> gpu_envs.VectorEnv:
     """An environment whose results are tensors."""
-    chosen = {"max_episode_steps": LIMIT, "output": "torch"} | options
+    chosen: dict[str, Any] = {"max_episode_steps": LIMIT, "output": "torch"} | options
     env = gpu_envs.make(env_id, count, device=device, autoreset_mode=mode, **chosen)
     assert isinstance(env, gpu_envs.VectorEnv)
     return env
