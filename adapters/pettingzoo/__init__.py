@@ -41,6 +41,8 @@ def parallel_env(id: str, **kwargs: Any) -> TeamEnv:
     Returns:
         A PettingZoo ``ParallelEnv``.
     """
+    if "num_envs" in kwargs:
+        raise TypeError("parallel_env makes one replica and takes no num_envs; vector_env(id, num_envs) makes many")
     return TeamEnv(id, **kwargs)
 
 

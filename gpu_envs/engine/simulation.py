@@ -29,7 +29,8 @@ OUT_OF_RANGE, NOT_A_NUMBER, EPISODE_OVER = 1, 2, 3
 _ACTION_ERRORS = {
     OUT_OF_RANGE: "an action is out of range{given}: allowed are {allowed}",
     NOT_A_NUMBER: "an action is not a number (NaN)",
-    EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
+    EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}, "
+    "or call env.allow_frozen_steps() first to step until the episodes of all replicas are over",
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, to_numpy
+from gpu_envs.errors import did_you_mean
 
 
 @final
@@ -18,12 +19,16 @@ class LiveState(Mapping[str, Array]):
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
-        """One field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``; of arrays ``[..., length]``."""
-        return self._fields[name]
+        """Return a field: ``[num_envs]``, of agents ``[num_envs, num_agents]``; of arrays ``[..., length]``."""
+        return item(self._fields, name, "the state has no field")
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a field of this name."""
+        return name in self._fields
 
     def __setitem__(self, name: str, values: Any) -> None:
         """Writes a field: one value for all replicas, or one for each."""
-        self._arrays.write(self._fields[name], as_field(self._fields[name], values, repr(name)))
+        self._arrays.write(self[name], as_field(self[name], values, repr(name)))
 
     def __iter__(self) -> Iterator[str]:
         """The names of the fields, in the spec's order."""
@@ -34,8 +39,9 @@ class LiveState(Mapping[str, Array]):
         return len(self._fields)
 
     def __repr__(self) -> str:
-        """Shows the fields."""
-        return f"LiveState({self._fields!r})"
+        """Show names, types and shapes of the fields."""
+        shown = (f"{name}: {_type(field)}{[*field.shape]}" for name, field in self._fields.items())
+        return f"LiveState({', '.join(shown)})"
 
 
 @final
@@ -47,8 +53,12 @@ class LiveParams(Mapping[str, Any]):
         self._values, self._assign = values, assign
 
     def __getitem__(self, name: str) -> Any:
-        """A value for all replicas, or a live array; of switches 0 and 1 in it, of choices their indices."""
-        return self._values()[name]
+        """Return a value for all replicas, or a live array; switches are 0 and 1 there, choices their indices."""
+        return item(self._values(), name, "there is no parameter")
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a parameter of this name."""
+        return name in self._values()
 
     def __setitem__(self, name: str, values: Any) -> None:
         """Sets a parameter: one value for all replicas, or one for each."""
@@ -67,6 +77,24 @@ class LiveParams(Mapping[str, Any]):
         return f"LiveParams({dict(self)!r})"
 
 
+def item(values: Mapping[str, Any], name: str, absent: str) -> Any:
+    """Return the value of a name, or raise a ``KeyError`` that suggests the name meant.
+
+    Args:
+        values: The values by name.
+        name: The name.
+        absent: Start of the message.
+    """
+    try:
+        return values[name]
+    except (KeyError, TypeError):
+        raise KeyError(f"{absent} {name!r}{did_you_mean(str(name), values)} There are: {', '.join(values)}") from None
+
+
+def _type(array: Array) -> str:
+    return str(array.dtype).rpartition(".")[2]
+
+
 def as_field(array: Array, values: Any, what: str) -> np.ndarray:
     """Values of any library as an array of the simulation's holds them, or an error that says what is wrong.
 
@@ -75,7 +103,7 @@ def as_field(array: Array, values: Any, what: str) -> np.ndarray:
         values: One for all replicas, or one for each.
         what: Begins the message.
     """
-    given, shape, kind = to_numpy(values), tuple(array.shape), str(array.dtype).rpartition(".")[2]
+    given, shape, kind = to_numpy(values), tuple(array.shape), _type(array)
     if given.shape not in ((), shape[1:], shape):
         each = f", {shape[1:]} for all replicas" if shape[1:] else ""
         raise ValueError(f"{what} got values of shape {given.shape}; expected {shape}{each}, or one value for all")
