@@ -1,8 +1,8 @@
 """A policy's settings: its algorithm and its network."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, final
 
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
@@ -12,7 +12,6 @@ from gpu_envs.training.settings import Settings, setting, settings_of
 
 
 def _with(*bases: type[Algorithm]) -> tuple[str, ...]:
-    """The algorithms of these kinds."""
     return tuple(name for name, cls in ALGORITHMS.items() if issubclass(cls, bases))
 
 
@@ -60,13 +59,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""
-        for name, kinds, example in (
-            ("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"),
-            ("network", (Network,), "Network()"),
-        ):
-            value = getattr(self, name)
-            if value is not None and type(value) not in kinds:
-                raise ValueError(f"a policy's {name} is {value!r}; give an object such as {example}, or None")
+        check_parts(self, "a policy's ", or_none=True)
 
 
 def learns(policy: str) -> bool:
@@ -85,25 +78,16 @@ def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> Non
             )
 
 
-def suited(network: Network, algorithm: Algorithm) -> Network:
-    """The run's network without settings that a policy's algorithm does not have."""
-    fields = settings_of(Network).items()
-    others = {name: field.default for name, field in fields if algorithm.name not in (field.only or ALGORITHMS)}
-    return dataclasses.replace(network, **others)
-
-
-def check_network(algorithm: Algorithm, network: Network) -> None:
-    """Refuses settings of a network that its algorithm does not have."""
-    for name, field in settings_of(Network).items():
-        owners = field.only
-        if owners and algorithm.name not in owners and getattr(network, name) != field.default:
-            raise ValueError(foreign(algorithm.name, name))
-
-
-def foreign(algorithm: str, name: str) -> str:
-    """The message that an algorithm does not have a setting."""
-    owners = owners_of(name)
-    return f"{algorithm} has no {name}, which is a setting of {listed(owners)}; leave it out, or give another algorithm"
+def check_parts(owner: Settings | Policy, whose: str = "", *, or_none: bool = False) -> None:
+    """Refuses other things than an algorithm and a network."""
+    for name, kinds, example in (
+        ("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"),
+        ("network", (Network,), "Network()"),
+    ):
+        value = getattr(owner, name)
+        if type(value) not in kinds and not (or_none and value is None):
+            end = ", or None" * or_none
+            raise ValueError(f"{whose}{name} is {value!r}; give an object such as {example}{end}")
 
 
 def owners_of(name: str) -> tuple[str, ...]:
@@ -111,6 +95,21 @@ def owners_of(name: str) -> tuple[str, ...]:
     field = settings_of(Network).get(name)
     owners = field.only if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
     return () if len(owners) == len(ALGORITHMS) else owners
+
+
+def settings_with(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some settings that an algorithm, or all, have."""
+    return {name: value for name, value in settings.items() if algorithm in (owners_of(name) or (algorithm,))}
+
+
+def check_owner(algorithm: str, name: str) -> None:
+    """Refuses a setting that an algorithm does not have."""
+    owners = owners_of(name)
+    if owners and algorithm not in owners:
+        raise ValueError(
+            f"{algorithm} has no {name}, which is a setting of {listed(owners)}; leave it out, or give another "
+            "algorithm"
+        )
 
 
 def listed(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
-from gpu_envs.training.policy import Network, Policy, check_network, foreign, owners_of, suited
+from gpu_envs.training.policy import Network, Policy, check_owner, check_parts, settings_with
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import MOST, MOST_STEPS, Setting, Settings, setting, settings_of, whole_number
 
@@ -100,12 +100,7 @@ class Run(Settings):
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
-        for name, allowed, example in (
-            ("algorithm", ALGORITHMS.values(), "SAC(tau=0.05)"),
-            ("network", (Network,), "Network()"),
-        ):
-            if type(getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give an object such as {example}")
+        check_parts(self)
         for role, policy in self.policies.items():
             if not isinstance(policy, Policy) and not (isinstance(policy, str) and policy.isprintable()):
                 raise ValueError(f"policies gives {role!r} {policy!r}; give a Policy, or a policy's name, printable")
@@ -117,14 +112,27 @@ class Run(Settings):
         object.__setattr__(self, "params", {name: stored(value) for name, value in self.params.items()})
         object.__setattr__(self, "policies", dict(self.policies))
         object.__setattr__(self, "since", since)
-        _check_params(self.params)
-        check_network(self.algorithm, self.network)
+        self._check_params()
+        for name, value in vars(self.network).items():
+            if value != getattr(Network, name):
+                check_owner(self.algorithm.name, name)
         self._check_buffer()
         for name in self.own:
             try:
                 self.of_policy(name)
             except ValueError as error:
                 raise ValueError(f"policy {name!r}: {error}") from None
+
+    def _check_params(self) -> None:
+        for name in _CHOSEN:
+            if name in self.params:
+                instead = f"give the run's setting {name}" if name in SETTINGS else "leave it out"
+                raise ValueError(f"params names {name}, which the trainer chooses by itself; {instead}")
+        if self.params.get("precision", "float32") != "float32":
+            precision = self.params["precision"]
+            raise ValueError(f"params names precision={precision!r}; training is in float32: leave it out")
+        if self.params.get("statistics", True) is False:
+            raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
 
     def _check_buffer(self) -> None:
         """Refuses a buffer that a horizon does not fit into, and a run that would end before it learns."""
@@ -152,7 +160,7 @@ class Run(Settings):
         """The run as one policy sees it: with its own algorithm and network."""
         policy = self.own.get(name, Policy())
         algorithm = policy.algorithm or self.algorithm
-        network = policy.network or suited(self.network, algorithm)
+        network = policy.network or Network(**settings_with(algorithm.name, vars(self.network)))
         policies = dict(self.policies) | {role: role for role in self.own}
         return dataclasses.replace(self, algorithm=algorithm, network=network, policies=policies)
 
@@ -228,8 +236,8 @@ class Run(Settings):
         for name in shared:
             if name not in NAMES:
                 raise ValueError(no_setting(name))
-        algorithm, network = _parts(shared, {}, strict=True)
-        rest = {name: value for name, value in shared.items() if name in _RUN or name in ("env", *MAPPINGS)}
+        algorithm, network = _parts(shared, {})
+        rest = {name: value for name, value in shared.items() if name not in OF_A_POLICY}
         policies = rest.get("policies", {})
         if isinstance(policies, Mapping):  # Run refuses others
             rest["policies"] = dict(policies) | {
@@ -261,11 +269,11 @@ def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], a
             raise ValueError(
                 f"{name}.{key}: the setting {key!r} {wrong} A policy may have of its own: {', '.join(OF_A_POLICY)}"
             )
-    of_network = settings.keys() & settings_of(Network).keys()
     try:
-        algorithm, network = _parts(shared, settings)
+        algorithm, network = _parts(settings, shared)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
+    of_network = settings.keys() & settings_of(Network)
     return Policy(
         algorithm if settings.keys() - of_network else None, network if of_network else None, frozenset(settings)
     )
@@ -280,18 +288,6 @@ def changeable(name: str) -> bool:
     """Whether a resumed run may change the setting of a flat name."""
     policy, _, key = name.rpartition(".")
     return key in CHANGEABLE and (not policy or key in OF_A_POLICY)
-
-
-def _check_params(params: Mapping[str, Any]) -> None:
-    """Refuses options of an environment that the trainer chooses."""
-    for name in _CHOSEN:
-        if name in params:
-            instead = f"give the run's setting {name}" if name in SETTINGS else "leave it out"
-            raise ValueError(f"params names {name}, which the trainer chooses by itself; {instead}")
-    if params.get("precision", "float32") != "float32":
-        raise ValueError(f"params names precision={params['precision']!r}; training is in float32: leave it out")
-    if params.get("statistics", True) is False:
-        raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
 
 
 _CHOSEN = (
@@ -311,31 +307,24 @@ def upgraded(flat: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
     own = flat.get("policy_settings", {})
     if not isinstance(own, Mapping) or not all(isinstance(values, Mapping) for values in own.values()):
         raise ValueError(f"policy_settings is {own!r}; expected settings by the policy's name")
-    shared = {name: value for name, value in flat.items() if name != "policy_settings"}
-    algorithm = shared.get("algorithm", PPO.name)
-    settings = _upgraded(shared, algorithm)
+    shared = _renamed({name: value for name, value in flat.items() if name != "policy_settings"})
+    settings = settings_with(shared.get("algorithm", PPO.name), shared)
+    others = {name: value for name, value in shared.items() if name not in settings}
     for policy, values in own.items():
-        owners = {name: owners_of(_NEW.get(name, name)) for name in shared}
-        of_run = {name: shared[name] for name in shared if owners[name] and algorithm not in owners[name]}
-        upgraded_own = _upgraded({**of_run, **values}, values.get("algorithm", algorithm))
-        settings |= {f"{policy}.{name}": value for name, value in upgraded_own.items()}
+        algorithm = values.get("algorithm", settings.get("algorithm", PPO.name))
+        for name, value in settings_with(algorithm, others | _renamed(values)).items():
+            settings[f"{policy}.{name}"] = value
     return settings
 
 
-def _upgraded(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """Settings of format 1 by today's names, without those that the algorithm does not have."""
+def _renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
     if flat.get("atoms") is not None:
         raise ValueError("atoms is a setting of C51, which is gone: use the version of gpu_envs that wrote the run")
     settings = {_NEW.get(name, name): value for name, value in flat.items() if name not in _GONE}
     if isinstance(settings.get("initial_std"), int | float):
-        least, most = SETTINGS["initial_std"].least, SETTINGS["initial_std"].most
-        settings["initial_std"] = min(max(settings["initial_std"], least), most)
-    return _of(algorithm, settings)
-
-
-def _of(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some settings that an algorithm, or all, have."""
-    return {name: value for name, value in settings.items() if algorithm in (owners_of(name) or (algorithm,))}
+        std = SETTINGS["initial_std"]
+        settings["initial_std"] = min(max(settings["initial_std"], std.least), std.most)
+    return settings
 
 
 _NEW = {"slots": "buffer_size", "warm_up": "learning_starts", "batch": "batch_size", "updates": "gradient_steps"}
@@ -356,27 +345,22 @@ def split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, 
     return shared, own
 
 
-def _parts(shared: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool = False) -> tuple[Algorithm, Network]:
-    """The algorithm and the network of flat settings, with a policy's own over the run's.
-
-    Of the run's a policy takes those that its algorithm has; with ``strict`` the run's must all be its algorithm's.
-    """
-    name = own.get("algorithm", shared.get("algorithm", PPO.name))
+def _parts(settings: Mapping[str, Any], inherited: Mapping[str, Any]) -> tuple[Algorithm, Network]:
+    """The algorithm and the network of flat settings, all of which must be the algorithm's, unlike inherited ones."""
+    flat = {**inherited, **settings}
+    name = flat.get("algorithm", PPO.name)
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise ValueError(f"algorithm is {name!r}{did_you_mean(str(name), ALGORITHMS)} Allowed: {', '.join(ALGORITHMS)}")
-    flat = {key: value for key, value in shared.items() if key in OF_A_POLICY} | dict(own)
-    for key in flat:
-        owners = owners_of(key)
-        if owners and name not in owners and (strict or key in own):
-            raise ValueError(foreign(name, key))
-    usable = _of(name, flat)
+    for key in settings:
+        check_owner(name, key)
+    usable = settings_with(name, flat)
     algorithm = ALGORITHMS[name](**{key: usable[key] for key in settings_of(ALGORITHMS[name]) if key in usable})
     return algorithm, Network(**{key: usable[key] for key in settings_of(Network) if key in usable})
 
 
 def _flat(algorithm: Algorithm, network: Network) -> dict[str, Any]:
     values = {name: _plain(getattr(part, name)) for part in (algorithm, network) for name in settings_of(type(part))}
-    return _of(algorithm.name, {"algorithm": algorithm.name} | values)
+    return settings_with(algorithm.name, {"algorithm": algorithm.name} | values)
 
 
 def _plain(value: Any) -> Any:

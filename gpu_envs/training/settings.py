@@ -62,8 +62,7 @@ class Setting:
         """The value in the form that is kept; or a message that says what is allowed."""
         if (value is None and self.optional) or (isinstance(value, str) and value in self.others):
             return value
-        check = _KINDS[self.kind][0]
-        return check(self, value)
+        return _KINDS[self.kind][0](self, value)
 
     def parsed(self, text: str) -> Any:
         """Reads a value that is given as text, on the command line or in a sweep."""
@@ -220,16 +219,16 @@ def _parse_switch(text: str) -> bool:
     return words[text.lower()]
 
 
-def _parse_widths(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
-
-
 _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], str]] = {
     int: (_check_whole, _parse_whole, "not a whole number"),
     float: (_check_real, float, "not a number"),
     Schedule: (_check_schedule, Schedule.of, ""),
     str: (_check_word, str, ""),
     bool: (_check_switch, _parse_switch, "neither on nor off"),
-    tuple[int, ...]: (_check_widths, _parse_widths, "not a list of whole numbers such as 64,64"),
+    tuple[int, ...]: (
+        _check_widths,
+        lambda text: tuple(int(part) for part in text.split(",") if part.strip()),
+        "not a list of whole numbers such as 64,64",
+    ),
 }
 """By a setting's type: what checks a value, what reads a text, and what a text is that cannot be read."""

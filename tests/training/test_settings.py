@@ -158,7 +158,7 @@ def test_a_run_has_an_environment() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"algorithm": "sac"}, r"algorithm is 'sac'; give an object such as SAC(tau=0.05)"),
+        ({"algorithm": "sac"}, r"algorithm is 'sac'; give an object such as PPO(gamma=0.95)"),
         ({"network": (64, 64)}, r"network is (64, 64); give an object such as Network()"),
     ],
 )

@@ -68,7 +68,6 @@ class Minibatched(OnPolicy):
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Epochs and minibatches of an update."""
         return self.epochs, self.minibatches
 
 
@@ -175,9 +174,9 @@ class OffPolicy(Algorithm, abc.ABC):
     def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Actions that the actor learns from, ``[B, W]``, and of a stochastic actor their log-probabilities ``[B]``."""
 
-    @abc.abstractmethod
     def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same for the next observations, from the target actor's outputs; of a stochastic one from its own."""
+        return self.policy(outputs, normal)
 
     def td_target(
         self, returns: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, bonus: torch.Tensor | float

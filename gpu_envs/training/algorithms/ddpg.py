@@ -1,15 +1,10 @@
 """Deep deterministic policy gradient (Lillicrap et al. 2016)."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import Deterministic
-
-if TYPE_CHECKING:
-    import torch
 
 
 @final
@@ -20,6 +15,3 @@ class DDPG(Deterministic):
 
     name: ClassVar[str] = "ddpg"
     critics: ClassVar[int] = 1
-
-    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.policy(outputs, normal)

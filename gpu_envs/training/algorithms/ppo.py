@@ -28,12 +28,10 @@ class PPO(PolicyGradient, Minibatched):
 
     @property
     def clip_range(self) -> float | None:
-        """How far the ratio r may be from 1."""
         return self.clip
 
     @property
     def kl_limit(self) -> float | None:
-        """The divergence at which an update stops."""
         return self.target_kl
 
     def policy_loss(

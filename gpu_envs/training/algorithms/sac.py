@@ -35,9 +35,6 @@ class SAC(Stochastic):
         log_probs = -(0.5 * normal.square() + log_std + 0.5 * math.log(2.0 * math.pi) + log_slope)
         return u.tanh(), log_probs.sum(1)
 
-    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.policy(outputs, normal)
-
     def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
         """The entropy bonus of a value, ``[B]``: -alpha log pi(a), eq. 3."""
         return -log_temperature.exp() * log_probs

@@ -30,7 +30,6 @@ class TD3(Deterministic):
 
     @property
     def actor_interval(self) -> int:
-        """The policy delay d, algorithm 1."""
         return self.policy_delay
 
     def __post_init__(self) -> None:
