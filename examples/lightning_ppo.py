@@ -21,8 +21,8 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from gpu_envs import training
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.horizon import Advantages
 from gpu_envs.training.networks import default_policy
-from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
@@ -167,15 +167,15 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         alive = torch.ones_like(own.terminations) if own.alive is None else own.alive[:-1]
         self.advantage.compute(
             own.rewards.flatten(1),
-            values,
-            own.terminations.flatten(1),
-            own.truncations.flatten(1),
-            alive.flatten(1),
             final,
             args.gamma,
             args.gae_lambda,
-            advantages,
-            returns,
+            values=values,
+            terminations=own.terminations.flatten(1),
+            truncations=own.truncations.flatten(1),
+            alive=alive.flatten(1),
+            advantages=advantages,
+            returns=returns,
         )
         self.observations = own.observations[:-1].flatten(0, 2)
         self.samples = Samples(

@@ -41,7 +41,9 @@ ROOMS = (
 FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "observations", "policies", "networks", "engines")
 """From the ground up."""
 
-ABOVE_ENGINES = tuple(f"gpu_envs.training.{name}" for name in ("learners", "rollout", "record", "assembly", "trainer"))
+ABOVE_ENGINES = tuple(
+    f"gpu_envs.training.{name}" for name in ("horizon", "rollout", "learner", "record", "assembly", "trainer")
+)
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
 

@@ -19,9 +19,8 @@ from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchNetworks
-from gpu_envs.training.learners.learner import Learner, LearnerParts
+from gpu_envs.training.learner import Learner, LearnerParts, OnPolicyLearner
 from gpu_envs.training.learners.off_policy import OffPolicyLearner
-from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.networks import default_policy
 from gpu_envs.training.observations import ObservationScale
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts

@@ -8,7 +8,7 @@ import torch
 
 from gpu_envs.errors import DivergedError
 from gpu_envs.training.algorithms import OnPolicy
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learner import Learner
 from gpu_envs.training.record.reports import IterationReport
 from gpu_envs.training.record.run_directory import RunDirectory
 

@@ -11,7 +11,7 @@ import torch
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
-from gpu_envs.training.learners.on_policy import SampleStorage
+from gpu_envs.training.learner import SampleStorage
 from gpu_envs.training.operations.replay import places_of, stride_of
 from gpu_envs.training.policy import check_actions, check_names, learns
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back

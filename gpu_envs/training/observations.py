@@ -7,11 +7,13 @@ from typing import ClassVar, NamedTuple, TypeAlias, final
 import torch
 
 from gpu_envs.specs.spaces import Seen
-from gpu_envs.training.operations.ops import OBSERVATION_LIMIT
 from gpu_envs.training.process.group import Group
 
 FEW_FEATURES = 64
 """Networks of up to so many features are small in any case, and may be run by kernels of our own."""
+
+OBSERVATION_LIMIT = 10.0
+"""Normalised observations are cut at this."""
 
 _LEAST_VARIANCE = 1e-8
 

@@ -18,10 +18,9 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_learner, make_player
 from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.engines.base import Networks
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
+from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_room
-from gpu_envs.training.operations.device_schedule import DeviceSchedules
-from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group

@@ -176,7 +176,7 @@ import os
 from pathlib import Path
 from typing import Any
 if os.environ.get("RANK") == "1":
-    from gpu_envs.training.learners.learner import Learner
+    from gpu_envs.training.learner import Learner
     done, seen = 0, Path(__file__).with_name("seen")
     count = Learner.count
     attempt = len(seen.read_text()) if seen.exists() else 0

@@ -159,7 +159,7 @@ EPS = 2.0**-24
 
 
 def figures_of(learner: Any) -> dict[str, float]:
-    from gpu_envs.training.operations.measure import FIGURES
+    from gpu_envs.training.horizon import FIGURES
 
     return dict(zip(FIGURES, learner.figures.tolist(), strict=True))
 

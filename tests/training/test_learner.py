@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import gpu_envs  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.operations.ops import OBSERVATION_LIMIT  # noqa: E402
+from gpu_envs.training.observations import OBSERVATION_LIMIT  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -223,8 +223,8 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
             seen.append(running[alive].copy())
             running[ended | ~alive] = 0.0
         deviation = np.concatenate(seen).std()
-        assert learner.reward_scale.scale.item() == pytest.approx(1 / deviation, rel=1e-5)
-        scaled = arrays | {"rewards": arrays["rewards"] * learner.reward_scale.scale.item()}
+        assert learner.reward_scale.inverse.item() == pytest.approx(1 / deviation, rel=1e-5)
+        scaled = arrays | {"rewards": arrays["rewards"] * learner.reward_scale.inverse.item()}
         values = numpy_of(learner.values)
         expected = advantages_of(
             scaled, values.astype(np.float64), valued(learner, arrays["final_obs"]), trainer.config

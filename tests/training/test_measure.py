@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.operations.advantage import MOMENTS, Advantages  # noqa: E402
-from gpu_envs.training.operations.measure import FIGURES, Measure  # noqa: E402
+from gpu_envs.training.horizon import FIGURES, MOMENTS, Advantages, Measure  # noqa: E402  # noqa: E402
 from gpu_envs.training.operations.ops import SUMS  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
@@ -33,7 +32,17 @@ def measured(
     measure = Measure(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
     advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
     Advantages(place, threads).compute(
-        rewards, values, ends, ends, alive, values[-1].clone(), 0.0, 0.0, advantages, returns, moments=measure.moments
+        rewards,
+        values[-1].clone(),
+        gamma=0.0,
+        lam=0.0,
+        values=values,
+        terminations=ends,
+        truncations=ends,
+        alive=alive,
+        advantages=advantages,
+        returns=returns,
+        moments=measure.moments,
     )
     return measure, advantages, returns
 

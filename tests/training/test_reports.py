@@ -10,7 +10,7 @@ from harness import assert_same_bits
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training.operations.episodes import EpisodeSums  # noqa: E402
+from gpu_envs.training.horizon import EpisodeSums  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.record.reports import (  # noqa: E402
     WINDOW,

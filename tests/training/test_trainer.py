@@ -19,7 +19,7 @@ from dropping import Dropping, seeded_dropout  # noqa: E402
 from gpu_envs.backend.ahead import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
-from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402
+from gpu_envs.training.horizon import DeviceSchedules  # noqa: E402
 from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
 from gpu_envs.training.process.settings import interruption, torch_threads  # noqa: E402

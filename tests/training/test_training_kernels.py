@@ -13,20 +13,10 @@ from trainers import EPS, SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
-from gpu_envs.training.operations import (  # noqa: E402
-    actor_critic,
-    advantage,
-    device_schedule,
-    episodes,
-    measure,
-    ops,
-    optimiser,
-    permutation,
-    replay,
-)
-from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
+from gpu_envs.training.horizon import Advantages, Permutation  # noqa: E402
+from gpu_envs.training.horizon import program as program_of  # noqa: E402
+from gpu_envs.training.operations import actor_critic, ops, optimiser, replay  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
-from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
 from gpu_envs.training.process.peers import small_program  # noqa: E402
 
 Tensor = Any
@@ -97,15 +87,13 @@ def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, p
 def test_a_wrong_tensor_is_named(device: str) -> None:
     h = placed(horizon(3, 2), device)
     out = torch.empty_like(h["rewards"])
-    flags = (h["terminations"], h["truncations"], None)
-    missing: Any = None
+    given: dict[str, Any] = h | {"gamma": 0.9, "lam": 0.9, "advantages": out, "returns": out}
     with pytest.raises(ValueError, match=r"values is float32 \[3, 2\].*give contiguous float32 \[4, 2\]"):
-        Advantages(device).compute(h["rewards"], h["rewards"], *flags, h["bootstrap"], 0.9, 0.9, out, out)
+        Advantages(device).compute(**given | {"values": h["rewards"]})
     with pytest.raises(ValueError, match=r"values is None; give contiguous float32 \[4, 2\] on "):
-        Advantages(device).compute(h["rewards"], missing, *flags, h["bootstrap"], 0.9, 0.9, out, out)
-    rewards = h["rewards"].t().contiguous().t()
+        Advantages(device).compute(**given | {"values": None})
     with pytest.raises(ValueError, match=r"rewards is float32 \[3, 2\] on .*, not contiguous"):
-        Advantages(device).compute(rewards, h["values"], *flags, h["bootstrap"], 0.9, 0.9, out, out)
+        Advantages(device).compute(**given | {"rewards": h["rewards"].t().contiguous().t()})
 
 
 # --- permutations ---
@@ -181,11 +169,7 @@ def test_a_long_order_has_no_pattern(device: str) -> None:
 def programs() -> list[Any]:
     of_heads = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
     return [
-        advantage.program(),
-        device_schedule.program(),
-        episodes.program(),
-        measure.program(),
-        permutation.program(),
+        *map(program_of, ("advantage", "schedule", "episodes", "measure", "permutation")),
         optimiser.program(),
         *(actor_critic.program(*shape, stochastic=kind) for shape in ((3, 1, 2), (71, 2, 1)) for kind in (True, False)),
         *(replay.program(*shape) for shape in ((3, 1), (71, 2))),
@@ -218,7 +202,7 @@ def test_nvrtc_compiles(architecture: str) -> None:
 
 
 def test_a_kernel_takes_its_members_and_no_others(device: str) -> None:
-    (kernel,) = load_kernels(open_backend(resolve_device(device)), permutation.program())
+    (kernel,) = load_kernels(open_backend(resolve_device(device)), program_of("permutation"))
     with pytest.raises(
         ValueError,
         match="kernel permute takes bits, count, each, indices, numbers, size, stream, threads, turn; given count",

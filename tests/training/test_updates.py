@@ -165,7 +165,7 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
         whole = found(chosen)
         with monkeypatch.context() as patch:
             patch.setattr(networks, "CHUNK_BYTES", 12 * 100 * 20)
-            assert learner.networks._chunk(len(observations)) < 100  # noqa: SLF001 - makes sure that there are several parts
+            assert learner.networks._chunk(len(observations), observations) < 100  # noqa: SLF001 - makes sure that there are several parts
             parts = found(chosen)
         assert not torch.equal(whole[0], parts[0])  # other sums
         for one, other in zip(whole, parts, strict=True):

@@ -21,11 +21,11 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     make_optimiser,
 )
-from gpu_envs.training.observations import Rows, Scale
+from gpu_envs.training.observations import OBSERVATION_LIMIT, Rows, Scale
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network, Places, blocks_for
 from gpu_envs.training.operations.fused_step import STEP_BLOCKS, STRIPS_OF_BLOCK, columns_at_a_time, reduce_program
 from gpu_envs.training.operations.heads import log_stds
-from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, loss_members
+from gpu_envs.training.operations.ops import SUMS, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group

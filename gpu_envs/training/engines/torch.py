@@ -1,8 +1,9 @@
 """Policies' modules run by torch: any module, any setting, and any algorithm by its own loss."""
 
 import contextlib
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -27,13 +28,15 @@ from gpu_envs.training.engines.base import (
 )
 from gpu_envs.training.networks import PartedLinear, PolicyModule, inwards
 from gpu_envs.training.observations import Parts, Rows, Scale, chosen_rows, of_living, raise_to_largest, whole
-from gpu_envs.training.operations.choices import Choices
-from gpu_envs.training.operations.distributions import log_probs_and_entropies, q_values_of
-from gpu_envs.training.operations.ops import SUMS, Ops
+from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.operations.ops import SUMS, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
+
+_FORBIDDEN = -1e9
+"""The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number."""
 
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
@@ -78,18 +81,9 @@ class TorchNetworks(Networks):
         return rows if self._default else rows.clone()
 
     def _sample(self, parameters: torch.Tensor, request: ActRequest) -> None:
-        """Draws the actions of a request from distributions of these parameters."""
-        self._ops.sample(
-            parameters,
-            request.actions,
-            request.log_probs,
-            stream=request.stream,
-            turn=request.turn,
-            acted=request.acted,
-            greedy=request.greedy,
-            first_row=request.first_row,
-            action_mask=request.action_mask,
-        )
+        names = ("stream", "turn", "acted", "greedy", "first_row", "action_mask")
+        own: dict[str, Any] = {name: getattr(request, name) for name in names}
+        self._ops.sample(plain(parameters), request.actions, request.log_probs, **own)
 
     @contextlib.contextmanager
     def _computing(self, *, learning: bool, grad: bool) -> Iterator[None]:
@@ -133,7 +127,9 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """The gradient of the summed loss by each output; writes each sample's ``SUMS``."""
 
     @abstractmethod
-    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+    def _losses(
+        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """The algorithm's own ``loss`` of each sample, and of its ``SUMS`` those that there are."""
 
     def values(self, request: ValueRequest) -> None:
@@ -142,7 +138,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             raise_to_largest(request.largest, observations, request.alive)
         if request.places is not None:
             observations = chosen_rows(observations, request.places.clamp(min=0))
-        size = self._chunk(observations.shape[0], _each(observations))
+        size = self._chunk(observations.shape[0], observations)
         with self._computing(learning=False, grad=False):
             for first in range(0, observations.shape[0], size):
                 piece = slice(first, first + size)
@@ -153,7 +149,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         assert self.optimiser is not None
         gradients: list[torch.Tensor] = []
         count = minibatch.count
-        size = self._chunk(count, _each(minibatch.observations))
+        size = self._chunk(count, minibatch.observations)
         for first in range(0, count, size):
             piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
             observations = chosen_observations(piece)
@@ -182,21 +178,23 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """As ``_run_loss_kernel``, by torch."""
-        batch = _Chosen(minibatch)
+        batch = _chosen_samples(minibatch)
         with torch.enable_grad():
-            losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch)
-            loss = batch.of_active(losses.pop("loss")).sum()
+            losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch, minibatch.scalars)
+            loss = _of_active(losses.pop("loss"), batch.alive).sum()
         sums.zero_()
         for name, values in losses.items():
-            sums[SUMS.index(name)] = batch.of_active(values.detach())
-        sums[SUMS.index("alive")] = 1.0 if batch.active is None else batch.active.float()
+            sums[SUMS.index(name)] = _of_active(values.detach(), batch.alive)
+        sums[SUMS.index("alive")] = 1.0 if batch.alive is None else batch.alive.float()
         grads = torch.autograd.grad(loss, outputs, allow_unused=True)
         return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(outputs, grads, strict=True))
 
-    def _chunk(self, rows: int, each: int = 1) -> int:
-        """How many rows go through the module at a time, in whole groups of so many each."""
-        pieces = -(-rows // most_rows(units_of(self._parameters)))
-        return each * -(-rows // (each * pieces))
+    def _chunk(self, count: int, observations: Rows) -> int:
+        """How many of so many rows go through the module at a time, in whole groups."""
+        units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
+        pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
+        each = observations.each if isinstance(observations, Parts) else 1
+        return each * -(-count // (each * pieces))
 
 
 @final
@@ -208,7 +206,7 @@ class TorchPolicy(TorchPolicyNetworks):
         assert isinstance(case.algorithm, PolicyGradient)
         self._algorithm: PolicyGradient = case.algorithm
         if optimiser is not None:
-            self._ops.begin()
+            self._ops.begin("sample", "loss")
 
     def act(self, request: ActRequest) -> None:
         assert request.largest is request.alive is None
@@ -219,7 +217,7 @@ class TorchPolicy(TorchPolicyNetworks):
                 parameters, values = self.module(self._scaled(request.observations))
                 if request.values is not None:
                     request.values.copy_(values)
-        self._sample(plain(parameters), request)
+        self._sample(parameters, request)
 
     def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
         del action_mask  # values do not depend on it
@@ -242,10 +240,12 @@ class TorchPolicy(TorchPolicyNetworks):
         self._ops.loss(parameters, values, batch, indices, minibatch.loss, minibatch.scalars, *gradients, sums)
         return gradients
 
-    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+    def _losses(
+        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         (parameters, values), algorithm = outputs, self._algorithm
         log_probs, entropies = log_probs_and_entropies(self.head, parameters, batch.actions, batch.action_mask)
-        mean, inverse_std, entropy_weight, _ = batch.scalars
+        mean, inverse_std, entropy_weight, _ = scalars
         policy_loss = algorithm.policy_loss(log_probs, batch.log_probs, (batch.advantages - mean) * inverse_std)
         value_loss = algorithm.value_loss(values, batch.values, batch.returns)
         log_ratio = log_probs - batch.log_probs
@@ -270,7 +270,7 @@ class TorchQValues(TorchPolicyNetworks):
         assert isinstance(case.algorithm, QLearning)
         self._algorithm: QLearning = case.algorithm
         self.epsilon: torch.Tensor = torch.zeros(1, device=case.device)
-        self._choices = Choices(case.head, self._ops.backend)
+        self._ops.begin("best")
 
     def act(self, request: ActRequest) -> None:
         assert request.largest is request.alive is request.acted is None
@@ -278,8 +278,8 @@ class TorchQValues(TorchPolicyNetworks):
             q_values = self._q_values(self._scaled(request.observations))
         q_values = plain(q_values)
         if request.values is not None:
-            request.values.copy_(self._choices.best(q_values, request.action_mask))
-        logits = q_values if request.greedy else self._choices.prefer(q_values, request.action_mask, self.epsilon)
+            request.values.copy_(self._ops.best(q_values, request.action_mask))
+        logits = q_values if request.greedy else self._ops.prefer(q_values, request.action_mask, self.epsilon)
         self._sample(logits, request)
 
     def _q_values(self, observations: Any) -> torch.Tensor:
@@ -288,7 +288,7 @@ class TorchQValues(TorchPolicyNetworks):
         return q_values
 
     def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
-        return self._choices.best(plain(self._q_values(observations)), action_mask)
+        return self._ops.best(plain(self._q_values(observations)), action_mask)
 
     def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
         return (self._q_values(observations),)
@@ -298,36 +298,68 @@ class TorchQValues(TorchPolicyNetworks):
     ) -> tuple[torch.Tensor, ...]:
         (q_values,) = outputs
         gradient = torch.empty_like(q_values)
-        self._choices.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
+        self._ops.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
         return (gradient,)
 
-    def _losses(self, outputs: tuple[torch.Tensor, ...], batch: "_Chosen") -> dict[str, torch.Tensor]:
+    def _losses(
+        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        del scalars  # which are of policies
         loss = self._algorithm.loss(q_values_of(self.head, outputs[0], batch.actions), batch.returns)
         return {"loss": loss, "value_loss": loss}
 
 
-@final
-class _Chosen:
+def _chosen_samples(minibatch: Minibatch) -> Samples:
     """The samples of a minibatch; zeros of inactive agents, whose numbers may be NaN, which times zero stays NaN."""
+    arrays: dict[str, Any] = vars(minibatch.samples)
+    if (indices := minibatch.indices) is not None:
+        arrays = {name: None if array is None else array.index_select(0, indices) for name, array in arrays.items()}
+    alive, kept = arrays["alive"], ("alive", "action_mask")
+    return Samples(**{n: array if n in kept else _of_active(array, alive) for n, array in arrays.items()})
 
-    def __init__(self, minibatch: Minibatch) -> None:
-        samples, self._indices, self.scalars = minibatch.samples, minibatch.indices, minibatch.scalars
-        self.active = self._chosen(samples.alive)
-        self.action_mask = self._chosen(samples.action_mask)
-        self.actions, self.log_probs, self.advantages, self.returns, self.values = (
-            self.of_active(self._chosen(array))
-            for array in (samples.actions, samples.log_probs, samples.advantages, samples.returns, samples.values)
-        )
 
-    def _chosen(self, array: Any) -> Any:
-        return array if array is None or self._indices is None else array.index_select(0, self._indices)
+def _of_active(array: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
+    """Zero where an agent is not active."""
+    if alive is None:
+        return array
+    return torch.where((alive != 0).view(-1, *[1] * (array.dim() - 1)), array, 0)  # not 0.0: choices stay integers
 
-    def of_active(self, array: torch.Tensor) -> torch.Tensor:
-        """Zero where an agent is not active."""
-        if self.active is None:
-            return array
-        active = (self.active != 0).view(-1, *[1] * (array.dim() - 1))
-        return torch.where(active, array, 0)  # not 0.0, which would make floats of choices
+
+def log_probs_and_entropies(
+    head: Head, parameters: torch.Tensor, actions: torch.Tensor, action_mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probability of each row's action, and the entropy of its distribution.
+
+    Args:
+        head: What the parameters mean.
+        parameters: [B, P], the policy's outputs.
+        actions: [B, W], as they are stored for the loss.
+        action_mask: [B, P], zero where a choice is forbidden; None: all are allowed.
+    """
+    if head.kind == "box":
+        mean, log_std = parameters.chunk(2, 1)
+        distance = (actions - mean) * (-log_std).exp()
+        half_log = 0.5 * math.log(2.0 * math.pi)
+        return (-0.5 * distance.square() - log_std - half_log).sum(1), (log_std + 0.5 + half_log).sum(1)
+    if action_mask is not None:
+        parameters = torch.where(action_mask != 0, parameters, _FORBIDDEN)
+    log_shares = [logits.log_softmax(1) for logits in torch.split(parameters, [*head.sizes], 1)]
+    entropies = torch.stack([-(log_p.exp() * log_p).sum(1) for log_p in log_shares]).sum(0)
+    return _of_choices(head, log_shares, actions).sum(0), entropies
+
+
+def q_values_of(head: Head, values: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """The value of each row's action, from those of all choices, ``[B, P]``: the mean over its elements."""
+    return _of_choices(head, torch.split(values, [*head.sizes], 1), actions).mean(0)
+
+
+def _of_choices(head: Head, numbers: Sequence[torch.Tensor], actions: torch.Tensor) -> torch.Tensor:
+    """The number of each element's choice, ``[W, B]``."""
+    choices = [
+        (actions[:, d] - start).long().clamp(0, size - 1).unsqueeze(1)
+        for d, (start, size) in enumerate(zip(head.starts, head.sizes, strict=True))
+    ]
+    return torch.cat([each.gather(1, choice) for each, choice in zip(numbers, choices, strict=True)], 1).T
 
 
 def unknown_loss(algorithm: Algorithm) -> str:
@@ -365,16 +397,6 @@ class TorchEngine(Engine):
         return kind(case, module, scale, optimiser)
 
 
-def most_rows(units: int) -> int:
-    """How many rows go at a time through a module with so many units in all its layers."""
-    return max(1, CHUNK_BYTES // (12 * units))
-
-
-def units_of(parameters: Iterable[nn.Parameter]) -> int:
-    """The outputs of all layers, by their weights."""
-    return sum(parameter.shape[0] for parameter in parameters if parameter.dim() == 2) or 256
-
-
 def chosen_observations(minibatch: Minibatch) -> Rows:
     """The observations of a minibatch, with zeros for those of inactive agents, which may hold NaN."""
     rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
@@ -382,11 +404,6 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
         rows = chosen_rows(rows, indices)
         alive = None if alive is None else alive.index_select(0, indices)
     return rows if alive is None else of_living(rows, alive)
-
-
-def _each(rows: Rows) -> int:
-    """How many rows belong together."""
-    return rows.each if isinstance(rows, Parts) else 1
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks
-from gpu_envs.training.learners.learner import Learner, LearnerParts
+from gpu_envs.training.learner import Learner, LearnerParts
 from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam

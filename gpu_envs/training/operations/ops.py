@@ -1,14 +1,13 @@
-"""Actions drawn from a policy's outputs, and the loss with its gradient: a kernel each, for each head."""
+"""Kernels of a head: actions drawn from a policy's outputs, losses with gradients, and what choices are worth."""
 
 import dataclasses
-import functools
 from typing import Final, final
 
 import torch
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
-from gpu_envs.backend.program import KernelSettings, Program, program_of
+from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.heads import Head
 
@@ -111,6 +110,35 @@ LOSS_CALL = Struct.of(
 )
 
 
+_VALUES = ("const float*", "values", ("rows", "outputs"))
+_MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
+
+_CHOICES_CALLS = {
+    "best": Struct.of("BestCall", "float", ("Index", "rows"), _VALUES, _MASK, ("float*", "best", ("rows",))),
+    "prefer": Struct.of(
+        "PreferCall",
+        "float",
+        ("Index", "rows"),
+        _VALUES,
+        _MASK,
+        ("const float*", "epsilon", (1,)),
+        ("float*", "logits", ("rows", "outputs")),
+    ),
+    "judge": Struct.of(
+        "JudgeChoicesCall",
+        "float",
+        ("Index", "rows"),
+        _VALUES,
+        ("const int*?", "indices", ("rows",)),
+        ("const Element*", "actions", ("samples", "width")),
+        ("const float*", "returns", ("samples",)),
+        ("const u8*?", "alive", ("samples",)),
+        ("float*", "by_values", ("rows", "outputs")),
+        ("float*", "sums", (len(SUMS), "rows")),
+    ),
+}
+
+
 def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSettings) -> dict[str, MemberValue]:
     """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
     samples = len(batch.log_probs)
@@ -173,11 +201,17 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 
 
 def program(head: Head, kernel: str) -> Program:
-    """The source of the sampler, ``sample``, or of the loss, ``loss``."""
+    """The source of a kernel of ``Ops``; those of choices are one program."""
+    settings = head_settings(head)
+    if kernel in _CHOICES_CALLS:
+        sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
+        prologue = f"{settings.prologue}\nconstexpr int {sums};"
+        settings = dataclasses.replace(settings, prologue=prologue, staging_bytes=0)
+        return program_of((ELEMENTARY, "training/off_policy/choices.cuh"), _CHOICES_CALLS, settings)
     functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
     headers = [f"training/common/{part}.cuh" for part in ("distributions", functions)]
     text = f"KERNEL_OF_ROWS(kernel_{kernel}, {call.name}, {kernel})"
-    return program_of([*headers, (kernel, text)], {kernel: call}, head_settings(head))
+    return program_of([*headers, (kernel, text)], {kernel: call}, settings)
 
 
 def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -187,25 +221,27 @@ def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
 
 @final
 class Ops:
-    """The kernels of one head on one device, compiled when first needed, or from ``begin`` on."""
+    """The kernels of one head on one device, compiled when first needed, or from ``begin`` on.
+
+    Where every choice is valued, an action is worth the mean over its elements.
+    """
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
         self.head: Final = head
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
+        self._kernels: dict[str, Kernel] = {}
 
-    def begin(self) -> None:
-        """Begins to compile the kernels of a policy that acts and learns."""
-        for kernel in ("sample", "loss"):
-            self.backend.begin(program(self.head, kernel))
+    def begin(self, *kernels: str) -> None:
+        """Begins to compile some of them."""
+        for kernel in kernels:
+            self._kernel(kernel)
 
-    @functools.cached_property
-    def _sample(self) -> Kernel:
-        return load_kernels(self.backend, program(self.head, "sample"))[0]
-
-    @functools.cached_property
-    def _loss(self) -> Kernel:
-        return load_kernels(self.backend, program(self.head, "loss"))[0]
+    def _kernel(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            source = program(self.head, name)
+            self._kernels |= zip(source.calls, load_kernels(self.backend, source), strict=True)
+        return self._kernels[name]
 
     def sample(
         self,
@@ -242,7 +278,7 @@ class Ops:
             raise ValueError(f"rows {first_row} to {first_row + rows - 1} are not numbers of 32 bits; give fewer")
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
-        self._sample.launch(
+        self._kernel("sample").launch(
             rows * self._shares,
             rows=rows,
             first_row=first_row,
@@ -275,8 +311,8 @@ class Ops:
 
     def beside_normal(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What drawing normal numbers needs beside them: zeros, which are their parameters, and room."""
-        device = self.backend.device
-        return torch.zeros((rows, self.head.parameters), device=device), torch.empty(rows, device=device)
+        parameters = torch.zeros((rows, self.head.parameters), device=self.backend.device)
+        return parameters, parameters.new_empty(rows)
 
     def loss(
         self,
@@ -308,7 +344,7 @@ class Ops:
         if rows != given["rows"]:
             wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
-        self._loss.launch(
+        self._kernel("loss").launch(
             rows * self._shares,
             **given,
             scalars=scalars,
@@ -320,6 +356,42 @@ class Ops:
             action_mask=flags(batch.action_mask),
         )
 
+    def best(self, values: torch.Tensor, action_mask: torch.Tensor | None) -> torch.Tensor:
+        """What the best possible action of each row is worth; where nothing is possible of an element, of all.
 
-OBSERVATION_LIMIT = 10.0
-"""Normalised observations are cut at this."""
+        Args:
+            values: [R, P].
+            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is possible.
+        """
+        rows, best = len(values), values.new_empty(len(values))
+        self._kernel("best").launch(rows, rows=rows, values=values, action_mask=flags(action_mask), best=best)
+        return best
+
+    def prefer(self, values: torch.Tensor, action_mask: torch.Tensor | None, epsilon: torch.Tensor) -> torch.Tensor:
+        """The logarithms of probabilities, [R, P], where an element is a random choice with the probability epsilon."""
+        rows, logits = len(values), torch.empty_like(values)
+        mask = flags(action_mask)
+        self._kernel("prefer").launch(rows, rows=rows, values=values, action_mask=mask, epsilon=epsilon, logits=logits)
+        return logits
+
+    def judge(
+        self,
+        values: torch.Tensor,
+        batch: Samples,
+        indices: torch.Tensor | None,
+        by_values: torch.Tensor,
+        sums: torch.Tensor,
+    ) -> None:
+        """Writes the gradient by ``values``, [B, P], and each sample's ``SUMS``, [6, B]; as ``Ops.loss`` does."""
+        self._kernel("judge").launch(
+            len(values),
+            rows=len(values),
+            samples=len(batch.returns),
+            values=values,
+            indices=indices,
+            actions=batch.actions,
+            returns=batch.returns,
+            alive=batch.alive,
+            by_values=by_values,
+            sums=sums,
+        )

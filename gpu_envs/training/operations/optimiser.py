@@ -1,9 +1,8 @@
 """Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
@@ -153,50 +152,39 @@ class Adam:
         self.message: Final = self.flat.new_zeros(self.flat.numel() + len(SUMS))
         self.gradient: Final = self.message[: self.flat.numel()]
         self.totals: Final = self.message[self.flat.numel() :]
-        self._means: Final = torch.zeros_like(self.flat)
-        self._squares: Final = torch.zeros_like(self.flat)
-        self._steps: Final = torch.zeros(1, dtype=torch.int64, device=self.flat.device)
+        self._kept: Final = {
+            "means": torch.zeros_like(self.flat),
+            "squares": torch.zeros_like(self.flat),
+            "steps": self.flat.new_zeros(1, dtype=torch.int64),
+        }
         self._group: Final = group or Group()
         self._peers: Final = self._group.peer_memory(len(self.message), self.flat.device)
         self.sums_apart: Final = self._peers is None and self._group.size > 1
         self.processes: Final = self._group.size if self._peers else 1
         collect, adam = load_kernels(backend, program(self.processes))
-        count, (beta1, beta2) = self.flat.numel(), betas
-        self._blocks: Final = blocks_of(len(self.message))
-
-        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return self.flat.new_zeros(shape, dtype=dtype)
-
-        sums: dict[str, Any] = {
-            "count": count,
-            "blocks": self._blocks,
-            "words": len(self.message),
-            "message": self.message,
-            "steps": self._steps,
-            "log_beta1": _log(beta1),
-            "log_beta2": _log(beta2),
+        blocks, (beta1, beta2) = blocks_of(len(self.message)), betas
+        message: dict[str, Any] = {"count": self.flat.numel(), "words": len(self.message), "message": self.message}
+        sums = message | {
+            "blocks": blocks,
+            "steps": self._kept["steps"],
+            "log_beta1": math.log(beta1) if beta1 else -math.inf,
+            "log_beta2": math.log(beta2) if beta2 else -math.inf,
             **(self._peers.members if self._peers else ALONE),
         }
-        moments: dict[str, Any] = {
+        moments = {
             "weights": self.flat,
-            "means": self._means,
-            "squares": self._squares,
+            "means": self._kept["means"],
+            "squares": self._kept["squares"],
             "rate1": 1 - beta1,
             "rate2": 1 - beta2,
             "beta2": beta2,
             "epsilon": eps,
         }
-        factors = made(_FACTORS)
-        arrived, squares = made(1, dtype=torch.int32), made(self._blocks)
-        collect.fill(**sums, factors=factors, block_squares=squares, arrived=arrived)
+        factors, counter = self.flat.new_zeros(_FACTORS), torch.zeros_like(self._kept["steps"], dtype=torch.int32)
+        collect.fill(**sums, factors=factors, block_squares=self.flat.new_zeros(blocks), arrived=counter)
         self._collect: Final = Repeated(collect)
-        adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
-        self._kernel: Final = adam
-        self.members: Final = {**sums, **moments, "arrivals": made(1, dtype=torch.int32)}
-
-    @functools.cached_property
-    def _adam(self) -> Callable[..., None]:
-        return self._kernel.bind(blocks_of(self.flat.numel()))
+        self._adam: Final = Repeated(adam.fill(**message, **moments, factors=factors))
+        self.members: Final = {**sums, **moments, "arrivals": counter.clone()}
 
     def keeps(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter lies in this buffer."""
@@ -218,29 +206,25 @@ class Adam:
         """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop."""
         if self.sums_apart:
             self._group.sum(self.message)
-        self._collect.bound((how,), self._blocks, lambda: how.members)()
-        self._adam()
+        self._collect.bound((how,), blocks_of(len(self.message)), lambda: how.members)()
+        self._adam.bound((), blocks_of(self.flat.numel()), dict)()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of what the next step depends on beside the parameters."""
-        return {name: tensor.clone() for name, tensor in self._kept().items()}
+        return {name: tensor.clone() for name, tensor in self._kept.items()}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on from what ``state`` returned; the memory stays where it is."""
-        kept = self._kept()
         for name in state:
-            if name not in kept:
-                raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, kept)}")
-        for name, tensor in kept.items():
+            if name not in self._kept:
+                raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, self._kept)}")
+        for name, tensor in self._kept.items():
             if name not in state or state[name].shape != tensor.shape:
                 given = list(state[name].shape) if name in state else "missing"
                 raise ValueError(f"{name} of the optimiser's state is {given}; give {list(tensor.shape)}")
-        for name, tensor in kept.items():
+        for name, tensor in self._kept.items():
             tensor.copy_(state[name])
-
-    def _kept(self) -> dict[str, torch.Tensor]:
-        return {"means": self._means, "squares": self._squares, "steps": self._steps}
 
 
 def flattened(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
@@ -249,7 +233,3 @@ def flattened(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
         parameter.data = part.view(parameter.shape)
     return flat
-
-
-def _log(beta: float) -> float:
-    return math.log(beta) if beta else -math.inf

@@ -12,8 +12,7 @@ from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.rollouts import joined
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.engines.small import SmallNetworks
-from gpu_envs.training.learners.learner import Learner
-from gpu_envs.training.learners.on_policy import OnPolicyLearner
+from gpu_envs.training.learner import Learner, OnPolicyLearner
 from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 
@@ -60,8 +59,9 @@ class FusedRollout:
     def _joined(self) -> Callable[[], None]:
         horizon_env = self._horizon_env
         storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
-        actions, log_probs, acted, stream = self._learner.chosen
-        ((_, first_row),) = self._learner.policy_rows.spans
+        learner = self._learner
+        actions, acted = learner.actions, learner.acted
+        ((_, first_row),) = learner.policy_rows.spans
         call, launch = joined(self._sim, self._program())
         call.horizon = horizon_env.horizon
         step, act = call.step, call.act
@@ -73,7 +73,7 @@ class FusedRollout:
         if metrics is not None:
             step.episode_metrics = metrics.data_ptr()
         self._networks.act_with(act, storage.observations[0].flatten(0, 1))
-        act.rows, act.first_row, act.stream = horizon_env.num_envs, first_row, stream.data_ptr()
-        act.actions, act.log_probs = actions.data_ptr(), log_probs.data_ptr()
+        act.rows, act.first_row, act.stream = horizon_env.num_envs, first_row, learner.streams["actions"].data_ptr()
+        act.actions, act.log_probs = actions.data_ptr(), learner.log_probs.data_ptr()
         act.acted = None if acted is None else acted.data_ptr()
         return launch

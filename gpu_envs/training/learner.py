@@ -1,34 +1,174 @@
-"""Learning from the horizon just played: its advantages, and an update of several minibatches."""
+"""What a run asks of a policy that learns, and learning from the horizon just played by several minibatches."""
 
+import dataclasses
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
+from torch import nn
 
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
 from gpu_envs.training.engines.base import (
     TOTALS,
     ActRequest,
     Minibatch,
+    Networks,
     PolicyNetworks,
     ValueRequest,
     loss_settings,
 )
-from gpu_envs.training.learners.learner import Learner, LearnerParts
-from gpu_envs.training.observations import RewardScale, Rows, largest_of, raise_to_largest
-from gpu_envs.training.operations.advantage import MOMENTS, Advantages
-from gpu_envs.training.operations.device_schedule import Target
+from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
+from gpu_envs.training.observations import RewardScale, Rows, Scale, largest_of, raise_to_largest
 from gpu_envs.training.operations.heads import Head
-from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
-from gpu_envs.training.operations.permutation import Permutation
+from gpu_envs.training.policies.case import Case
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LearnerParts:
+    """What a learner is made of."""
+
+    policy_rows: PolicyRows
+    """The agents it acts for."""
+    module: nn.Module
+    """Its weights."""
+    networks: Any
+    """What runs them: ``PolicyNetworks`` of on-policy algorithms, ``ActorCriticNetworks`` of off-policy ones."""
+    scale: Scale
+    """The running scale of observations; None: they are taken as they are."""
+    case: Case
+    """Its algorithm, and where it runs."""
+    horizon: int
+    """Steps between two updates."""
+    seed: int
+    """The run's."""
+    limit: int | None
+    """The step at which episodes are truncated; None: never."""
+    group: Group
+    """The processes that train together."""
+
+
+class Learner(ABC):
+    """One policy's storage, random numbers and update; everything on the device, nothing read back.
+
+    Attributes:
+        policy_rows: The agents it acts for.
+        module: Its weights.
+        networks: How that acts.
+        algorithm: With the settings that are the policy's own.
+        fallback_reason: Why torch computes it; empty where kernels do.
+        figures: What the last iteration was like.
+        names: Of the figures; None: of this algorithm it means nothing.
+        schedules: The schedules of what changes as training goes on, each with where its value is to stand.
+        scale: The running scale of observations; None: they are taken as they are.
+        streams: The states of its random numbers, by what they are for.
+        waits: So many iterations it collects before it learns again, and does not run in graphs.
+    """
+
+    networks: Networks
+    algorithm: Algorithm
+    figures: torch.Tensor
+    names: tuple[str | None, ...]
+    schedules: list[Target]
+    waits: int = 0
+
+    def __init__(self, parts: LearnerParts, turns: Mapping[str, int]) -> None:
+        """Takes what all algorithms have; ``turns``: how often in an iteration it draws random numbers for what."""
+        self.policy_rows, self.module, self.networks = parts.policy_rows, parts.module, parts.networks
+        self.scale, self.horizon, self._limit, self._group = parts.scale, parts.horizon, parts.limit, parts.group
+        self.fallback_reason = ""
+        keys = [[derived_seed(parts.seed, purpose, self.policy_rows.name), 0] for purpose in turns]
+        streams = torch.tensor(keys, device=parts.case.device)
+        self.streams = dict(zip(turns, streams, strict=True))
+        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=parts.case.device)
+
+    def describe(self) -> dict[str, Any]:
+        """The shapes of its weights, in which a checkpoint must agree."""
+        return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
+
+    @abstractmethod
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+        """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
+
+    @abstractmethod
+    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
+        """Takes in a horizon that is complete."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Learns from what was taken in."""
+
+    def count(self) -> None:
+        """Takes note that an iteration is done."""
+        self.waits = max(0, self.waits - 1)
+
+    @property
+    @abstractmethod
+    def optimisers(self) -> Sequence[Adam]:
+        """Its optimisers."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What may show where a NaN came from, in the order in which it would spread."""
+
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """Copies of everything that the next iterations depend on.
+
+        Args:
+            whole: With a copy of the replay buffer, instead of the buffer itself.
+        """
+        del whole
+        return {
+            "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
+            "streams": {name: stream.clone() for name, stream in self.streams.items()},
+            "observations": None if self.scale is None else self.scale.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        self.module.load_state_dict(state["module"])  # into an optimiser's flat buffer, of which they are views
+        for name, stream in self.streams.items():
+            stream.copy_(state["streams"][name])
+        if self.scale is not None:
+            self.scale.load(state["observations"])
+
+    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
+        """The rows of what a horizon left, ``[steps, rows, ...]``."""
+        return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
+
+    def _alive(self, storage: Mapping[str, RoleStorage]) -> torch.Tensor | None:
+        """Which agents are active before each step and after the last; None: all."""
+        leaves = storage[self.policy_rows.parts[0].role.name].alive is not None
+        return self._taken(storage, "alive") if leaves else None
+
+    def _observed(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """What is seen before each step and after the last, ``[horizon + 1, rows, features]``."""
+        return self.policy_rows.observed({name: s.rows for name, s in storage.items()}, 1)
+
+    def _seen_last(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """What is seen at ends of episodes, ``[horizon, rows, features]``."""
+        return self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
+
+    def _end(self, observations: Rows, alive: torch.Tensor | None) -> None:
+        """Ends an iteration: other random numbers, and what follows running statistics of flat observations."""
+        self._counters.add_(self._turns)
+        if self.scale is not None:
+            self.scale.learn(observations, alive)
+        for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
+            self._group.take_first(buffer)
 
 
 @final
@@ -90,12 +230,8 @@ class OnPolicyLearner(Learner):
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
         stored = SampleStorage(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
-
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
         self.actions, self.log_probs, self.values = stored.actions, stored.log_probs, stored.values
-        self.advantages, self.returns, self._acted = stored.advantages, stored.returns, stored.acted
+        self.advantages, self.returns, self.acted = stored.advantages, stored.returns, stored.acted
         self._sums, self.indices = stored.sums, stored.indices
         self._places, self._last_values = stored.places, stored.last_values
         self._advantage = Advantages(device, case.threads)
@@ -121,9 +257,8 @@ class OnPolicyLearner(Learner):
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
         kl_limit = algorithm.kl_limit
-        self._stop = zeros(1, dtype=torch.int32) if kl_limit is not None else None
-        self.figures = zeros(len(FIGURES))
-        self._sums_of_losses = self.figures[:TOTALS]
+        self._stop = None if kl_limit is None else torch.zeros(1, dtype=torch.int32, device=device)
+        self.figures = torch.zeros(len(FIGURES), device=device)
         by_name = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
         self._norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
         self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
@@ -134,7 +269,7 @@ class OnPolicyLearner(Learner):
         self.names = tuple(None if gradient is None and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self.samples: tuple[Rows, Samples] | None = None
         most_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
-        self._step = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
+        self._step = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self.figures[:TOTALS])
 
     @property
     def optimisers(self) -> Sequence[Adam]:
@@ -154,56 +289,42 @@ class OnPolicyLearner(Learner):
             self.streams["actions"],
             t,
             values=self.values[t] if networks.acts_with_value else None,
-            acted=self._acted,
+            acted=self.acted,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
             largest=self._measure.largest if notes else None,
             alive=self.policy_rows.take(alive, 0) if alive else None,
         )
         self.policy_rows.act(networks, request)
-        return self.actions[t] if self._acted is None else self._acted
-
-    @property
-    def chosen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """What ``act`` writes, and the stream of its random numbers.
-
-        Actions and log-probabilities have a row for each step. Then come the environment's actions of one step, where
-        those are others, and the stream.
-        """
-        return self.actions, self.log_probs, self._acted, self.streams["actions"]
+        return self.actions[t] if self.acted is None else self.acted
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
-        horizon = self.horizon
-        observations = self._observed(storage)
-        rewards, terminations, truncations = (
-            self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
-        )
-        alive_rows = self._alive(storage)
+        horizon, algorithm, scale = self.horizon, self.algorithm, self.reward_scale
+        observations, alive_rows = self._observed(storage), self._alive(storage)
         alive = None if alive_rows is None else alive_rows[:horizon]
         masks = self._taken(storage, "action_mask") if self.policy_rows.masked else None
+        taken = {name: self._taken(storage, name) for name in ("rewards", "terminations", "truncations")}
         self._value(observations, alive_rows, masks)
-        bootstrap = self._bootstrap(storage, terminations, truncations)
-        if self.reward_scale is not None and self._sums is not None:
-            self._advantage.discounted(
-                rewards, terminations, truncations, alive, self.algorithm.gamma, self.reward_scale.running, *self._sums
-            )
-            self.reward_scale.learn(*self._sums)
+        bootstrap = self._bootstrap(storage, taken["terminations"], taken["truncations"])
+        if scale is not None and self._sums is not None:
+            total, squares, count = self._sums
+            written = {"running": scale.running, "total": total, "squares": squares, "count": count}
+            self._advantage.discounted(**taken, alive=alive, gamma=algorithm.gamma, **written)
+            scale.learn(*self._sums)
         self._advantage.compute(
-            rewards,
-            self.values,
-            terminations,
-            truncations,
-            alive,
-            bootstrap,
-            self.algorithm.gamma,
-            self.algorithm.gae_lambda,
-            self.advantages,
-            self.returns,
-            self.reward_scale.inverse if self.reward_scale is not None else None,
-            self._measure.moments,
+            **taken,
+            values=self.values,
+            alive=alive,
+            bootstrap=bootstrap,
+            gamma=algorithm.gamma,
+            lam=algorithm.gae_lambda,
+            advantages=self.advantages,
+            returns=self.returns,
+            reward_scale=None if scale is None else scale.inverse,
+            moments=self._measure.moments,
         )
         self._measure.write(self.figures, self._normaliser)
         flat = Samples(
-            actions=self.actions.view(-1, self.policy_rows.head.width),
+            actions=self.actions.flatten(0, 1),
             log_probs=self.log_probs.view(-1),
             advantages=self.advantages.view(-1),
             returns=self.returns.view(-1),
@@ -215,20 +336,15 @@ class OnPolicyLearner(Learner):
 
     def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
-        largest = self._measure.largest
-        if not self.networks.acts_with_value:
-            flat = (None if array is None else array.flatten(0, 1) for array in (alive, masks))
-            active, mask = flat
-            rows = observations.flatten(0, 1)
-            self.networks.values(ValueRequest(rows, self.values.view(-1), None, largest, active, mask))
-            return
-        last = ValueRequest(observations[-1:].flatten(0, 1), self.values[-1])  # acting has valued all others
-        last.action_mask = None if masks is None else masks[-1]
-        if self.networks.notes_largest:
-            last.largest, last.alive = largest, None if alive is None else alive[-1]
+        largest, acts_with_value = self._measure.largest, self.networks.acts_with_value
+        first = self.horizon if acts_with_value else 0  # acting has valued all others
+        active, mask = (None if array is None else array[first:].flatten(0, 1) for array in (alive, masks))
+        request = ValueRequest(observations[first:].flatten(0, 1), self.values[first:].view(-1), action_mask=mask)
+        if self.networks.notes_largest or not acts_with_value:
+            request.largest, request.alive = largest, active
         else:
             raise_to_largest(largest, observations, alive)
-        self.networks.values(last)
+        self.networks.values(request)
 
     def _bootstrap(
         self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
@@ -274,9 +390,8 @@ class OnPolicyLearner(Learner):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         assert self.samples is not None
-        observations = self.samples[0]
         return {
-            "observations": largest_of(observations),
+            "observations": largest_of(self.samples[0]),
             "values": self.values,
             "log-probabilities": self.log_probs,
             "advantages": self.advantages,
