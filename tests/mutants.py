@@ -48,7 +48,7 @@ EQUIVALENT: Mapping[tuple[str, str], str] = {
         "kinds = np.broadcast_to(kinds, pixels.shape[:3]).reshape(len(given), -2)",
     ): "NumPy's reshape takes any negative number for what is left",
     (
-        "gpu_envs/training/learners/off_policy.py",
+        "gpu_envs/training/off_policy_learner.py",
         "means = update.sums / update.sums[:, _ALIVE : _ALIVE + 2].clamp(min=1.0)",
     ): "the slice ends where its array ends: `alive` is the last column",
     (

@@ -42,7 +42,8 @@ FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "observations", "p
 """From the ground up."""
 
 ABOVE_ENGINES = tuple(
-    f"gpu_envs.training.{name}" for name in ("horizon", "rollout", "learner", "record", "assembly", "trainer")
+    f"gpu_envs.training.{name}"
+    for name in ("horizon", "rollout", "learner", "off_policy_learner", "record", "assembly", "trainer")
 )
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")

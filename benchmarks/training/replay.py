@@ -7,7 +7,8 @@ import torch
 from benchmarks.throughput.on_cuda import copy_bandwidth
 from benchmarks.timing import graph_of, milliseconds
 from benchmarks.training.plan import TrainingPlan
-from gpu_envs.training.operations.replay import Replay, Transitions, stride_of
+from gpu_envs.training.engines.off_policy import Transitions
+from gpu_envs.training.rollout.replay import Replay, stride_of
 
 SHAPES = ((3, 1), (6, 1), (17, 6))
 """Features and elements of an action; a transition of the second has 64 bytes."""
@@ -43,9 +44,17 @@ def _measured(features: int, width: int, rows: int, slots: int, count: int, band
 
     observations = torch.rand(HORIZON + 1, rows, features, device="cuda")
     ended = some() < 0.01
-    step = (observations, some(width), some(), ended, torch.zeros_like(ended), None, some(features))
+    step = {
+        "observations": observations,
+        "actions": some(width),
+        "rewards": some(),
+        "terminations": ended,
+        "truncations": torch.zeros_like(ended),
+        "alive": None,
+        "final_obs": some(features),
+    }
     for _ in range(-(-slots // HORIZON)):
-        buffer.insert(*step)
+        buffer.insert(HORIZON, **step)
     drawn, stream = Transitions.made(count, features, width, "cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
 
     def draw() -> None:
@@ -54,7 +63,7 @@ def _measured(features: int, width: int, rows: int, slots: int, count: int, band
 
     def insert() -> None:
         for _ in range(DRAWS):
-            buffer.insert(*step)
+            buffer.insert(HORIZON, **step)
 
     draw()
     draw_us, insert_us = (1e3 * milliseconds(graph_of(work).replay, inner=DRAWS) for work in (draw, insert))

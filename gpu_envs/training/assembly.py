@@ -20,9 +20,9 @@ from gpu_envs.training.engines.base import DEFAULT_MODULES
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerParts, OnPolicyLearner
-from gpu_envs.training.learners.off_policy import OffPolicyLearner
 from gpu_envs.training.networks import default_policy
 from gpu_envs.training.observations import ObservationScale
+from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam

@@ -12,11 +12,11 @@ from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learner import SampleStorage
-from gpu_envs.training.operations.replay import places_of, stride_of
 from gpu_envs.training.policy import check_actions, check_names, learns
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign
+from gpu_envs.training.rollout.replay import places_of, stride_of
 from gpu_envs.training.run import AUTO, Run
 
 _MANY = 2**20

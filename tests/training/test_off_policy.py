@@ -13,12 +13,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.engines.off_policy_kernels import (  # noqa: E402
-    FunctionActorCritic,
-    KernelActorCritic,
-    SmallBatchActorCritic,
-)
-from gpu_envs.training.operations import small_batch  # noqa: E402
+from gpu_envs.training.engines import small_batch  # noqa: E402
+from gpu_envs.training.engines.off_policy_kernels import FunctionActorCritic  # noqa: E402
+from gpu_envs.training.engines.small_batch import SmallBatchActorCritic  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
@@ -200,7 +197,7 @@ def test_ten_updates_are_those_of_plain_torch(
     monkeypatch.setattr(Adam, "step", descent(rate))
     trainer = Trainer(off_policy(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
     learner: Any = trainer.learners["agent"]
-    assert isinstance(learner.networks, KernelActorCritic) == (kernels and device == "cpu")
+    assert isinstance(learner.networks, FunctionActorCritic) == (kernels and device == "cpu")
     plain = Plain(learner)
     trainer.roll_out()
     learner.conclude(trainer.horizon_env.storage)
@@ -273,7 +270,7 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
     for name in ours.learners:
         both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
         mine, other = both
-        assert isinstance(mine.networks, KernelActorCritic)
+        assert isinstance(mine.networks, FunctionActorCritic)
         assert other.fallback_reason == "they are turned off"
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
             torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)

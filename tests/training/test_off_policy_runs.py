@@ -65,7 +65,7 @@ def test_numbers_begin_anew_where_an_episode_ended(device: str) -> None:
     for _ in range(4):
         trainer.iterate(1)
         storage = trainer.horizon_env.storage["agent"]
-        assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())  # noqa: SLF001 - who begins anew
+        assert torch.equal(learner.exploration.state()["new"], storage.truncations[-1].flatten())
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "ddpg"])

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from wide_tools import check_both_ways  # noqa: E402
 
-from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form, Perceptrons  # noqa: E402
+from gpu_envs.training.engines.functions import ACTIVATIONS, Form, Perceptrons  # noqa: E402
 from gpu_envs.training.operations.wide_programs import Linear  # noqa: E402
 
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.training.operations.replay import Replay, Transitions, stride_of  # noqa: E402
+from gpu_envs.training.engines.off_policy import Transitions  # noqa: E402
+from gpu_envs.training.rollout.replay import Replay, stride_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,7 +76,9 @@ def filled(steps: Steps, slots: int, device: str, horizons: list[int]) -> Replay
     first = 0
     for horizon in horizons:
         given = steps.between(first, first + horizon)
-        replay.insert(**{name: torch.tensor(array, device=replay.ring.device) for name, array in given.items()})
+        replay.insert(
+            horizon, **{name: torch.tensor(array, device=replay.ring.device) for name, array in given.items()}
+        )
         first += horizon
     assert replay.position.item() == first
     return replay
@@ -193,7 +196,7 @@ def test_what_does_not_fit_is_refused() -> None:
     replay = Replay(2, 4, 2, 1, "cpu")
     steps = made(4, 2, 2, 1)
     with pytest.raises(ValueError, match="there are 4 steps for 4 slots; give fewer"):
-        replay.insert(**{name: torch.tensor(array) for name, array in vars(steps).items()})
+        replay.insert(4, **{name: torch.tensor(array) for name, array in vars(steps).items()})
 
 
 def test_slots_are_whole_vectors() -> None:

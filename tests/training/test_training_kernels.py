@@ -13,11 +13,13 @@ from trainers import EPS, SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
+from gpu_envs.training.engines.off_policy_kernels import program as losses  # noqa: E402
 from gpu_envs.training.horizon import Advantages, Permutation  # noqa: E402
 from gpu_envs.training.horizon import program as program_of  # noqa: E402
-from gpu_envs.training.operations import actor_critic, ops, optimiser, replay  # noqa: E402
+from gpu_envs.training.operations import ops, optimiser  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.process.peers import small_program  # noqa: E402
+from gpu_envs.training.rollout import replay  # noqa: E402
 
 Tensor = Any
 
@@ -171,7 +173,7 @@ def programs() -> list[Any]:
     return [
         *map(program_of, ("advantage", "schedule", "episodes", "measure", "permutation")),
         optimiser.program(),
-        *(actor_critic.program(*shape, stochastic=kind) for shape in ((3, 1, 2), (71, 2, 1)) for kind in (True, False)),
+        *(losses(*shape, stochastic=kind) for shape in ((3, 1, 2), (71, 2, 1)) for kind in (True, False)),
         *(replay.program(*shape) for shape in ((3, 1), (71, 2))),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,

@@ -31,10 +31,9 @@ from wide_tools import (  # noqa: E402
 )
 
 from gpu_envs.training.engines import wide as engine  # noqa: E402
-from gpu_envs.training.engines.functions import WideFunctions, function_network  # noqa: E402
+from gpu_envs.training.engines.functions import Form, WideFunctions, function_network  # noqa: E402
 from gpu_envs.training.engines.wide import Places, layers_of  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
 from gpu_envs.training.operations.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
 
 

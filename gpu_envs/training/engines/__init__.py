@@ -3,8 +3,9 @@
 from gpu_envs.training.engines.base import Engine
 from gpu_envs.training.engines.functions import FunctionsEngine
 from gpu_envs.training.engines.off_policy import TorchActorCriticEngine
-from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine, SmallBatchEngine
+from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine
 from gpu_envs.training.engines.small import SmallEngine
+from gpu_envs.training.engines.small_batch import SmallBatchEngine
 from gpu_envs.training.engines.torch import TorchEngine
 from gpu_envs.training.engines.wide import WideEngine
 from gpu_envs.training.policies.case import Case

@@ -1,13 +1,19 @@
 """Perceptrons as functions, forward and backward: actors, critics and Q networks, on a CPU or a Hopper GPU."""
 
-import itertools
+import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, Final, final
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import nn
 
 from gpu_envs.backend import open_backend
+from gpu_envs.backend.host import TILE
+from gpu_envs.backend.launcher import MemberValue, load_kernels
+from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import QLearning
 from gpu_envs.training.engines.base import (
     LEARNER_SETTINGS,
@@ -25,13 +31,106 @@ from gpu_envs.training.observations import Scale
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.operations.perceptrons import Form, Perceptrons
 from gpu_envs.training.operations.wide_programs import Linear, WideNetwork
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 
 MOST_BY_INPUTS = 256
 """Columns of a product, at most."""
+
+ACTIVATIONS = {
+    "tanh": ("elementary::tanh(x)", "1.0f - y * y"),
+    "relu": ("maximum(x, 0.0f)", "y > 0.0f ? 1.0f : 0.0f"),
+    "elu": ("x > 0.0f ? x : exp(minimum(x, 0.0f)) - 1.0f", "y > 0.0f ? 1.0f : y + 1.0f"),
+}
+"""Activations whose slope follows from their output, each with that slope, in C++."""
+
+WIDEST = 512
+"""Units of a layer on a CPU, at most; wider ones are as quick in torch."""
+
+_UNITS = 4
+"""Outputs of a layer that a CPU works on together."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Perceptrons of the same shape, whose parameters lie in one buffer."""
+
+    nets: tuple[tuple[Linear, ...], ...]
+    """The layers of each."""
+    count: int
+    """Numbers in that buffer."""
+    activation: str
+    by_inputs: range = range(0)
+    """Inputs by which the gradient can be asked for."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, the widths of the hidden layers, outputs."""
+        return self.nets[0][0].columns, *(layer.rows for layer in self.nets[0])
+
+
+def actor_form(actor: nn.Module, activation: str) -> Form:
+    """The form of an actor whose parameters lie in their own order."""
+    places = Places(actor.parameters())
+    return Form((layers_of(actor, places),), places.end, activation)
+
+
+def critics_form(critics: Critics, activation: str, width: int) -> Form:
+    """The form of critics whose parameters lie in their own order, with the gradient by the actions' ``width``."""
+    places = Places(critics.parameters())
+
+    def linear(layer: int, net: int) -> Linear:
+        kinds = (critics.weights, critics.biases, critics.gains, critics.shifts)
+        parameters = [kind[layer] for kind in kinds if layer < len(kind)]
+        weight, bias, *norm = (places[parameter] + net * parameter[0].numel() for parameter in parameters)
+        _, outs, ins = critics.weights[layer].shape
+        return Linear(weight, bias, outs, ins, *norm)
+
+    layers = range(len(critics.weights))
+    nets = tuple(tuple(linear(layer, net) for layer in layers) for net in range(len(critics.weights[0])))
+    inputs = nets[0][0].columns
+    return Form(nets, places.end, activation, by_inputs=range(inputs - width, inputs))
+
+
+class Functions(ABC):
+    """Perceptrons of the same inputs, forward and backward."""
+
+    @abstractmethod
+    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
+
+    @abstractmethod
+    def backward(
+        self,
+        by_outputs: torch.Tensor,
+        *,
+        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
+        curvatures: torch.Tensor | None = None,
+        by_inputs: torch.Tensor | None = None,
+        weights: bool = True,
+    ) -> None:
+        """Computes the gradients of a loss from its derivatives by the outputs.
+
+        Args:
+            by_outputs: The derivatives, ``[rows, nets, outputs]``.
+            forward: Inputs and outputs of ``outputs``, which runs before, on a GPU in the same launch; None: the last.
+            curvatures: Factors of the outputs that are added to the derivatives, with ``forward``; None: zero.
+            by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
+            weights: Whether the gradient by the parameters, summed over the rows, is wanted.
+        """
+
+
+def functions_of(case: Case, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int) -> Functions:
+    """The kernels of perceptrons; on a CPU for batches of so many rows."""
+    if case.device == "cpu":
+        return Perceptrons(form, weights, gradient, rows, case.threads)
+    network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
+    return WideFunctions(network, case.device, weights, torch.empty_like(weights) if gradient is None else gradient)
+
+
+# --- on a Hopper GPU ---
 
 
 @final
@@ -53,8 +152,9 @@ class FunctionsEngine(KernelEngine):
     def exceeded(self, case: Case) -> str:
         if case.split is not None:
             return "agents share observations"
-        form = form_of((case.features, *case.network.hidden, case.head.parameters), case.network.activation)
-        return function_limit(form, case.network.precision, case.device)
+        net = case.network
+        sizes = (case.features, *net.hidden, case.head.parameters)
+        return function_limit(sizes, net.activation, net.precision, case.device)
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         return FunctionQValues(case, module, scale, make_optimiser(case, module, group))
@@ -68,7 +168,7 @@ class FunctionQValues(TorchQValues):
         super().__init__(case, module, scale, optimiser)
         assert isinstance(module, ActionValues)
         form = actor_form(module.actor, case.network.activation)
-        self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient)
+        self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient, 0)
 
     def _q_values(self, observations: Any) -> torch.Tensor:
         rows: torch.Tensor = observations.contiguous()
@@ -84,53 +184,10 @@ class FunctionQValues(TorchQValues):
         torch.sum(sums, 1, out=totals)
 
 
-def functions_of(
-    case: Case, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int = 0
-) -> "Functions":
-    """The kernels of perceptrons; on a CPU for batches of so many rows."""
-    if case.device == "cpu":
-        return Perceptrons(form, weights, gradient, rows, case.threads)
-    network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
-    return WideFunctions(network, case.device, weights, torch.empty_like(weights) if gradient is None else gradient)
-
-
-def form_of(sizes: Sequence[int], activation: str, nets: int = 1) -> Form:
-    """A form of which only the sizes matter."""
-    layers = tuple(Linear(0, 0, outs, ins) for ins, outs in itertools.pairwise(sizes))
-    return Form((layers,) * nets, 0, activation)
-
-
-def actor_form(actor: nn.Module, activation: str) -> Form:
-    """The form of an actor whose parameters lie in their own order."""
-    places = Places(actor.parameters())
-    return Form((layers_of(actor, places),), places.end, activation)
-
-
-def critics_form(critics: Critics, activation: str, width: int) -> Form:
-    """The form of critics whose parameters lie in their own order, with the gradient by the actions' ``width``."""
-    places = Places(critics.parameters())
-
-    def place(parameters: Sequence[torch.Tensor], layer: int, net: int) -> int:
-        if layer >= len(parameters):
-            return -1
-        return places[parameters[layer]] + net * parameters[layer][0].numel()
-
-    def linear(layer: int, net: int) -> Linear:
-        parameters = (critics.weights, critics.biases, critics.gains, critics.shifts)
-        weight, bias, gain, shift = (place([*each], layer, net) for each in parameters)
-        _, outs, ins = critics.weights[layer].shape
-        return Linear(weight, bias, outs, ins, gain, shift)
-
-    layers = range(len(critics.weights))
-    nets = tuple(tuple(linear(layer, net) for layer in layers) for net in range(len(critics.weights[0])))
-    inputs = nets[0][0].columns
-    return Form(nets, places.end, activation, by_inputs=range(inputs - width, inputs))
-
-
-def function_limit(form: Form, precision: str, device: str) -> str:
-    """Which limit of the kernels on a CUDA device a function exceeds; empty: none."""
-    features, *hidden, outputs = form.sizes
-    return exceeded_limit(_head(outputs), features, tuple(hidden), form.activation, precision, device)
+def function_limit(sizes: Sequence[int], activation: str, precision: str, device: str) -> str:
+    """Which limit of the kernels on a CUDA device functions of these sizes exceed; empty: none."""
+    features, *hidden, outputs = sizes
+    return exceeded_limit(Head.of(Discrete(outputs)), features, tuple(hidden), activation, precision, device)
 
 
 def function_network(form: Form, precision: str, processors: int) -> WideNetwork:
@@ -144,16 +201,16 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
     Raises:
         ValueError: The kernels cannot run them; the message says why.
     """
-    features, *_, outputs = form.sizes
-    reason, by_inputs = function_limit(form, precision, "cuda"), form.by_inputs
+    reason, by_inputs = function_limit(form.sizes, form.activation, precision, "cuda"), form.by_inputs
     if reason:
         raise ValueError(f"the kernels of wide networks cannot run the functions: {reason}")
+    features, *_, outputs = form.sizes
     if by_inputs.step != 1 or by_inputs.stop > features or len(by_inputs) > MOST_BY_INPUTS:
         raise ValueError(
             f"by_inputs is {by_inputs}; give up to {MOST_BY_INPUTS} of the {features} inputs that lie side by side"
         )
     return WideNetwork(
-        _head(outputs),
+        Head.of(Discrete(outputs)),  # whose choices mean nothing to the kernels
         features,
         form.nets,
         form.activation,
@@ -166,19 +223,13 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
     )
 
 
-def _head(outputs: int) -> Head:
-    """A head of so many outputs, which mean nothing to the kernels."""
-    return Head("discrete", (outputs,), (0,), (), (), scalar=True)
-
-
 @final
-class WideFunctions(WideKernels):
-    """One or two functions of the same inputs, in one launch each way."""
+class WideFunctions(WideKernels, Functions):
+    """One or two functions in one launch each way, of as many rows as there are."""
 
     _inputs: torch.Tensor
 
     def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
-        """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
         rows, self._inputs = len(inputs), inputs
         if rows == 0:
             return
@@ -187,62 +238,161 @@ class WideFunctions(WideKernels):
         self._forward[0].launch(max(blocks, len(self.network.nets)), **self._common(inputs), rows=rows, outputs=outputs)
 
     def backward(
-        self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True
-    ) -> None:
-        """Computes the gradients of a loss whose derivatives by the last outputs are known, of the same inputs.
-
-        Args:
-            by_outputs: ``[rows, nets, outputs]``.
-            by_inputs: Receives the derivatives by the inputs that the network was made for, ``[rows, nets, inputs]``.
-            weights: Whether the gradient by the parameters, summed over the rows, is wanted.
-        """
-        self._differentiate(None, by_outputs, None, by_inputs, weights)
-
-    def forward_and_backward(
         self,
-        inputs: torch.Tensor,
-        outputs: torch.Tensor,
         by_outputs: torch.Tensor,
-        curvatures: torch.Tensor | None = None,
         *,
+        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
+        curvatures: torch.Tensor | None = None,
         by_inputs: torch.Tensor | None = None,
         weights: bool = True,
     ) -> None:
-        """Does both in one launch, where the derivatives are ``by_outputs``, plus ``curvatures * outputs`` if given."""
-        self._inputs = inputs
-        self._differentiate(outputs, by_outputs, curvatures, by_inputs, weights)
-
-    def _differentiate(
-        self,
-        outputs: torch.Tensor | None,
-        by_outputs: torch.Tensor,
-        curvatures: torch.Tensor | None,
-        by_inputs: torch.Tensor | None,
-        weights: bool,
-    ) -> None:
-        inputs = self._inputs
         if by_inputs is not None and not self.network.by_inputs:
             raise ValueError("by_inputs is given, and the network was made without; give function_network by_inputs")
+        self._inputs, outputs = forward or (self._inputs, None)
+        inputs = self._inputs
         if len(inputs) == 0:
             if weights:
                 self._gradient.zero_()
             return
-        self._run_backward(
-            len(inputs),
-            lambda piece: {
-                **self._common(inputs[piece]),
-                "rows": piece.stop - piece.start,
-                "weights": int(weights),
-                "outputs": None if outputs is None else outputs[piece],
-                "by_outputs": by_outputs[piece],
-                "curvatures": None if curvatures is None else curvatures[piece],
-                "by_inputs": None if by_inputs is None else by_inputs[piece],
-            },
-            None,
-            weights=weights,
-            packed=outputs is None,
+        arrays = {"outputs": outputs, "by_outputs": by_outputs, "curvatures": curvatures, "by_inputs": by_inputs}
+
+        def members(piece: slice) -> dict[str, MemberValue]:
+            some = {name: None if array is None else array[piece] for name, array in arrays.items()}
+            return {**self._common(inputs[piece]), **some, "rows": piece.stop - piece.start, "weights": int(weights)}
+
+        self._run_backward(len(inputs), members, None, weights=weights, packed=outputs is None)
+
+
+# --- on a CPU ---
+
+_CALLS = {
+    "forth": Struct.of(
+        "ForthCall",
+        "float",
+        ("Index", "rows"),
+        ("const float*", "weights", ("count",)),
+        ("const float*", "inputs", ("rows", "features")),
+        ("float*", "kept", ("tiles", "lines", TILE)),
+        ("float*", "outputs", ("rows", "nets", "width")),
+    ),
+    "back": Struct.of(
+        "BackCall",
+        "float",
+        ("Index", "rows"),
+        ("const float*", "weights", ("count",)),
+        ("const float*", "kept", ("tiles", "lines", TILE)),
+        ("float*", "slopes", ("tiles", "lines", TILE)),
+        ("const float*", "by_outputs", ("rows", "nets", "width")),
+        ("float*?", "by_inputs", ("rows", "nets", "by")),
+        ("const float*?", "outputs", ("rows", "nets", "width")),
+        ("const float*?", "curvatures", ("rows", "nets", "width")),
+    ),
+    "gradient": Struct.of(
+        "GradientCall",
+        "float",
+        ("Index", "rows"),
+        ("const float*", "kept", ("tiles", "lines", TILE)),
+        ("const float*", "slopes", ("tiles", "lines", TILE)),
+        ("float*", "gradient", ("count",)),
+    ),
+}
+
+
+def table(name: str, rows: Sequence[Sequence[int]], arguments: str = "int net, int l") -> str:
+    """A function in C++ that has numbers of each net and layer, or of the layers of the only net."""
+    values = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
+    place = "[net][l]" if "net" in arguments else "[0][l]"
+    return (
+        f"FN constexpr int {name}({arguments}) {{ constexpr int t[{len(rows)}][{len(rows[0])}] = {{{values}}}; "
+        f"return t{place}; }}"
+    )
+
+
+def activation_functions(activation: str) -> list[str]:
+    """An activation and its slope in C++."""
+    forward, slope = ACTIVATIONS[activation]
+    return [
+        f"FN float activation(float x) {{ return {forward}; }}",
+        f"FN float slope(float y) {{ return {slope}; }}",
+    ]
+
+
+def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
+    """The source, for so many lines of a tile and groups of units of each layer."""
+    features, *outputs = form.sizes
+    nets, layers, inputs = len(form.nets), len(outputs), ", ".join(map(str, form.sizes))
+
+    def starts(first: int, widths: Sequence[int]) -> list[list[int]]:
+        return [[first + net * sum(widths) + sum(widths[:layer]) for layer in range(layers)] for net in range(nets)]
+
+    text = [
+        f"constexpr int NETS = {nets}, LAYERS = {layers}, INPUTS = {features}, OUTPUTS = {outputs[-1]};",
+        f"constexpr int LINES = {lines}, UNITS = {_UNITS}, BLOCKS = {nets * sum(groups)};",
+        f"constexpr int BY_FIRST = {form.by_inputs.start}, BY = {len(form.by_inputs)};",
+        f"FN constexpr int inputs_of(int l) {{ constexpr int t[] = {{{inputs}}}; return t[l]; }}",
+        "FN constexpr int outputs_of(int l) { return inputs_of(l + 1); }",
+        table("weights_at", [[layer.weight for layer in net] for net in form.nets]),
+        table("biases_at", [[layer.bias for layer in net] for net in form.nets]),
+        table("line_of", starts(features, outputs)),
+        table("block_at", starts(0, groups)),
+        *activation_functions(form.activation),
+    ]
+    sizes = {"count": form.count, "features": features, "nets": nets, "width": outputs[-1]}
+    settings = KernelSettings(sizes={**sizes, "lines": lines, "by": len(form.by_inputs)}, weight=max(1, lines // 4))
+    parts = (ELEMENTARY, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
+    return program_of(parts, _CALLS, settings)
+
+
+@final
+class Perceptrons(Functions):
+    """Functions on a CPU, of a fixed number of rows."""
+
+    def __init__(
+        self, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, threads: int | None = None
+    ) -> None:
+        """Allocates for so many rows; the gradient by the weights goes to ``gradient``."""
+        features, *outputs = form.sizes
+        nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
+        lines = features + nets * sum(outputs)  # of a tile: its inputs and the units of all nets
+        kernels = load_kernels(open_backend("cpu", threads), _program(form, lines, groups))
+        tiles = -(-rows // TILE)
+        kept, slopes = (torch.zeros((tiles, lines, TILE)) for _ in range(2))
+        forward, backward, of_weights = (kernel.fill(rows=rows, tiles=tiles, kept=kept) for kernel in kernels)
+        self._forward: Final = forward.fill(weights=weights).bind(rows)
+        self._backward: Final = backward.fill(weights=weights, slopes=slopes).bind(rows)
+        if gradient is not None:
+            self._gradient: Final = of_weights.fill(slopes=slopes, gradient=gradient).bind(TILE * nets * sum(groups))
+        self._of_inputs, self._of_outputs, self._by_inputs = (
+            torch.Size(shape)
+            for shape in ((rows, features), (rows, nets, outputs[-1]), (rows, nets, len(form.by_inputs)))
         )
 
+    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
 
-Functions: TypeAlias = Perceptrons | WideFunctions
-"""Perceptrons of the same inputs, forward and backward."""
+    def backward(
+        self,
+        by_outputs: torch.Tensor,
+        *,
+        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
+        curvatures: torch.Tensor | None = None,
+        by_inputs: torch.Tensor | None = None,
+        weights: bool = True,
+    ) -> None:
+        outputs = None
+        if forward is not None:
+            self.outputs(*forward)
+            outputs = forward[1]
+        shapes = (self._of_outputs, self._by_inputs, self._of_outputs, self._of_outputs)
+        self._backward(*map(_address, (by_outputs, by_inputs, outputs, curvatures), shapes))
+        if weights:
+            self._gradient()
+
+
+def _address(tensor: torch.Tensor | None, shape: torch.Size) -> int | None:
+    """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
+    if tensor is None:
+        return None
+    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(f"the tensor is {tensor.dtype} {list(tensor.shape)}; give contiguous float32 of {list(shape)}")
+    return tensor.data_ptr()

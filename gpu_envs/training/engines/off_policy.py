@@ -17,7 +17,6 @@ from gpu_envs.training.networks import ActorCritic, learning_parameters
 from gpu_envs.training.observations import Rows, Scale, whole
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam, Step, flattened
-from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
@@ -27,6 +26,35 @@ _EPSILON = 1e-8
 
 ACTING = ("acting", f"torch, and {SAMPLER}")
 BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+    """What is drawn from a replay buffer, sample by sample."""
+
+    observations: torch.Tensor
+    """[B, F]."""
+    actions: torch.Tensor
+    """[B, W], in units in which the bounds are -1 and 1."""
+    returns: torch.Tensor
+    """[B]: the discounted sum of the rewards of up to n steps, no further than the episode's end."""
+    discounts: torch.Tensor
+    """[B]: of what is expected after those, zero after a termination."""
+    next_observations: torch.Tensor
+    """[B, F]: what was observed after those; at a truncation the episode's own last observation."""
+    found: torch.Tensor
+    """bool [B]: whether there was one; of a buffer that has hardly one by an agent in the game, there may be none."""
+
+    @classmethod
+    def made(cls, count: int, features: int, width: int, device: str) -> "Transitions":
+        """Room for so many."""
+        shapes = ((features,), (width,), (), (), (features,))
+        observations, actions, returns, discounts, following = (
+            torch.zeros((count, *shape), device=device) for shape in shapes
+        )
+        found = torch.zeros(count, dtype=torch.bool, device=device)
+        return cls(observations, actions, returns, discounts, following, found)
 
 
 class TorchActor(TorchNetworks):
@@ -59,13 +87,9 @@ class TorchActor(TorchNetworks):
     def choose(
         self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor
     ) -> None:
-        """Chooses actions by an actor's outputs.
+        """Writes the actions that follow from an actor's outputs and standard normal numbers; None: the likeliest.
 
-        Args:
-            outputs: The actor's.
-            normal: Standard normal numbers, ``[rows, width]``; None: the likeliest actions.
-            actions: Receives them in units in which the bounds are -1 and 1.
-            acted: Receives the environment's.
+        ``actions`` are in units in which the bounds are -1 and 1, ``acted`` in the environment's own.
         """
         if normal is None:
             torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # of a stochastic actor the means
@@ -86,9 +110,12 @@ class ActorCriticNetworks(TorchActor):
         rate: The learning rate, ``[1]``, which the learner writes.
         optimisers: Of the critics, the actor and, for a stochastic actor, the temperature.
         log_temperature: ``[1]``.
-        normals: Standard normal numbers that each row of a batch needs, for each element of an action.
+        norm: The norm of the critics' gradient, ``[1]``.
         sums: Of the critics and of the actor: ``SUMS``, added up over updates.
     """
+
+    _steps_too = False
+    """Whether learning takes the steps, too, and lets the targets follow."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         """Moves the parameters into buffers of optimisers; the targets start as they are."""
@@ -109,43 +136,53 @@ class ActorCriticNetworks(TorchActor):
         self.targets.requires_grad_(False)
         self._buffers = list(zip(self.targets.buffers(), self.module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)
+        self.norm = self._norms[:1]
         self.sums = torch.zeros((2, TOTALS), device=device)
-        sums = [*self.sums, None][: len(self.optimisers)]
         clips = [algorithm.max_grad_norm, algorithm.max_grad_norm, None]
         self._steps = [
             Step(self.rate, clip, norm, figures=figures)
-            for clip, norm, figures in zip(clips, torch.split(self._norms, 1), sums, strict=False)
+            for clip, norm, figures in zip(clips, torch.split(self._norms, 1), [*self.sums, None], strict=False)
         ]
-        self.normals = 2 if stochastic else 1
 
-    @property
-    def norm(self) -> torch.Tensor:
-        """The norm of the critics' gradient, ``[1]``."""
-        return self._norms[:1]
-
-    @abstractmethod
+    @final
+    @torch.no_grad()
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         """Takes a step of the critics and, if asked, of the actor and the temperature; then the targets follow.
 
         Args:
             batch: What was drawn.
-            normal: Standard normal numbers, ``[normals * B, width]``.
+            normal: Standard normal numbers, ``[B, width]``, of a stochastic actor ``[2 * B, width]``.
             actor: Whether the actor learns, too.
         """
-
-    def _normalised(self, batch: Transitions) -> Transitions:
-        """The batch with observations as actor and critics are given them, if each call takes its ``_own``."""
-        if self.scale is None:
-            return batch
-        observations, following = (whole(self.scale(o)) for o in (batch.observations, batch.next_observations))
-        return dataclasses.replace(batch, observations=observations, next_observations=following)
-
-    def _follow(self) -> None:
-        """Moves the targets towards the learning networks: theta' += tau (theta - theta')."""
-        for target, own in self._follows:
+        if self.scale is not None:  # as actor and critics are given them, if each call takes its ``_own``
+            seen, following = (whole(self.scale(o)) for o in (batch.observations, batch.next_observations))
+            batch = dataclasses.replace(batch, observations=seen, next_observations=following)
+        rows = len(batch.observations)
+        self._learn_critics(batch, normal[:rows], follow=actor)
+        if not self._steps_too:
+            self.optimisers[0].step(self._steps[0])
+        if not actor:
+            return
+        self._learn_actor(batch, normal[-rows:])
+        if self._steps_too:
+            return
+        for optimiser, step in zip(self.optimisers[1:], self._steps[1:], strict=True):
+            optimiser.step(step)
+        for target, own in self._follows:  # theta' += tau (theta - theta')
             target.lerp_(own, self._algorithm.tau)
         for target, own in self._buffers:
             target.copy_(own)
+
+    @abstractmethod
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+        """Leaves the gradient of the critics' loss, and its sums, with their optimiser.
+
+        Where ``_steps_too``, it takes the step, and if asked lets targets follow, as ``_learn_actor`` always does.
+        """
+
+    @abstractmethod
+    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+        """The same of the actor's, and of the temperature's where there is one."""
 
     # --- what is kept ---
 
@@ -172,15 +209,8 @@ class ActorCriticNetworks(TorchActor):
 class TorchActorCritic(ActorCriticNetworks):
     """Any actor and critics, differentiated by torch."""
 
-    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
-        first, second = normal[: len(batch.observations)], normal[len(batch.observations) :]
-        batch = self._normalised(batch)
-        self._learn_critics(batch, first)
-        if actor:
-            self._learn_actor(batch, second)
-            self._follow()
-
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor) -> None:
+    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+        del follow  # later
         algorithm, own, following = self._algorithm, self._own, batch.next_observations
         with self._computing(learning=True, grad=False):
             actor = self.module.actor if isinstance(algorithm, Stochastic) else self.targets.actor
@@ -191,7 +221,7 @@ class TorchActorCritic(ActorCriticNetworks):
             with self._computing(learning=True, grad=True):
                 q_values = self.module.critics(own(batch.observations), batch.actions).float()
             loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
-        self._step(0, batch, loss, {"value_loss": loss})
+        self._differentiate(0, batch, loss, {"value_loss": loss})
 
     def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
         algorithm, own, observations = self._algorithm, self._own, batch.observations
@@ -203,16 +233,13 @@ class TorchActorCritic(ActorCriticNetworks):
                 q_values = self.module.critics(own(observations), actions).float()
             loss = torch.where(batch.found, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
         sums = {"policy_loss": loss}
-        if log_probs is not None:
-            log_probs = log_probs.detach()
-            sums["entropy"] = -torch.where(batch.found, log_probs, 0.0).sum()
-        self._step(1, batch, loss, sums)
         if isinstance(algorithm, Stochastic) and log_probs is not None:
-            temperature = self.optimisers[2]
+            log_probs, temperature = log_probs.detach(), self.optimisers[2]
+            sums["entropy"] = -torch.where(batch.found, log_probs, 0.0).sum()
             by_row = algorithm.temperature_gradient(log_probs, self._target_entropy)
             torch.sum(torch.where(batch.found, by_row, 0.0), 0, keepdim=True, out=temperature.gradient)
             self._count(temperature, batch, {})
-            temperature.step(self._steps[2])
+        self._differentiate(1, batch, loss, sums)
 
     def _bonus(self, log_probs: torch.Tensor | None) -> torch.Tensor | float:
         """What the entropy of a stochastic actor adds to values."""
@@ -220,13 +247,15 @@ class TorchActorCritic(ActorCriticNetworks):
             return 0.0
         return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
 
-    def _step(self, which: int, batch: Transitions, loss: torch.Tensor, sums: Mapping[str, torch.Tensor]) -> None:
+    def _differentiate(
+        self, which: int, batch: Transitions, loss: torch.Tensor, sums: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Leaves the gradient of a loss, and its sums, with an optimiser."""
         optimiser, parameters = self.optimisers[which], self._learning[which]
         with matmul_precision(self._precision):
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         optimiser.gather([p.new_zeros(p.shape) if g is None else g for g, p in zip(grads, parameters, strict=True)])
         self._count(optimiser, batch, sums)
-        optimiser.step(self._steps[which])
 
     @staticmethod
     def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, torch.Tensor]) -> None:

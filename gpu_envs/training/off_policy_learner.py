@@ -1,19 +1,20 @@
 """Learning from a replay buffer."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 
 from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
-from gpu_envs.training.engines.off_policy import ActorCriticNetworks
+from gpu_envs.training.engines.off_policy import ActorCriticNetworks, Transitions
 from gpu_envs.training.learner import Learner, LearnerParts
 from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.operations.replay import Replay, Transitions
-from gpu_envs.training.rollout.exploration import Exploration
 from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.replay import Replay
 
 _FIGURES = (
     *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm", "transitions"),
@@ -22,6 +23,55 @@ _FIGURES = (
 """What it reports of each iteration; the first three are means over the transitions of its updates."""
 
 _ALIVE = SUMS.index("alive")
+
+_RETURN = 0.15
+"""The share by which a process of Ornstein and Uhlenbeck goes back with each step."""
+
+
+@final
+class Exploration:
+    """Standard normal numbers by which each row's actions are varied, ``white`` or ``ou``.
+
+    The latter depend on earlier ones (``follows``), and restart with an episode.
+    """
+
+    def __init__(self, kind: str, policy_rows: PolicyRows, ops: Ops, device: str) -> None:
+        self._policy_rows, self._ops, self.follows = policy_rows, ops, kind == "ou"
+        self._numbers = torch.zeros((policy_rows.rows, policy_rows.head.width), device=device)
+        self._state: dict[str, torch.Tensor] = {}
+        if self.follows:
+            new = torch.ones(policy_rows.rows, dtype=torch.bool, device=device)
+            self._state = {"kept": torch.zeros_like(self._numbers), "new": new}
+
+    def next(self, stream: torch.Tensor, turn: int) -> torch.Tensor:
+        """The numbers of a step, ``[rows, width]``; those of the next step overwrite them."""
+        for rows, first in self._policy_rows.spans:
+            self._ops.normal(self._numbers[rows], stream=stream, turn=turn, first_row=first)
+        if self.follows:
+            kept, new = self._state["kept"], self._state["new"]
+            previous = torch.where(new.unsqueeze(1), 0.0, kept)
+            stays = 1.0 - _RETURN
+            torch.add(stays * previous, self._numbers, alpha=math.sqrt(1.0 - stays * stays), out=kept)
+            self._numbers.copy_(kept)
+            new.zero_()
+        return self._numbers
+
+    def begin_anew(self, rows: torch.Tensor) -> None:
+        """Says whose episodes have ended, bool ``[rows]``."""
+        if self.follows:
+            self._state["new"].logical_or_(rows)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of what the next numbers depend on."""
+        return {name: tensor.clone() for name, tensor in self._state.items()}
+
+    def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
+        """Takes over what ``state`` gave; None: all begin anew."""
+        for name, tensor in self._state.items():
+            if state is not None:
+                tensor.copy_(state[name])
+            elif name == "new":
+                tensor.fill_(True)
 
 
 @final
@@ -48,10 +98,7 @@ class OffPolicyLearner(Learner):
         algorithm, steps = self.algorithm, self.algorithm.gradient_steps
         super().__init__(parts, {"actions": parts.horizon, "replay": steps, "noise": steps})
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
-
-        def zeros(*shape: int) -> torch.Tensor:
-            return torch.zeros(shape, device=device)
-
+        stochastic, zeros = isinstance(algorithm, Stochastic), self.networks.rate.new_zeros
         self.actions = zeros(parts.horizon, rows, head.width)
         self._acted = zeros(rows, head.width)
         self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, parts.limit)
@@ -61,11 +108,11 @@ class OffPolicyLearner(Learner):
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
         self.figures, self.rate = zeros(len(_FIGURES)), networks.rate
         self._largest = self.figures[_FIGURES.index("largest_observation") :]
-        self.normals = zeros(networks.normals * algorithm.batch_size, head.width)
+        self.normals = zeros((1 + stochastic) * algorithm.batch_size, head.width)
         self._beside_normal = self._ops.beside_normal(len(self.normals))
         self.schedules = [(algorithm.learning_rate, self.rate)]
-        stochastic, of_entropy = isinstance(algorithm, Stochastic), ("entropy", "temperature")
-        self.names = tuple(name if stochastic or name not in of_entropy else None for name in _FIGURES)
+        of_entropy = () if stochastic else ("entropy", "temperature")
+        self.names = tuple(None if name in of_entropy else name for name in _FIGURES)
         self.samples: tuple[Rows, torch.Tensor | None] | None = None
         self._begun = False
         self._wait()
@@ -114,22 +161,18 @@ class OffPolicyLearner(Learner):
         horizon = self.horizon
         observations, alive = self._observed(storage), self._alive(storage)
         raise_to_largest(self._largest.zero_(), observations, alive)
-        rewards, terminations, truncations = (
-            self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
-        )
+        active = None if alive is None else alive[:horizon]
         self.replay.insert(
-            whole(observations),
-            self.actions,
-            rewards,
-            terminations,
-            truncations,
-            None if alive is None else alive[:horizon],
-            None if self._limit is None else whole(self._seen_last(storage)),
+            horizon,
+            observations=whole(observations),
+            actions=self.actions,
+            **{name: self._taken(storage, name) for name in ("rewards", "terminations", "truncations")},
+            alive=active,
+            final_obs=None if self._limit is None else whole(self._seen_last(storage)),
         )
         if self.exploration.follows:
             self.exploration.begin_anew(self._ended(horizon - 1, storage))
-        active = None if alive is None else alive[:horizon].reshape(-1)
-        self.samples = observations[:horizon].flatten(0, 1), active
+        self.samples = observations[:horizon].flatten(0, 1), None if active is None else active.reshape(-1)
 
     # --- the update ---
 
