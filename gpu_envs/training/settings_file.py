@@ -12,9 +12,6 @@ from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, no_setting, sp
 SETTINGS_FILE = "run.toml"
 """In every run directory; ``gpu-envs train --config`` reads it."""
 
-_OF_ONE_RUN = ("gpus", "since", "run_dir")
-"""Left out of a run's file: another run has its own."""
-
 _HEAD = "# gpu-envs train --config FILE trains another run with these settings; its options overrule them."
 
 
@@ -61,7 +58,7 @@ def written(run: Run) -> str:
     """The text of a file with all settings of a run, for another one like it."""
     shared, tables = split(run.flat())
     tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
-    apart = (*_OF_ONE_RUN, *MAPPINGS)
+    apart = ("gpus", "since", "run_dir", *MAPPINGS)  # of those another run has its own
     lines = [_HEAD, *(f"{name} = {_toml(value)}" for name, value in shared.items() if name not in apart)]
     for name, table in tables.items():
         lines += [f"\n[{_key(name)}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]

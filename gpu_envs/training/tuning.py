@@ -74,12 +74,14 @@ class Tuning:
     @property
     def knee(self) -> int:
         """The fewest replicas whose training is as fast as the best."""
-        return knee(self.sizes)
+        best = max(size.training for size in self.sizes)
+        return min(size.num_envs for size in self.sizes if size.training >= NEAR * best)
 
     @property
     def chosen(self) -> int:
         """What ``num_envs="auto"`` takes: the knee of those sizes that leave the run enough updates."""
-        return knee([size for size in self.sizes if size.num_envs <= self.most] or self.sizes[:1])
+        few = tuple(size for size in self.sizes if size.num_envs <= self.most)
+        return dataclasses.replace(self, sizes=few or self.sizes[:1]).knee
 
     @property
     def why(self) -> str:
@@ -89,12 +91,6 @@ class Tuning:
         if self.chosen * 2 > self.most:
             return f"the largest power of two with which total_steps are {UPDATES} updates or more"
         return "the fewest within 5 % of the fastest training"
-
-
-def knee(sizes: Sequence[Size]) -> int:
-    """The fewest replicas whose training is as fast as the best."""
-    best = max(size.training for size in sizes)
-    return min(size.num_envs for size in sizes if size.training >= NEAR * best)
 
 
 def largest(sizes: Sequence[Size], need: MemoryEstimate, room: float) -> int:
@@ -182,7 +178,6 @@ def _fewest(config: Run) -> int:
 
 
 def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
-    """A trainer of so many replicas, ready to train."""
     own = copy.deepcopy(dict(modules or {}))
     steps = config.total_steps + num_envs * config.horizon  # more than a warm-up rounded up to whole iterations
     with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from ranks import together  # noqa: E402
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process.memory import ROOM, ShortageError  # noqa: E402
-from gpu_envs.training.tuning import Size, Tuning, grows, knee, largest  # noqa: E402
+from gpu_envs.training.tuning import Size, Tuning, grows, largest  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
 
@@ -49,7 +49,7 @@ def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
 )
 def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: int, goes_on: bool) -> None:
     """And it goes on while it gets faster."""
-    assert knee(sizes_of(*rates)) == best
+    assert Tuning(tuple(sizes_of(*rates)), 0, 0, "").knee == best
     assert grows(sizes_of(*rates)) == goes_on
 
 
