@@ -14,7 +14,7 @@ from gpu_envs.backend.program import Device
 from gpu_envs.codegen import layout_of
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms.base import OffPolicy, QLearning
+from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES
 from gpu_envs.training.engines.small import SmallEngine
@@ -70,7 +70,7 @@ def make_learner(
     scale = ObservationScale(case.features, device, group) if case.network.normalise_observations else None
     engine, reason = choose(case)
     networks = engine.make(case, module, scale, group)
-    if networks.epsilon is not None and isinstance(case.algorithm, QLearning):
+    if networks.epsilon is not None and isinstance(case.algorithm, PQN):
         networks.epsilon.fill_(Schedule.of(case.algorithm.epsilon).at(0.0))  # for an evaluation before training
     kind: Any = OffPolicyLearner if isinstance(case.algorithm, OffPolicy) else OnPolicyLearner
     parts = LearnerParts(policy_rows, module, networks, scale, case, config.horizon, config.seed, limit, group)

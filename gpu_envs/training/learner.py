@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms import Algorithm
-from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
+from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.engines.base import (
     TOTALS,
     ActRequest,
@@ -264,7 +264,7 @@ class OnPolicyLearner(Learner):
         self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
         if gradient is not None:
             self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))
-        if networks.epsilon is not None and isinstance(algorithm, QLearning):
+        if networks.epsilon is not None and isinstance(algorithm, PQN):
             self.schedules.append((algorithm.epsilon, networks.epsilon))
         self.names = tuple(None if gradient is None and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self.samples: tuple[Rows, Samples] | None = None

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import OffPolicy
-from gpu_envs.training.algorithms.base import LOG_STD_RANGE, QLearning
+from gpu_envs.training.algorithms import PQN, OffPolicy
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
 from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.policies.case import Case
@@ -287,4 +287,4 @@ def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
     if isinstance(case.algorithm, OffPolicy):
         return PerceptronActorCritic(case, generator)
     trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
-    return (ActionValues if isinstance(case.algorithm, QLearning) else trunk)(case, generator)
+    return (ActionValues if isinstance(case.algorithm, PQN) else trunk)(case, generator)

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 
-from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
+from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks, Transitions
 from gpu_envs.training.learner import Learner, LearnerParts
 from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, whole
@@ -98,7 +98,7 @@ class OffPolicyLearner(Learner):
         algorithm, steps = self.algorithm, self.algorithm.gradient_steps
         super().__init__(parts, {"actions": parts.horizon, "replay": steps, "noise": steps})
         rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
-        stochastic, zeros = isinstance(algorithm, Stochastic), self.networks.rate.new_zeros
+        stochastic, zeros = isinstance(algorithm, SAC), self.networks.rate.new_zeros
         self.actions = zeros(parts.horizon, rows, head.width)
         self._acted = zeros(rows, head.width)
         self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, parts.limit)

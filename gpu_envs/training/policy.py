@@ -6,8 +6,8 @@ from typing import Any, final
 
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.algorithms import ALGORITHMS, Algorithm
-from gpu_envs.training.algorithms.base import PolicyGradient, Stochastic
+from gpu_envs.training.algorithms import ALGORITHMS, SAC, Algorithm
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.settings import Settings, setting, settings_of
 
 
@@ -29,7 +29,7 @@ class Network(Settings):
     """Normalise each hidden layer before its activation, with learnt gains and offsets."""
     shared_trunk: bool = setting(False, only=_with(PolicyGradient))
     """Let actor and critic share the hidden layers."""
-    initial_std: float = setting(1.0, least=0.0068, most=7.38, only=_with(PolicyGradient, Stochastic))
+    initial_std: float = setting(1.0, least=0.0068, most=7.38, only=_with(PolicyGradient, SAC))
     """Standard deviation of a continuous action at the start, where the action bounds are -1 and 1."""
     normalise_observations: bool = setting(False)
     """Give observations mean 0 and standard deviation 1, by running statistics."""

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import OffPolicy
-from gpu_envs.training.algorithms.base import QLearning
+from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.networks import PolicyModule, learning_parameters, outputs_of
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policy import Network, check_names, listed
@@ -70,7 +69,7 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
     parameters = (2, head.parameters)
-    _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, QLearning) else (parameters, (2,)))
+    _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, PQN) else (parameters, (2,)))
 
 
 def _check_outputs(

@@ -1,15 +1,10 @@
 """Advantage actor-critic (Mnih et al. 2016)."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
+from gpu_envs.training.algorithms.base import PolicyGradient, Tensor
 
 
 @final
@@ -20,9 +15,7 @@ class A2C(PolicyGradient):
 
     name: ClassVar[str] = "a2c"
 
-    def policy_loss(
-        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor
-    ) -> torch.Tensor:
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """-A log pi(a)."""
         del old_log_probs
         return -advantages * log_probs

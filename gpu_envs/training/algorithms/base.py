@@ -1,16 +1,18 @@
 """Base classes of the algorithms: shared settings and losses."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import MOST, MOST_STEPS, Settings, setting
 
 if TYPE_CHECKING:
     import torch
+
+    Tensor: TypeAlias = torch.Tensor
+else:
+    Tensor = Any  # torch need not be there where settings are read
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Limits of the log standard deviation of a Gaussian policy, where the action bounds are -1 and 1."""
@@ -95,12 +97,10 @@ class PolicyGradient(OnPolicy, abc.ABC):
         return None
 
     @abc.abstractmethod
-    def policy_loss(
-        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor
-    ) -> torch.Tensor:
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """The policy's loss of each sample, from log-probabilities now and when the action was taken."""
 
-    def value_loss(self, values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+    def value_loss(self, values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:
         """(V - R)^2 / 2 of each sample; with ``value_clip`` no less than that of V within ``value_clip`` of its old."""
         loss = 0.5 * (values - returns).square()
         if self.value_clip is None:
@@ -108,29 +108,9 @@ class PolicyGradient(OnPolicy, abc.ABC):
         held = old_values + (values - old_values).clamp(-self.value_clip, self.value_clip)
         return loss.maximum(0.5 * (held - returns).square())
 
-    def loss(
-        self,
-        policy_loss: torch.Tensor,
-        value_loss: torch.Tensor,
-        entropy: torch.Tensor,
-        entropy_weight: torch.Tensor | float,
-    ) -> torch.Tensor:
+    def loss(self, policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, entropy_weight: Tensor | float) -> Tensor:
         """The whole loss of each sample."""
         return policy_loss + self.value_weight * value_loss - entropy_weight * entropy
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QLearning(Minibatched, abc.ABC):
-    """Algorithms that learn the value of each choice, and take the best one or, with a probability, any other."""
-
-    actions: ClassVar[tuple[str, ...]] = ("discrete",)
-
-    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), least=0.0, most=1.0)
-    """Probability of a random choice, for each element of an action: a number, or a schedule."""
-
-    @abc.abstractmethod
-    def loss(self, q_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
-        """The loss of each sample, from the values of its action and its lambda return."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,32 +147,30 @@ class OffPolicy(Algorithm, abc.ABC):
         return 1
 
     @abc.abstractmethod
-    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+    def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
         """Actions in training, ``[B, W]``, from the actor's outputs and standard normal numbers ``[B, W]``."""
 
     @abc.abstractmethod
-    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
         """Actions that the actor learns from, ``[B, W]``, and of a stochastic actor their log-probabilities ``[B]``."""
 
-    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def target_policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
         """The same for the next observations, from the target actor's outputs; of a stochastic one from its own."""
         return self.policy(outputs, normal)
 
-    def td_target(
-        self, returns: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, bonus: torch.Tensor | float
-    ) -> torch.Tensor:
+    def td_target(self, returns: Tensor, discounts: Tensor, next_q: Tensor, bonus: Tensor | float) -> Tensor:
         """The target of every critic, ``[B]``: y = R + gamma^n (min_i Q_i'(s', a') + bonus).
 
         ``discounts`` is gamma^n, and zero after a termination; ``next_q`` is ``[C, B]``.
         """
         return returns + discounts * (next_q.amin(0) + bonus)
 
-    def critic_loss(self, q_values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def critic_loss(self, q_values: Tensor, target: Tensor) -> Tensor:
         """The loss of each critic and row, ``[C, B]``: (Q_i(s, a) - y)^2 / 2."""
         return 0.5 * (q_values - target).square()
 
     @abc.abstractmethod
-    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+    def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
         """The loss of the actor for each row, ``[B]``, from the critics' values of its actions, ``[C, B]``."""
 
 
@@ -203,39 +181,15 @@ class Deterministic(OffPolicy, abc.ABC):
     noise: float = setting(0.1, least=0.0, most=10.0)
     """Standard deviation of the noise on actions in training, where the action bounds are -1 and 1."""
 
-    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+    def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
         """tanh(outputs) + noise, within the bounds."""
         return (outputs.tanh() + self.noise * normal).clamp(-1.0, 1.0)
 
-    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
         del normal
         return outputs.tanh(), None
 
-    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+    def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
         """-Q_1(s, a)."""
         del bonus
         return -q_values[0]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stochastic(OffPolicy, abc.ABC):
-    """The actor gives a squashed Gaussian, whose entropy adds to values, weighted with a learnt temperature."""
-
-    stochastic: ClassVar[bool] = True
-
-    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
-    """Weight of the entropy at the start; it is learnt from there."""
-    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
-    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
-
-    def entropy_target(self, width: int) -> float:
-        """The entropy that the temperature aims at, for actions of ``width`` elements."""
-        return -float(width) if self.target_entropy is None else self.target_entropy
-
-    @abc.abstractmethod
-    def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
-        """The entropy bonus of a value, ``[B]``."""
-
-    @abc.abstractmethod
-    def temperature_gradient(self, log_probs: torch.Tensor, target_entropy: float) -> torch.Tensor:
-        """The gradient by the logarithm of the temperature for each row, ``[B]``."""

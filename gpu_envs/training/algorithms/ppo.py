@@ -1,16 +1,11 @@
 """Proximal policy optimisation (Schulman et al. 2017)."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import Minibatched, PolicyGradient
+from gpu_envs.training.algorithms.base import Minibatched, PolicyGradient, Tensor
 from gpu_envs.training.settings import setting
-
-if TYPE_CHECKING:
-    import torch
 
 
 @final
@@ -34,9 +29,7 @@ class PPO(PolicyGradient, Minibatched):
     def kl_limit(self) -> float | None:
         return self.target_kl
 
-    def policy_loss(
-        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor
-    ) -> torch.Tensor:
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """-min(r A, clip(r, 1 - clip, 1 + clip) A) with r = pi(a) / pi_old(a), eq. 7."""
         ratio = (log_probs - old_log_probs).exp()
         return -(ratio * advantages).minimum(ratio.clamp(1.0 - self.clip, 1.0 + self.clip) * advantages)

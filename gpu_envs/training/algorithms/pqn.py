@@ -1,25 +1,26 @@
 """Parallelised Q-learning (Gallici et al. 2024): Q(lambda) without a replay buffer and without target networks."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import QLearning
-
-if TYPE_CHECKING:
-    import torch
+from gpu_envs.training.algorithms.base import Minibatched, Tensor
+from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.settings import setting
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQN(QLearning):
-    """Q(lambda) over a horizon, for discrete actions."""
+class PQN(Minibatched):
+    """Q(lambda) over a horizon, for discrete actions: the best choice or, with a probability, any other."""
 
     name: ClassVar[str] = "pqn"
+    actions: ClassVar[tuple[str, ...]] = ("discrete",)
 
-    def loss(self, q_values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), least=0.0, most=1.0)
+    """Probability of a random choice, for each element of an action: a number, or a schedule."""
+
+    def loss(self, q_values: Tensor, returns: Tensor) -> Tensor:
         """(Q(s, a) - R)^2 / 2 of each sample, where R is the lambda return and Q(s, a) the mean over a's elements."""
         return 0.5 * (q_values - returns).square()

@@ -1,31 +1,37 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, whose equations are named)."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import LOG_STD_RANGE, Stochastic
-
-if TYPE_CHECKING:
-    import torch
+from gpu_envs.training.algorithms.base import LOG_STD_RANGE, OffPolicy, Tensor
+from gpu_envs.training.settings import setting
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SAC(Stochastic):
+class SAC(OffPolicy):
     """Two critics, a squashed Gaussian actor, and a learnt temperature."""
 
     name: ClassVar[str] = "sac"
+    stochastic: ClassVar[bool] = True
 
-    def explore(self, outputs: torch.Tensor, normal: torch.Tensor) -> torch.Tensor:
+    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
+    """Weight of the entropy at the start; it is learnt from there."""
+    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
+    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
+
+    def entropy_target(self, width: int) -> float:
+        """The entropy that the temperature aims at, for actions of ``width`` elements."""
+        return -float(width) if self.target_entropy is None else self.target_entropy
+
+    def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
         mean, log_std = _split(outputs)
         return mean.addcmul(log_std.exp(), normal).tanh()
 
-    def policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
         """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C."""
         from torch.nn.functional import softplus
 
@@ -35,15 +41,15 @@ class SAC(Stochastic):
         log_probs = -(0.5 * normal.square() + log_std + 0.5 * math.log(2.0 * math.pi) + log_slope)
         return u.tanh(), log_probs.sum(1)
 
-    def entropy_bonus(self, log_probs: torch.Tensor, log_temperature: torch.Tensor) -> torch.Tensor:
+    def entropy_bonus(self, log_probs: Tensor, log_temperature: Tensor) -> Tensor:
         """The entropy bonus of a value, ``[B]``: -alpha log pi(a), eq. 3."""
         return -log_temperature.exp() * log_probs
 
-    def actor_loss(self, q_values: torch.Tensor, bonus: torch.Tensor | float) -> torch.Tensor:
+    def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
         """Alpha log pi(a) - min_i Q_i(s, a), eq. 7."""
         return -(q_values.amin(0) + bonus)
 
-    def temperature_gradient(self, log_probs: torch.Tensor, target_entropy: float) -> torch.Tensor:
+    def temperature_gradient(self, log_probs: Tensor, target_entropy: float) -> Tensor:
         """The gradient by log alpha for each row, ``[B]``: -(log pi(a) + target entropy).
 
         It is that of -log(alpha) (log pi(a) + target entropy), in place of eq. 18's alpha, as is usual.
@@ -51,7 +57,7 @@ class SAC(Stochastic):
         return -(log_probs + target_entropy)
 
 
-def _split(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _split(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Means and log standard deviations."""
     mean, log_std = outputs.chunk(2, 1)
     return mean, log_std.clamp(*LOG_STD_RANGE)

@@ -1,16 +1,11 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms.base import Deterministic
+from gpu_envs.training.algorithms.base import Deterministic, Tensor
 from gpu_envs.training.settings import MOST, setting
-
-if TYPE_CHECKING:
-    import torch
 
 
 @final
@@ -41,7 +36,7 @@ class TD3(Deterministic):
                 "policy_delay, since the actor learns with every policy_delay-th update"
             )
 
-    def target_policy(self, outputs: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def target_policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
         """Target policy smoothing, eq. 14, within the bounds: a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1)."""
         most = self.target_noise_clip
         return (outputs.tanh() + (self.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0), None

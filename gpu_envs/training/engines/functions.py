@@ -14,7 +14,7 @@ from gpu_envs.backend.host import TILE
 from gpu_envs.backend.launcher import MemberValue, load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.algorithms.base import QLearning
+from gpu_envs.training.algorithms import PQN
 from gpu_envs.training.engines.base import (
     LEARNER_SETTINGS,
     PERCEPTRON_SETTINGS,
@@ -138,7 +138,7 @@ class FunctionsEngine(KernelEngine):
     """The network of Q-learning, by kernels of wide networks."""
 
     name = "functions"
-    learns = QLearning
+    learns = PQN
     algorithms = ("pqn",)
     settings = (*LEARNER_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm")
     kernels = (

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms.base import OffPolicy, Stochastic
+from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Engine
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
 from gpu_envs.training.networks import ActorCritic, learning_parameters
@@ -121,7 +121,7 @@ class ActorCriticNetworks(TorchActor):
         """Moves the parameters into buffers of optimisers; the targets start as they are."""
         super().__init__(case, module, scale)
         algorithm, device = self._algorithm, case.device
-        stochastic = algorithm if isinstance(algorithm, Stochastic) else None
+        stochastic = algorithm if isinstance(algorithm, SAC) else None
         temperature = 1.0 if stochastic is None else stochastic.temperature
         self.rate = torch.zeros(1, device=device)
         self.log_temperature = nn.Parameter(torch.full((1,), math.log(temperature), device=device))
@@ -213,7 +213,7 @@ class TorchActorCritic(ActorCriticNetworks):
         del follow  # later
         algorithm, own, following = self._algorithm, self._own, batch.next_observations
         with self._computing(learning=True, grad=False):
-            actor = self.module.actor if isinstance(algorithm, Stochastic) else self.targets.actor
+            actor = self.module.actor if isinstance(algorithm, SAC) else self.targets.actor
             actions, log_probs = algorithm.target_policy(actor(own(following)).float(), normal)
             next_q = self.targets.critics(own(following), actions).float()
         target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
@@ -233,7 +233,7 @@ class TorchActorCritic(ActorCriticNetworks):
                 q_values = self.module.critics(own(observations), actions).float()
             loss = torch.where(batch.found, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
         sums = {"policy_loss": loss}
-        if isinstance(algorithm, Stochastic) and log_probs is not None:
+        if isinstance(algorithm, SAC) and log_probs is not None:
             log_probs, temperature = log_probs.detach(), self.optimisers[2]
             sums["entropy"] = -torch.where(batch.found, log_probs, 0.0).sum()
             by_row = algorithm.temperature_gradient(log_probs, self._target_entropy)
@@ -243,7 +243,7 @@ class TorchActorCritic(ActorCriticNetworks):
 
     def _bonus(self, log_probs: torch.Tensor | None) -> torch.Tensor | float:
         """What the entropy of a stochastic actor adds to values."""
-        if log_probs is None or not isinstance(self._algorithm, Stochastic):
+        if log_probs is None or not isinstance(self._algorithm, SAC):
             return 0.0
         return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
 

@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import Algorithm
-from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient, QLearning
+from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.engines.base import (
     DEFAULT_MODULES,
     POLICY_LOSS_SETTINGS,
@@ -267,8 +267,8 @@ class TorchQValues(TorchPolicyNetworks):
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         super().__init__(case, module, scale, optimiser)
-        assert isinstance(case.algorithm, QLearning)
-        self._algorithm: QLearning = case.algorithm
+        assert isinstance(case.algorithm, PQN)
+        self._algorithm: PQN = case.algorithm
         self.epsilon: torch.Tensor = torch.zeros(1, device=case.device)
         self._ops.begin("best")
 
@@ -364,7 +364,7 @@ def _of_choices(head: Head, numbers: Sequence[torch.Tensor], actions: torch.Tens
 
 def unknown_loss(algorithm: Algorithm) -> str:
     """Why no kernel computes an algorithm's loss for the outputs of any module; empty where one does."""
-    known = ("pqn",) if isinstance(algorithm, QLearning) else ("ppo", "a2c")
+    known = ("pqn",) if isinstance(algorithm, PQN) else ("ppo", "a2c")
     return unknown(algorithm, known, POLICY_LOSS_SETTINGS)
 
 
@@ -382,7 +382,7 @@ class TorchEngine(Engine):
 
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
         acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
-        if isinstance(case.algorithm, QLearning):
+        if isinstance(case.algorithm, PQN):
             acting, values = f"torch, {CHOOSER}", "torch, and kernel_best of off_policy/choices.cuh"
             loss = "kernel_judge of off_policy/choices.cuh for the loss"
         if reason := unknown_loss(case.algorithm):
@@ -393,7 +393,7 @@ class TorchEngine(Engine):
         optimiser = None if group is None else make_optimiser(case, module, group)
         if optimiser is not None and case.device != "cpu":
             wake_autograd(case.device)
-        kind = TorchQValues if isinstance(case.algorithm, QLearning) else TorchPolicy
+        kind = TorchQValues if isinstance(case.algorithm, PQN) else TorchPolicy
         return kind(case, module, scale, optimiser)
 
 
