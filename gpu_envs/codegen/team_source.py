@@ -332,18 +332,14 @@ def _actions(layout: TeamLayout) -> str:
     if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
         sizes = [int(np.prod(space.shape or ())) for space in spaces]
     else:
-        for role, space in zip(layout.roles, spaces, strict=True):
+        for space in spaces:
             if isinstance(space, gymnasium.spaces.Discrete):
                 counts.append([int(space.n)])
                 starts.append([int(space.start)])
-            elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            else:
+                assert isinstance(space, gymnasium.spaces.MultiDiscrete)
                 counts.append([int(n) for n in space.nvec])
                 starts.append([int(n) for n in space.start])
-            else:
-                raise ValueError(
-                    f"{layout.spec.id}: the actions of all roles must be Discrete or MultiDiscrete, or of all roles "
-                    f"Boxes; a {role.name}'s are {space}"
-                )
         sizes = [len(row) for row in counts]
     kind = "int" if counts else "real"
     size, heads = max(sizes), layout.config.active_heads

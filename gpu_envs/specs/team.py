@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
@@ -15,7 +15,7 @@ from gpu_envs.specs.derived import FixedParams, derived
 from gpu_envs.specs.fields import Field, check_kinds, whole_count
 from gpu_envs.specs.names import COPIES, check_capitals, check_name
 from gpu_envs.specs.params import ParamValue
-from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space
+from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space, space_of
 
 _WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finished")
 
@@ -178,6 +178,14 @@ class TeamSpec(Spec):
                     f"{self.id}: the role {role.name!r}: its count is the parameter {role.count!r}, which is "
                     f"{values[role.count]!r}; give a whole number from 1 up"
                 )
+        actions = {r.name: space_of(r.action, values, f"{self.id}: the role {r.name!r}: action") for r in self.roles}
+        if not all(isinstance(space, Box) for space in actions.values()):
+            for name, space in actions.items():
+                if not isinstance(space, Discrete | MultiDiscrete) or len(space.shape or ()) > 1:
+                    raise ValueError(
+                        f"{self.id}: the actions of all roles must be Discrete or MultiDiscrete, or all of them Box; "
+                        f"those of {name} are {space}"
+                    )
         return values
 
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:

@@ -154,6 +154,18 @@ _INSTEAD = {
     "isinstance": "Types are known where rules are translated",
 }
 
+DRAWN = {
+    "random": "random.uniform(0.0, 1.0)",
+    "rand": "random.uniform(0.0, 1.0)",
+    "randint": "random.integer(n), which is below n",
+    "randrange": "random.integer(n), which is below n",
+    "choice": "random.integer(n), and index with it",
+    "gauss": "random.normal(0.0, 1.0)",
+    "normalvariate": "random.normal(0.0, 1.0)",
+    "randn": "random.normal(0.0, 1.0)",
+}
+"""What rules call in place of other functions that draw random numbers."""
+
 _OF_ARRAYS = {
     "absolute": "abs",
     "clip": "gpu_envs.rules.clip",
@@ -170,7 +182,8 @@ _OF_ARRAYS = {
 def refusal_of(function: Any) -> RefusedError:
     """Why a function cannot be called, and what to do instead."""
     name = getattr(function, "__name__", repr(function))
-    module = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
+    owner = getattr(function, "__self__", None)  # of the functions of random: an instance of random.Random
+    module = (getattr(function, "__module__", None) or type(owner or function).__module__).partition(".")[0]
     if module in ("numpy", "torch", "cupy", "jax", "numba"):
         other = _OF_ARRAYS.get(name, f"math.{name}" if hasattr(math, name) else "")
         return RefusedError(
@@ -178,7 +191,10 @@ def refusal_of(function: Any) -> RefusedError:
             f"Write {other}(...)" if other else "Rules work on single numbers: write it with math and loops",
         )
     if module == "random":
-        return RefusedError("Python's random numbers are not translated", "Write random.uniform(a, b), of the argument")
+        return RefusedError(
+            f"Python's random.{name} is not translated",
+            f"Use the argument random of the rules: {DRAWN.get(name, 'random.uniform(0.0, 1.0)')}",
+        )
     if name == "print":
         return RefusedError("rules cannot print: they run on the device", "Look at env.state from outside")
     if hasattr(function, "__wrapped__"):

@@ -335,15 +335,23 @@ def test_without_masks_nothing_is_different(device: str) -> None:
     assert "mask_actions(const World" not in source
 
 
+def test_masks_are_of_whole_actions() -> None:
+    roles = tuple(dataclasses.replace(role, action=Box(-1, 1, (2,), np.float32)) for role in CARRIERS.roles)
+    with pytest.raises(
+        ValueError, match=r"Carriers-v0: action_mask=True, but the action space of the role '\w+' is Box"
+    ):
+        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+
+
 @pytest.mark.parametrize(
     "space", [Box(-1, 1, (2,), np.float32), MultiBinary(3)], ids=lambda space: type(space).__name__
 )
-def test_masks_are_of_whole_actions(space: gymnasium.Space[Any]) -> None:
+def test_kinds_of_actions_are_not_mixed(space: gymnasium.Space[Any]) -> None:
+    """The message comes before the rules are looked at."""
     roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], action=space))
-    with pytest.raises(
-        ValueError, match=r"Carriers-v0: action_mask=True, but the action space of the role 'digger' is"
-    ):
-        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+    message = r"must be Discrete or MultiDiscrete, or all of them Box; those of digger are (Box|MultiBinary)"
+    with pytest.raises(ValueError, match=message):
+        made(spec=dataclasses.replace(CARRIERS, roles=roles, action_mask=False, header="no/such/file.cuh"))
 
 
 def test_rules_without_allow_are_named(tmp_path: Path) -> None:

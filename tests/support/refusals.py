@@ -17,9 +17,11 @@ MARK = "# <--"
 
 ONE = """
 import functools
+import random as pythons
 
 import numpy as np
 
+TABLE = {0: 1.0}
 SIZE = 3
 HITS = [0]
 ZERO_D = np.array(3.0)
@@ -156,6 +158,7 @@ def team_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.TeamSpec:
         "roles": (gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5)),),
         "state": {"x": gpu_envs.Field(), "cargo": gpu_envs.Field("int", 3)},
         "shared": {"left": gpu_envs.Field("int"), "board": gpu_envs.Field("int", 5)},
+        "shared_scratch": {"tiles": gpu_envs.Field("int", shape=(2, 3))},
         "params": {"size": gpu_envs.Param(1.0), "wide": gpu_envs.Param(False)},
     }
     return gpu_envs.TeamSpec(**given | changes)

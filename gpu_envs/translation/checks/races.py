@@ -152,6 +152,10 @@ class _Look:
         if not _is_single(access, turn) and not (access.constant is not None and access.asked):
             instead = f"Let one turn do it, if {name} == 0:"
             instead += "" if "." in field else f", or change an int with add(w.{field}, ...)"
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
+                instead = (
+                    f"Write a loop over all elements: for r, c in team.elements(ROWS, COLUMNS): w.{field}[r, c] = ..."
+                )
             raise RefusedError(f"every turn writes {field!r}, of which the replica has one", instead, node)
 
     def refuse_both(

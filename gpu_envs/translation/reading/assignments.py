@@ -11,7 +11,7 @@ from gpu_envs.translation.reading.expressions import Expressions
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import INT, LIST, Array, Number, Several, Thing, described, list_of, wider
-from gpu_envs.translation.walk import is_simple, known, stored_as
+from gpu_envs.translation.walk import field_of, is_simple, known, stored_as
 
 LONGEST_LIST = 4096
 """Elements of a list."""
@@ -96,6 +96,9 @@ class Assignments(Expressions):
             elif isinstance(target, ast.Attribute | ast.Subscript):
                 place = self._widened(target, self.expression(target), value, node)
                 self._check_place(place, target)
+                if field_of(place) == ("World", "in_game") and known(value) is True:
+                    instead = "Use a bool field of your own, such as alive, for agents that pause"
+                    raise RefusedError("agents that are out of the game do not come back", instead, target)
                 fitted.append(fitting(place, value))
             else:
                 raise RefusedError("this cannot be assigned", at=target)

@@ -9,7 +9,7 @@ from gpu_envs import rules
 from gpu_envs.errors import TranslationError, did_you_mean
 from gpu_envs.translation import tree
 from gpu_envs.translation.arithmetic import converted
-from gpu_envs.translation.mathematics import KNOWN, refusal_of
+from gpu_envs.translation.mathematics import DRAWN, KNOWN, refusal_of
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
@@ -121,8 +121,10 @@ class Calls(Reader):
 
     def _draw(self, node: ast.Call, of: Expr, name: str) -> Expr:
         if name not in DRAWS:
+            if name in DRAWN:
+                raise RefusedError(f"there is no random.{name}", f"Write {DRAWN[name]}")
             what = f"there is no random.{name}{did_you_mean(name, DRAWS)}".rstrip(".")
-            raise RefusedError(what, f"What can be drawn: {', '.join(DRAWS)}")
+            raise RefusedError(what, f"Random numbers come from: {', '.join(f'random.{draw}' for draw in DRAWS)}")
         kinds, result = DRAWS[name]
         given = self._plain(node)
         if len(given) != len(kinds):

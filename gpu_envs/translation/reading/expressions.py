@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,8 @@ class Expressions(Calls):
             raise RefusedError(f"{described(of.kind)} are not indexed", instead)
         found = known(of)
         if of.kind is not STATIC or not isinstance(found, tuple | list | np.ndarray):
+            if isinstance(found, Mapping):
+                raise RefusedError("dicts cannot be used in rules", "Use a tuple or an array, indexed by whole numbers")
             raise RefusedError(f"{described(of.kind, found)} has no elements")
         if not all(isinstance(index, tree.Constant) for index in indices):
             return element(self.unit.constants(self._resolved(found)), indices)

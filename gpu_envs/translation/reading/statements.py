@@ -181,6 +181,11 @@ class Statements(Assignments):
         _, what, instead = _LOOPS[method]
         parts = node.target.elts if isinstance(node.target, ast.Tuple | ast.List) else [node.target]
         names = list(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
+        if method == "agents" and len(parts) == 2:
+            what = "team.agents counts with one name; loops over the elements of a matrix count with two"
+            raise RefusedError(
+                what, f"Write for {', '.join(map(ast.unparse, parts))} in team.elements(ROWS, COLUMNS):", node.target
+            )
         if not len(names) == len(parts) == (2 if method == "elements" else 1):
             raise RefusedError(what, f"Write {instead}", node.target)
         assert isinstance(node.iter, ast.Call)
