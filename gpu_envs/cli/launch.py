@@ -24,7 +24,7 @@ from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launched import FELL, LOST, PROCESS, SHORT, launched, tell_process
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say
-from gpu_envs.training.process.watch import ENDED, REQUESTS, signal_reader, state_of
+from gpu_envs.training.process.watch import ENDED, REQUESTS, request_handlers, set_handlers, signal_reader, state_of
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
@@ -92,8 +92,6 @@ def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) 
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from gpu_envs.training.process.settings import request_handlers
 
     config = LaunchConfig(
         min_nodes=1,
@@ -251,8 +249,6 @@ def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[st
 def silent_launcher(gpus: int) -> Iterator[None]:
     """Leaves to us what torch's launcher would say; environment and signal handlers are put back afterwards."""
     from torch.distributed.elastic.multiprocessing import SignalException
-
-    from gpu_envs.training.process.settings import request_handlers, set_handlers
 
     importlib.import_module("torch.distributed.launcher.api")  # now its loggers are there
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]

@@ -28,10 +28,8 @@ from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.record.checkpoint import load_run
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.run_state import check_finite
-from gpu_envs.training.record.structure import check_structure
+from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
 from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign

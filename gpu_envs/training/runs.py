@@ -18,10 +18,10 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
-from gpu_envs.training.record.checkpoint import iteration_of, load_run
+from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.run_state import processes_of, with_buffers
+from gpu_envs.training.record.run_state import load_run, with_buffers
 from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
@@ -92,7 +92,7 @@ def resume(
             )
         with explain_shortage(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
-            then, steps = (config.gpus, 0) if state is None else (processes_of(state), state["steps"])
+            then, steps = (config.gpus, 0) if state is None else (state["describes"]["gpus"], state["steps"])
             if first and done > 0 and then != processes.size:
                 warnings.warn(
                     f"the run was trained by {then} process{'es' * (then > 1)}, and goes on with {processes.size}: "

@@ -25,13 +25,13 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, alone, interruption, own_precision, torch_threads
-from gpu_envs.training.process.watch import peer_monitor
+from gpu_envs.training.process.settings import RandomState, alone, own_precision, torch_threads
+from gpu_envs.training.process.watch import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.run_state import comparable, fitting, processes_of, save_together
+from gpu_envs.training.record.run_state import comparable, fitting, save_together
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
@@ -98,7 +98,7 @@ class Trainer:
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
-            self._random = RandomState.of(config.seed, self.group.rank, self.device)
+            self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(world, modules or {}, kept or {})
         self.group.check_same(comparable(self.describe() | {"code": self.horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
@@ -357,7 +357,7 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
-        same = processes_of(state) == self.config.gpus
+        same = state["describes"]["gpus"] == self.config.gpus
         figures = {name: {n: 0.0 for n in learner.names if n is not None} for name, learner in self.learners.items()}
         expected = self.state(whole=False) | {"recent": [(0, figures, 0.0, 0.0)]}
         self._take_over(fitting(expected, state, self.group.rank, same=same), same=same)
@@ -374,7 +374,7 @@ class Trainer:
         else:  # other episodes and random numbers than those with which the run began
             when = str(state["iteration"])
             self._begin_episodes(when)
-            self._random.load(RandomState.of(self.config.seed, self.group.rank, self.device, when).state())
+            self._random.load(RandomState(self.config.seed, self.device, self.group.rank, when).state())
         self._threads = self.config.cpu_threads or int(state["threads"])
         self._schedules.clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])

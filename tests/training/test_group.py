@@ -29,9 +29,9 @@ from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.process import peers  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 from gpu_envs.training.process.peers import TURN_OFF  # noqa: E402
-from gpu_envs.training.record.checkpoint import iteration_of, load, load_run  # noqa: E402
+from gpu_envs.training.record.checkpoint import iteration_of, load  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
-from gpu_envs.training.record.run_state import own_part  # noqa: E402
+from gpu_envs.training.record.run_state import load_run, own_part  # noqa: E402
 
 EACH = 6
 """Replicas of a process."""

@@ -18,7 +18,7 @@ from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import SAC, ActorCritic, Policy, Run, RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest  # noqa: E402
 from gpu_envs.training.memory_estimate import memory_of_run  # noqa: E402
-from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
+from gpu_envs.training.record.run_state import load_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -29,7 +29,7 @@ from gpu_envs.training import Trainer, runs, trainer  # noqa: E402 - they import
 from gpu_envs.training.record import checkpoint  # noqa: E402 - they import torch
 from gpu_envs.training.record.checkpoint import Checkpoints  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
-from gpu_envs.training.record.run_state import check_fits  # noqa: E402
+from gpu_envs.training.record.run_state import check_fits, load_run  # noqa: E402
 from gpu_envs.training.runs import evaluate, resume, train  # noqa: E402
 
 
@@ -69,6 +69,13 @@ def test_what_a_checkpoint_cannot_hold_is_refused_and_harms_nothing(tmp_path: Pa
         checkpoint.save(path, {"wrong": wrong})
     assert checkpoint.load(path) == {"good": 1}
     assert [found.name for found in tmp_path.iterdir()] == ["one.pt"]
+
+
+@pytest.mark.parametrize("wrong", [object(), {9.8}, np.complex64(1j)])
+def test_what_the_configuration_cannot_hold_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"params is \{'gravity': .*config.json cannot hold"):
+        RunDirectory.create(tmp_path, small("cpu", params={"gravity": wrong}))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_data_are_safe_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +181,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         checkpoint.load(path)
     checkpoint.save(path, {"model": torch.ones(3)})
     with pytest.raises(CheckpointError, match="not of a run: it lacks describes, iteration"):
-        checkpoint.load_run(path)
+        load_run(path)
     torch.save({"version": 99, "kind": "training", "payload": {}}, path)
     with pytest.raises(CheckpointError, match="format 99"):
         checkpoint.load(path)
@@ -286,8 +293,9 @@ def test_a_partial_file_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "-20250131-120000")
+    monkeypatch.chdir(tmp_path)
     config = run_of(env="gpu_envs/CartPole-v1", device="cpu")
-    names = [RunDirectory.create(None, config, root=tmp_path / "runs").path.name for _ in range(3)]
+    names = [RunDirectory.create(None, config).path.name for _ in range(3)]
     assert names == [f"CartPole-v1-20250131-120000{end}" for end in ("", "-2", "-3")]
 
 
@@ -425,7 +433,7 @@ def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
     old, run = Path(__file__).parents[1] / "recordings" / "run_format_1", tmp_path / "run"
     shutil.copytree(old, run)
     (latest,) = (run / "checkpoints").iterdir()
-    state, trainer = checkpoint.load_run(latest), Trainer(RunDirectory.open(run).config())
+    state, trainer = load_run(latest), Trainer(RunDirectory.open(run).config())
     trainer.load(state)
     assert_same_bits(state["learners"], trainer.state()["learners"])
     assert_same_bits(state["environment"], trainer.state()["environment"])

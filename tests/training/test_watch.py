@@ -14,8 +14,7 @@ from gpu_envs.training.process.watch import ENDED
 
 PROGRAM = """
 import os, signal, subprocess, threading
-from gpu_envs.training.process.settings import interruption
-from gpu_envs.training.process.watch import peer_monitor
+from gpu_envs.training.process.watch import interruption, peer_monitor
 signal.signal(signal.SIGUSR1, lambda *_: None)
 other = subprocess.Popen(["sleep", "30"])
 with peer_monitor([other.pid], patience=1.0), interruption():

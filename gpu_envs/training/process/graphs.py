@@ -23,18 +23,39 @@ def why_eager(device: str, graphs: bool | None) -> str:
 
 
 def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[list[GraphWork], str]:
-    """Warms works up and records them; where a graph cannot hold them, gives them as they are, and the reason.
+    """Runs works once and records each as a graph; where that cannot be, returns them as they are, and the reason.
 
-    Where the user asked for graphs that is an error.
+    Where the user asked for graphs that is an error. Graphs share memory, and are to be replayed in this order.
     """
-    side = _side_stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
+    # torch's own stream for recording is of the first device that recorded anything in this process
+    stream, current = _side_stream(device), torch.cuda.current_stream(device)
+    graphs: list[torch.cuda.CUDAGraph] = []
+    reason = ""
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
         for work in works:
-            work()
-        recorded, reason = _recorded(works, side, asked=asked)
-    torch.cuda.current_stream(device).wait_stream(side)
-    return recorded, reason
+            work()  # what it needs is compiled, loaded and allocated before anything is recorded
+        torch.cuda.synchronize(stream.device)
+        for work in works:
+            graph = torch.cuda.CUDAGraph()
+            pool = graphs[0].pool() if graphs else None
+            try:
+                with _strictly(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                    work()
+            except RuntimeError as error:
+                # Where a capture fails, torch's generator may go on believing that it is being captured.
+                generator: Any = torch.cuda.default_generators[stream.device.index]
+                generator.graphsafe_set_state(generator.clone_state())
+                if is_shortage(error):
+                    raise
+                if asked:
+                    raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
+                reason = f"it cannot be captured ({str(error).splitlines()[0]})"
+                break
+            graphs.append(graph)
+        torch.cuda.synchronize(stream.device)
+    current.wait_stream(stream)
+    return (list(works) if reason else [graph.replay for graph in graphs]), reason
 
 
 @functools.cache
@@ -42,35 +63,6 @@ def _side_stream(device: str) -> Any:
     """The one stream on which a device's work is recorded: cuBLAS keeps memory for each that it ever worked on."""
     stream: Any = torch.cuda.Stream  # untyped in some versions
     return stream(device)
-
-
-def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[list[GraphWork], str]:
-    """Records each as a graph of its own; they share memory, and are to be replayed in this order.
-
-    All must have run before, so that everything they need is compiled, loaded and allocated. The stream is of the
-    device on which they run: torch's own for recording is of the first device that recorded anything in this process.
-    """
-    graphs: list[torch.cuda.CUDAGraph] = []
-    torch.cuda.synchronize(stream.device)
-    for work in works:
-        graph = torch.cuda.CUDAGraph()
-        pool = graphs[0].pool() if graphs else None
-        try:
-            with _strictly(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
-                work()
-        except RuntimeError as error:
-            # Where a capture fails, torch's generator may go on believing that it is being captured.
-            generator: Any = torch.cuda.default_generators[stream.device.index]
-            generator.graphsafe_set_state(generator.clone_state())
-            if is_shortage(error):
-                raise
-            if asked:
-                raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
-            torch.cuda.synchronize(stream.device)
-            return list(works), f"it cannot be captured ({str(error).splitlines()[0]})"
-        graphs.append(graph)
-    torch.cuda.synchronize(stream.device)
-    return [graph.replay for graph in graphs], ""
 
 
 @contextlib.contextmanager

@@ -56,10 +56,11 @@ def explain_shortage(config: Run, device: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ShortageError) or not is_shortage(error):
             raise
-        wanted, total = asked_for(str(error)), memory_of(device)
+        match = re.search(r"allocate ([\d.]+) (\w+)", str(error), re.IGNORECASE)
+        wanted = int(float(match[1]) * _UNITS.get(match[2], 1)) if match else 0
         if isinstance(error, torch.OutOfMemoryError):
             wanted += torch.cuda.memory_allocated(device)
-        raise ShortageError(_advice(config, wanted, total, device)) from error
+        raise ShortageError(_advice(config, wanted, memory_of(device), device)) from error
 
 
 def available(device: str) -> int:
@@ -82,12 +83,6 @@ def give_back(device: str) -> None:
 def memory_of(device: str) -> int:
     """Returns the bytes of a device's memory, used or not."""
     return host_memory().total if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
-
-
-def asked_for(message: str) -> int:
-    """The bytes that an allocator's message says were asked for; 0 where it does not say."""
-    match = re.search(r"allocate ([\d.]+) (\w+)", message, re.IGNORECASE)
-    return int(float(match.group(1)) * _UNITS.get(match.group(2), 1)) if match else 0
 
 
 def _advice(config: Run, wanted: int, total: int, device: str) -> str:

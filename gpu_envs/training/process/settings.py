@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,6 @@ import torch
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.process.watch import REQUESTS
 
 _COMPUTING = threading.RLock()
 """Held by the thread that computes."""
@@ -70,18 +68,15 @@ def wake_autograd(device: str) -> None:
 class RandomState:
     """torch's own random numbers, which modules may use (dropout): within, those of the run; outside, the process's."""
 
-    def __init__(self, seed: int, device: str) -> None:
-        self._device = torch.device(device)
-        kinds = {"cpu": torch.device("cpu"), self._device.type: self._device}
-        self._own: dict[str, Any] = {
-            kind: torch.Generator(place).manual_seed(seed).get_state() for kind, place in kinds.items()
-        }
-        self._outside: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, seed: int, rank: int, device: str, *when: str) -> "RandomState":
-        """Those of one of the processes that train a run of this seed."""
-        return cls(derived_seed(seed, "modules", *((rank,) if rank else ()), *when), device)
+    def __init__(self, seed: int, device: str, rank: int = 0, *when: str) -> None:
+        """Starts those of one of the processes that train a run of this seed."""
+        self._generators = {"cpu": torch.default_generator}
+        if device != "cpu":
+            torch.cuda.current_device()  # initialises CUDA: before, there are no generators
+            self._generators["cuda"] = torch.cuda.default_generators[torch.device(device).index]
+        first = derived_seed(seed, "modules", *((rank,) if rank else ()), *when)
+        self._own = {kind: generator.manual_seed(first).get_state() for kind, generator in self._made().items()}
+        self._outside: dict[str, torch.Tensor] | None = None
 
     def __enter__(self) -> None:
         """Takes the process's aside."""
@@ -100,56 +95,24 @@ class RandomState:
         return self._current() if self._outside is not None else dict(self._own)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on from what ``state`` gave; of another kind of device, only what there is of this."""
+        """Resumes from what ``state`` gave; of another kind of device, only what there is of this."""
         own = self._own | {name: state[name].cpu() for name in self._own if name in state}
         try:
-            for name, saved in own.items():
-                torch.Generator(self._device if name == "cuda" else name).set_state(saved)
+            for name, generator in self._made().items():
+                generator.set_state(own[name])
         except (RuntimeError, TypeError) as error:
             raise CheckpointError(f"the checkpoint's random numbers are damaged: {error}") from None
         self._own = own
         if self._outside is not None:
             self._set(self._own)
 
-    def _current(self) -> dict[str, Any]:
-        states = {"cpu": torch.get_rng_state()}
-        if self._device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self._device)
-        return states
+    def _made(self) -> dict[str, torch.Generator]:
+        """Other generators of the same devices."""
+        return {kind: torch.Generator(generator.device) for kind, generator in self._generators.items()}
 
-    def _set(self, state: dict[str, Any]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda"], self._device)
+    def _current(self) -> dict[str, torch.Tensor]:
+        return {kind: generator.get_state() for kind, generator in self._generators.items()}
 
-
-def request_handlers() -> dict[signal.Signals, Any]:
-    """What handles requests to end, but those that are ignored, as under nohup. In other threads nothing does."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    handlers = {number: signal.getsignal(number) for number in REQUESTS}
-    return {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-
-
-def set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
-    """Lets them handle these signals."""
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """Ctrl-C, a request to terminate and a closed terminal set the event; a second one does what it did before."""
-    pressed = threading.Event()
-    before = request_handlers()
-
-    def note(*signal_and_frame: Any) -> None:
-        del signal_and_frame
-        pressed.set()
-        set_handlers(before)
-
-    set_handlers(dict.fromkeys(before, note))
-    try:
-        yield pressed
-    finally:
-        set_handlers(before)
+    def _set(self, states: Mapping[str, torch.Tensor]) -> None:
+        for kind, generator in self._generators.items():
+            generator.set_state(states[kind])

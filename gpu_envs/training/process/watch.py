@@ -1,13 +1,13 @@
-"""Ends a process that was told to end, and waits for another that is no more."""
+"""Signals that tell a process to end: it stops training, or ends where it waits for a process that has ended."""
 
 import contextlib
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ENDED: Final = 128 + signal.SIGTERM
 """The exit code."""
@@ -78,3 +78,35 @@ def _gone(process: int) -> bool:
     except PermissionError:
         return False
     return state_of(process) == "Z"
+
+
+def request_handlers() -> dict[signal.Signals, Any]:
+    """What handles requests to end, but those that are ignored, as under nohup. In other threads nothing does."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {number: signal.getsignal(number) for number in REQUESTS}
+    return {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+
+def set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
+    """Lets them handle these signals."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Ctrl-C, a request to terminate and a closed terminal set the event; a second one does what it did before."""
+    pressed = threading.Event()
+    before = request_handlers()
+
+    def note(*signal_and_frame: Any) -> None:
+        del signal_and_frame
+        pressed.set()
+        set_handlers(before)
+
+    set_handlers(dict.fromkeys(before, note))
+    try:
+        yield pressed
+    finally:
+        set_handlers(before)

@@ -15,7 +15,6 @@ import torch
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
 from gpu_envs.extras import MissingExtraError
 from gpu_envs.training.process.memory import is_shortage
-from gpu_envs.training.record.structure import RUN, Maybe, check_plain, check_structure
 
 if torch.__version__ < "2.6":
     raise MissingExtraError(
@@ -34,6 +33,9 @@ _KIND = "training"
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
 _PARTIAL = ".partial"
 _PART = ".buffers-"
+_MOST_DEPTH = 16
+"""Containers within one another; those of a run are 7 at most."""
+
 _PIECE = 2**22
 """Numbers of a replay buffer that are on the host at a time."""
 
@@ -89,7 +91,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    with path.open("rb") as file, _explaining(path):
+    with path.open("rb") as file, explaining(path):
         with _stored(file) as archive:  # torch itself does not look at the checksums
             damaged = archive.testzip()
             if damaged is not None:
@@ -98,7 +100,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
                 raise zipfile.BadZipFile("it is not a file of torch's")
         file.seek(0)
         content = torch.load(file, map_location=torch.device(device), weights_only=True)
-        check_plain(content)
+        _check_plain(content)
     if not isinstance(content, dict) or not {"version", "kind", "payload"} <= set(content):
         raise CheckpointError(f"{path} is a file of torch's, but no checkpoint of gpu_envs")
     if content["version"] not in READ:
@@ -112,25 +114,21 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     return payload
 
 
-def load_run(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint of a run, and checks its structure."""
-    state = load(path)
-    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
-        if isinstance(part.get("buffers"), list):  # format 1: its replay buffers are lost, and the run collects again
-            part["buffers"] = {}
-        if isinstance(part.get("environment"), dict):
-            part["environment"].setdefault("drawn", {})
-    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
-    if missing:
-        raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
-    with _explaining(path):
-        check_structure(RUN, state, "its state")
-        if state["iteration"] != iteration_of(path):
-            raise CheckpointError(f"it is of iteration {state['iteration']}")
-        processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
-        if len(ranks) != processes:
-            raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
-    return state
+def _check_plain(payload: Any) -> None:
+    """Refuses what no checkpoint is saved with, and with which a small file would take forever or all memory."""
+    stack, visited = [(payload, 0)], set[int]()
+    while stack:
+        value, depth = stack.pop()
+        if isinstance(value, torch.Tensor):
+            if type(value) is not torch.Tensor or value.layout != torch.strided or not value.is_contiguous():
+                raise CheckpointError("it has a tensor that is a view, or of a special kind")
+        elif isinstance(value, dict | list | tuple):
+            if value and (id(value) in visited or depth > _MOST_DEPTH):
+                raise CheckpointError("it has lists or dicts that occur twice, or are nested too deeply")
+            visited.add(id(value))
+            stack += [(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
+        elif not isinstance(value, bool | int | float | str | None):
+            raise CheckpointError(f"it has a {type(value).__name__}")
 
 
 @final
@@ -181,8 +179,7 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """The newest, or None where there is none."""
-        paths = self.paths()
-        return paths[-1] if paths else None
+        return next(reversed(self.paths()), None)
 
     def paths(self) -> list[Path]:
         """All of them, the oldest first."""
@@ -209,7 +206,7 @@ def read_buffer(
             f"the checkpoint {path} lacks {part.name}, which holds its replay buffer: put it back, or remove the "
             "checkpoint to resume from the one before"
         )
-    with part.open("rb") as file, _explaining(path), _stored(file) as archive:
+    with part.open("rb") as file, explaining(path), _stored(file) as archive:
         for key, tensor in buffer.items():
             entry = archive.getinfo(f"{name}/{key}")
             if checksums.get(key) != entry.CRC:
@@ -240,7 +237,7 @@ def _stored(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 @contextlib.contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def explaining(path: Path) -> Iterator[None]:
     """Says of errors that come of the bytes of a checkpoint which file is damaged, and what to do."""
     try:
         yield
@@ -258,17 +255,15 @@ def _explaining(path: Path) -> Iterator[None]:
         raise CheckpointError(f"the checkpoint {path} is damaged ({reason}). {advice}") from None
 
 
-_SCALARS = ((bool | np.bool_, bool), (int | np.integer, int), (float | np.floating, float), (str, str))
-"""Types, those of NumPy among them, and what their values become."""
-
-
 def _plain(value: Any, where: str) -> Any:
     """The value in types that are read back without running code; exact, so that subclasses do not slip through."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None:
         return None
-    for kinds, plain in _SCALARS:
-        if isinstance(value, kinds):
-            return plain(value)
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True).contiguous()  # a view does not drag its whole storage along
     if isinstance(value, np.ndarray):

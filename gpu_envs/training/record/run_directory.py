@@ -43,12 +43,12 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path | None, config: Run, root: str | Path = ROOT) -> "RunDirectory":
+    def create(cls, path: str | Path | None, config: Run) -> "RunDirectory":
         """Makes the folder of a new run, new or empty, and writes its configuration there.
 
-        Without a path it is in ``root``, named after the environment and the time.
+        Without a path it is in ``runs``, named after the environment and the time.
         """
-        folder = new_folder(Path(root), id_of(config.env)) if path is None else Path(path)
+        folder = _new_folder(id_of(config.env)) if path is None else Path(path)
         wrong = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
         if wrong is not None:
             raise NotADirectoryError(f"the run directory cannot be {folder}, because {wrong} is a file: name another")
@@ -171,6 +171,14 @@ class RunDirectory:
         return read_log(self.log_path)
 
     def _write(self, config: Run, about: dict[str, Any]) -> None:
+        of_arrays = operator.methodcaller("tolist")  # parameters with a value for each replica
+        for name, value in config.flat().items():
+            try:
+                json.dumps(value, default=of_arrays)
+            except (AttributeError, TypeError):
+                raise TypeError(
+                    f"{name} is {value!r}, which {_CONFIG} cannot hold: give numbers, strings or arrays"
+                ) from None
         about = about | {
             "format": FORMAT,
             "config": config.flat(),
@@ -183,8 +191,8 @@ class RunDirectory:
         }
         with replacing(self.path / SETTINGS_FILE) as file:
             file.write(written(config).encode())
-        with replacing(self.path / _CONFIG) as file:  # arrays are parameters with a value for each replica
-            file.write((json.dumps(about, indent=2, default=operator.methodcaller("tolist")) + "\n").encode())
+        with replacing(self.path / _CONFIG) as file:
+            file.write((json.dumps(about, indent=2, default=of_arrays) + "\n").encode())
 
 
 def _command() -> list[list[str]]:
@@ -194,14 +202,13 @@ def _command() -> list[list[str]]:
     return [list(sys.argv)] if own else []
 
 
-def new_folder(root: Path, env: str) -> Path:
+def _new_folder(env: str) -> Path:
     """Makes a folder with a name of its own, even where two runs start in the same second."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
-    root.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        path = root / (stem if number == 1 else f"{stem}-{number}")
+        path = Path(ROOT, stem if number == 1 else f"{stem}-{number}")
         with contextlib.suppress(FileExistsError):
-            path.mkdir()
+            path.mkdir(parents=True)
             break
     return path
 

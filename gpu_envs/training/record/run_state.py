@@ -1,18 +1,121 @@
-"""The state of a run: taken apart for its checkpoint, put together again, and compared with the run's own."""
+"""The state of a run: its structure, how it is taken apart for a checkpoint, and whether it fits a run."""
 
 import functools
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.record.checkpoint import Checkpoints, read_buffer
-from gpu_envs.training.record.structure import Maybe, check_structure
+from gpu_envs.training.record.checkpoint import Checkpoints, explaining, iteration_of, load, read_buffer
+
+_LONGEST = 10**15 + 1
+
+
+@final
+class Maybe(NamedTuple):
+    """Something that may be None or missing."""
+
+    example: Any
+
+
+def check_structure(expected: Any, actual: Any, where: str) -> None:
+    """Compares names, types, shapes and dtypes with those of an example; ``where`` is the place, for the message.
+
+    A type stands for its instances, a range for its numbers, ``{str: x}`` for any names, and ``[x]`` for any number of
+    x. A dict may have other names, too, unless all of it are tensors.
+    """
+    parts: list[tuple[Any, Any, str]] = []
+    if isinstance(expected, Maybe):
+        fits, parts = True, [] if actual is None else [(expected.example, actual, "")]
+    elif isinstance(expected, Mapping) and str in expected:
+        fits = isinstance(actual, Mapping) and all(isinstance(name, str) for name in actual)
+        parts = [(expected[str], value, f"[{name!r}]") for name, value in actual.items()] if fits else []
+    elif isinstance(expected, Mapping):
+        exact = all(isinstance(example, torch.Tensor) for example in expected.values())
+        fits = isinstance(actual, Mapping) and not (exact and actual.keys() - expected.keys())
+        parts = [(example, actual.get(name), f"[{name!r}]") for name, example in expected.items()] if fits else []
+    elif isinstance(expected, list | tuple):
+        fits = isinstance(actual, list | tuple) and len(actual) == len(expected)
+        if isinstance(expected, list) and len(expected) == 1 and isinstance(actual, list | tuple):
+            fits, expected = True, expected * len(actual)
+        parts = [(example, actual[at], f"[{at}]") for at, example in enumerate(expected)] if fits else []
+    elif isinstance(expected, torch.Tensor):
+        fits = isinstance(actual, torch.Tensor) and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    elif isinstance(expected, range):
+        fits = type(actual) is int and actual in expected
+    else:
+        kind = expected if isinstance(expected, type) else type(expected)
+        fits = isinstance(actual, (int, float) if kind is float else kind) and (kind is bool) == isinstance(
+            actual, bool
+        )
+    if not fits:
+        raise CheckpointError(f"{where} is {_described(actual)}; expected {_described(expected)}")
+    for example, part, name in parts:
+        check_structure(example, part, f"{where}{name}")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, range):
+        return f"a whole number from {value.start} to {value.stop - 1:,}"
+    if isinstance(value, Mapping):
+        return "a dict" if str in value else f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return value.__name__ if isinstance(value, type) else "missing or None" if value is None else reprlib.repr(value)
+
+
+_TENSORS = {str: torch.Tensor}
+_WEIGHTS = {"module": _TENSORS, "observations": Maybe(_TENSORS), "epsilon": Maybe(torch.Tensor)}
+_MEMORY = Maybe({"replay": None, "exploration": _TENSORS})
+_RANK = {"environment": dict, "random": {"cpu": torch.Tensor}, "running": _TENSORS, "memories": {str: _MEMORY}}
+
+RUN: Final[Mapping[str, Any]] = {
+    "describes": {"gpus": range(1, 2**16 + 1)},
+    "iteration": range(_LONGEST),
+    "steps": range(_LONGEST),
+    "learners": {str: {**_WEIGHTS, "rewards": Maybe({"running": torch.Tensor}), "own": _MEMORY}},
+    "players": {
+        str: {"stream": torch.Tensor, "frozen": Maybe({"state": _WEIGHTS, "config": dict, "source": str})},
+    },
+    "windows": {str: [(float, float, float)]},
+    "metrics": {str: [(float, float)]},
+    "recent": [(int, {str: {str: float}}, float, float)],
+    "environment": dict,
+    "random": {"cpu": torch.Tensor},
+    "threads": range(1, 2**16),
+    "buffers": Maybe({str: {str: int}}),
+    "ranks": Maybe([_RANK]),
+}
+"""The checkpoint of a run, as far as all runs have it alike; the rest is compared with the run that takes it over."""
+
+
+def load_run(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint of a run, and checks its structure."""
+    state = load(path)
+    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
+        if isinstance(part.get("buffers"), list):  # format 1: its replay buffers are lost, and the run collects again
+            part["buffers"] = {}
+        if isinstance(part.get("environment"), dict):
+            part["environment"].setdefault("drawn", {})
+    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
+    if missing:
+        raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
+    with explaining(path):
+        check_structure(RUN, state, "its state")
+        if state["iteration"] != iteration_of(path):
+            raise CheckpointError(f"it is of iteration {state['iteration']}")
+        processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
+        if len(ranks) != processes:
+            raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
+    return state
+
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
@@ -59,11 +162,6 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def processes_of(state: Mapping[str, Any]) -> int:
-    """How many processes gave a state together."""
-    return int(state["describes"]["gpus"])
-
-
 def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:
     """A trainer's state without its learners' replay buffers, and those by learner."""
     own = {name: saved["own"] for name, saved in state["learners"].items() if saved.get("own") is not None}
@@ -83,12 +181,10 @@ def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str
 
 def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a process has of its own in its trainer's state."""
-    learners: Mapping[str, Mapping[str, Any]] = state["learners"]
-    running = {
-        name: saved["rewards"]["running"] for name, saved in learners.items() if saved.get("rewards") is not None
-    }
-    memories = {name: saved["own"] for name, saved in learners.items() if "own" in saved}
-    return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
+    scales = {name: saved.get("rewards") for name, saved in state["learners"].items()}
+    running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
+    memories = {name: saved["own"] for name, saved in state["learners"].items() if "own" in saved}
+    return {name: state[name] for name in _OWN if name in state} | {"running": running, "memories": memories}
 
 
 def save_together(
@@ -117,7 +213,7 @@ def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *,
     """Returns the state of a process in what a trainer's ``state`` gave or ``save_together`` wrote, if it fits.
 
     ``expected`` is the state that the process has now, as an example. Where not as many processes train as then
-    (``same``), episodes begin anew.
+    (``same``), episodes restart.
     """
     now, then = ({**state["describes"], "gpus": None} for state in (expected, saved))
     if then.get("format") != now["format"]:  # format 1 described fewer settings
@@ -138,10 +234,10 @@ def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *,
 
 
 def _anew(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The same where episodes begin anew, in whatever process."""
-    scales = {name: state.get("rewards") for name, state in saved["learners"].items()}
-    zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
-    return _following(saved, zeros, dict.fromkeys(saved["learners"]))
+    """The same where episodes restart, in whatever process."""
+    own = own_part(saved)
+    zeros = {name: torch.zeros_like(running) for name, running in own["running"].items()}
+    return _following(saved, zeros, dict.fromkeys(own["memories"]))
 
 
 def _following(

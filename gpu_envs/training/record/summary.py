@@ -42,7 +42,7 @@ def evaluation_rows(results: Mapping[str, Any]) -> list[Row]:
     for role, evaluation in results.items():
         rows.append((role, *_numbers(evaluation), f"{evaluation.length:.6g}", f"{evaluation.episodes:,}"))
         metrics |= evaluation.metrics
-    return [*rows, *((name, *_numbers(metric), "", "") for name, metric in metrics.items())]
+    return rows + [(name, *_numbers(metric), "", "") for name, metric in metrics.items()]
 
 
 def _numbers(estimate: Any) -> Row:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from gpu_envs.documented import documented
-from gpu_envs.seeds import derived_seed
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.process.settings import RandomState, alone, torch_threads
 from gpu_envs.training.rollout.evaluation import ActingPolicies, replicated
@@ -108,7 +107,7 @@ class Acting:
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
         """Sets torch up as an evaluation does, threads and its random numbers, and puts it back."""
-        numbers = RandomState(derived_seed(self._seed, "modules"), self._device)
+        numbers = RandomState(self._seed, self._device)
         with alone(), torch_threads(self._device, self._threads), numbers:
             yield
 

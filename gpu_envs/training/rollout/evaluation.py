@@ -102,7 +102,7 @@ def play(
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
     count = min(num_envs or MOST_REPLICAS, episodes)
-    numbers = RandomState(derived_seed(seed, "modules"), device)  # a module may draw some: not those of a training
+    numbers = RandomState(seed, device)  # a module may draw some: not those of a training
     each = -(-episodes // count)
     bar = Progress(each * count, None if progress is None else not progress, unit="episodes")
     start = time.perf_counter()
