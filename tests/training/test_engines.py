@@ -82,16 +82,19 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if isinstance(e, KernelEngine)], ids=lambda e: type(e).__name__)
-def test_kernels_refuse_every_setting_that_they_do_not_declare(engine: KernelEngine) -> None:
+def test_kernels_refuse_every_setting_that_they_do_not_declare(
+    engine: KernelEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its name, and all that they declare exist."""
     known = {field.name for cls in (*ALGORITHMS.values(), Network) for field in dataclasses.fields(cls)}
     assert known >= {*engine.settings}
-    for name in engine.algorithms:
-        algorithm = ALGORITHMS[name]()
+    for cls in engine.algorithms:
+        algorithm = cls()
         case = case_of(algorithm, device=engine.device)
         for part, settings in (("algorithm", algorithm), ("network", case.network)):
             extended = dataclasses.make_dataclass("Extended", [("more", int, 0)], bases=(type(settings),), frozen=True)
             values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+            monkeypatch.setattr(type(engine), "algorithms", (cls, extended))
             usual, other = (dataclasses.replace(case, **{part: extended(**values, more=more)}) for more in (0, 1))
             assert "more is" not in engine.fallback_reason(usual)
             assert engine.fallback_reason(other) == "more is 1, which these kernels do not know"
@@ -158,8 +161,12 @@ def test_numbers_of_inactive_agents_are_not_learnt_from(device: str) -> None:
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> None:
+    """As if an algorithm's class were the package's own, whose losses kernels know if they know one of its name."""
     algorithms: Any = ALGORITHMS
     monkeypatch.setitem(algorithms, algorithm.name, algorithm)
+    for engine in ENGINES:
+        if isinstance(engine, KernelEngine) and algorithm.name in {cls.name for cls in engine.algorithms}:
+            monkeypatch.setattr(type(engine), "algorithms", (algorithm,))
 
 
 def run_of(algorithm: Algorithm, device: str) -> Run:
@@ -193,6 +200,14 @@ def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPat
     one, bounded_far, bounded = weights
     torch.testing.assert_close(one, bounded_far, rtol=1e-2, atol=1e-3)  # the same steps, in another arithmetic
     assert (one - bounded).abs().max() > 0.01
+
+
+def test_a_subclass_is_not_known_by_its_name() -> None:
+    """It may have another loss."""
+    assert choose(case_of(DualClipPPO())) == (
+        torch_engine(case_of(PPO())),
+        "the kernels have the loss of ppo and a2c, and not that of DualClipPPO",
+    )
 
 
 def test_a_new_algorithm_learns_by_its_own_loss(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,8 +217,8 @@ class KernelEngine(Engine):
     """Runs networks in kernels, which know some settings and no others."""
 
     device = "cuda"
-    algorithms: ClassVar[tuple[str, ...]]
-    """Names of the algorithms whose losses the kernels know."""
+    algorithms: ClassVar[tuple[type[Algorithm], ...]]
+    """The algorithms whose losses the kernels know; classes that inherit from them may have other losses."""
     settings: ClassVar[tuple[str, ...]]
     """Settings of algorithm and network that they know; those that they do not know must have their defaults."""
     kernels: ClassVar[tuple[tuple[str, str], ...]]
@@ -239,11 +239,13 @@ class KernelEngine(Engine):
         """Which of its limits a case exceeds; empty: none."""
 
 
-def unknown(algorithm: Algorithm, known: Collection[str], settings: Collection[str]) -> str:
-    """Why kernels of some algorithms' losses, by their names, cannot compute another's; empty where they can."""
-    if algorithm.name not in known:
-        return f"the kernels have the loss of {' and '.join(known)}, and not that of {algorithm.name}"
-    return unknown_setting(algorithm, settings)
+def unknown(algorithm: Algorithm, known: Collection[type[Algorithm]], settings: Collection[str]) -> str:
+    """Why kernels of some algorithms' losses cannot compute another's; empty where they can."""
+    if type(algorithm) in known:
+        return unknown_setting(algorithm, settings)
+    names = [cls.name for cls in known]
+    other = type(algorithm).__name__ if algorithm.name in names else algorithm.name
+    return f"the kernels have the loss of {' and '.join(names)}, and not that of {other}"
 
 
 def unknown_setting(part: Settings, known: Collection[str]) -> str:

@@ -139,7 +139,7 @@ class FunctionsEngine(KernelEngine):
 
     name = "functions"
     learns = PQN
-    algorithms = ("pqn",)
+    algorithms = (PQN,)
     settings = (*LEARNER_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm")
     kernels = (
         PACK,

@@ -9,7 +9,7 @@ from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import MemberValue, load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.algorithms import TD3
+from gpu_envs.training.algorithms import DDPG, SAC, TD3
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.base import PERCEPTRON_SETTINGS, STEP_KERNELS, KernelEngine
 from gpu_envs.training.engines.functions import (
@@ -209,7 +209,7 @@ class ActorCriticEngine(KernelEngine):
     """Perceptrons of an actor and critics."""
 
     learns = OffPolicy
-    algorithms = ("sac", "td3", "ddpg")
+    algorithms = (SAC, TD3, DDPG)
     settings: ClassVar[tuple[str, ...]] = (
         *("learning_rate", "gamma", "max_grad_norm", "buffer_size", "learning_starts", "batch_size", "gradient_steps"),
         *("n_step", "tau", "exploration", "temperature", "target_entropy", "noise", "target_noise"),

@@ -10,6 +10,7 @@ from torch import nn
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import Program
+from gpu_envs.training.algorithms import A2C, PPO
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE, PolicyGradient
 from gpu_envs.training.engines.base import (
     PERCEPTRON_SETTINGS,
@@ -45,7 +46,7 @@ class SmallEngine(KernelEngine):
 
     name = "small"
     learns = PolicyGradient
-    algorithms = ("ppo", "a2c")
+    algorithms = (PPO, A2C)
     settings = (*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS)
     kernels = (
         ("acting", "kernel_act of small/act.cuh"),

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
+from gpu_envs.training.algorithms import A2C, PPO, PQN, Algorithm, OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.engines.base import (
     DEFAULT_MODULES,
@@ -364,7 +364,7 @@ def _of_choices(head: Head, numbers: Sequence[torch.Tensor], actions: torch.Tens
 
 def unknown_loss(algorithm: Algorithm) -> str:
     """Why no kernel computes an algorithm's loss for the outputs of any module; empty where one does."""
-    known = ("pqn",) if isinstance(algorithm, PQN) else ("ppo", "a2c")
+    known = (PQN,) if isinstance(algorithm, PQN) else (PPO, A2C)
     return unknown(algorithm, known, POLICY_LOSS_SETTINGS)
 
 
