@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpu_envs.training.algorithms import PQN as PQN
     from gpu_envs.training.algorithms import SAC as SAC
     from gpu_envs.training.algorithms import TD3 as TD3
+    from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
-    from gpu_envs.training.operations.heads import Head as Head
     from gpu_envs.training.policy import Network as Network
     from gpu_envs.training.policy import Policy as Policy
     from gpu_envs.training.record.reports import Result as Result
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithms": ("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"),
     "networks": ("ActorCritic", "PolicyModule"),
-    "operations.heads": ("Head",),
+    "heads": ("Head",),
     "policy": ("Network", "Policy"),
     "record.reports": ("Result",),
     "record.run_directory": ("RunDirectory",),

@@ -22,9 +22,9 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     loss_settings,
 )
+from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
 from gpu_envs.training.observations import RewardScale, Rows, Scale, largest_of, raise_to_largest
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case

@@ -10,8 +10,8 @@ from torch import nn
 
 from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
-from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policy import Network
 
@@ -52,7 +52,7 @@ class Perceptron(PolicyModule):
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = _perceptron(case, case.head.parameters - log_stds(case.head), 0.01, generator)
+        self.actor = _perceptron(case, case.head.parameters - case.head.log_stds, 0.01, generator)
         self.critic = _perceptron(case, 1, 1.0, generator)
         self.log_std = _log_std(case)
 
@@ -71,7 +71,7 @@ class SharedPerceptron(nn.Module):
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         super().__init__()
         self.trunk = _drawn(_hidden(case), math.sqrt(2), generator)
-        self.means = case.head.parameters - log_stds(case.head)
+        self.means = case.head.parameters - case.head.log_stds
         self.heads = nn.Linear(case.network.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(case)
         nn.init.zeros_(self.heads.bias)
@@ -141,7 +141,7 @@ def padded(count: int) -> int:
 
 
 def _log_std(case: Case) -> nn.Parameter | None:
-    count = log_stds(case.head)
+    count = case.head.log_stds
     return nn.Parameter(torch.full((count,), math.log(case.network.initial_std))) if count else None
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from gpu_envs.training.engines.small import SmallNetworks
+from gpu_envs.training.heads import Head
 from gpu_envs.training.operations.fused_programs import Network, Places
-from gpu_envs.training.operations.heads import Head, log_stds
 
 
 def discrete(*sizes: int) -> Head:
@@ -29,7 +29,7 @@ class Case:
 
     @property
     def means(self) -> int:
-        return self.head.parameters - log_stds(self.head)
+        return self.head.parameters - self.head.log_stds
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
         first, second = self.hidden
@@ -40,14 +40,14 @@ class Case:
 
     def places(self) -> tuple[Places, Places]:
         """The deviations first, then actor and critic, one after another."""
-        at = log_stds(self.head)
+        at = self.head.log_stds
         begins: dict[str, list[int]] = {}
         for part, shapes in self.shapes().items():
             begins[part] = []
             for shape in shapes:
                 begins[part].append(at)
                 at += torch.Size(shape).numel()
-        begins["actor"] += [0] if log_stds(self.head) else []
+        begins["actor"] += [0] if self.head.log_stds else []
         return Places(*begins["actor"]), Places(*begins["critic"])
 
     def network(self, precision: str) -> Network:

@@ -21,7 +21,6 @@ from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
-from gpu_envs.training.operations.heads import log_stds  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 
@@ -46,7 +45,7 @@ class Pass:
 
 
 def parameters_of(case: Case, flat: Any) -> dict[str, list[Any]]:
-    parts = iter(flat[log_stds(case.head) :].split([torch.Size(s).numel() for v in case.shapes().values() for s in v]))
+    parts = iter(flat[case.head.log_stds :].split([torch.Size(s).numel() for v in case.shapes().values() for s in v]))
     return {part: [next(parts).view(shape) for shape in shapes] for part, shapes in case.shapes().items()}
 
 
@@ -65,7 +64,7 @@ def log_prob_and_entropy(case: Case, flat: Any, outputs: Any, actions: Any) -> t
     if case.head.kind == "discrete":
         parts = [torch.distributions.Categorical(logits=part) for part in outputs.split(case.head.sizes, 1)]
     else:
-        deviation = flat[: log_stds(case.head)].clamp(*LOG_STD_RANGE).exp()
+        deviation = flat[: case.head.log_stds].clamp(*LOG_STD_RANGE).exp()
         parts = [torch.distributions.Normal(outputs[:, d], deviation[d]) for d in range(case.head.width)]
     starts = case.head.starts or (0,) * case.head.width
     log_prob = sum(part.log_prob(actions[:, d] - starts[d]) for d, part in enumerate(parts))
@@ -89,7 +88,7 @@ def data(case: Case, samples: int, seed: int = 0, alive: bool = False, device: s
         for layer in range(3):
             part[2 * layer].mul_(1.0 / part[2 * layer].shape[1] ** 0.5)
             part[2 * layer + 1].mul_(0.1)
-    flat[: log_stds(case.head)] *= 0.3
+    flat[: case.head.log_stds] *= 0.3
     observations = torch.randn(samples, case.features, generator=g)
     head = case.head
     if head.kind == "box":
@@ -142,9 +141,9 @@ def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> 
         for inputs, sums in zip(found.inputs, found.sums, strict=True):
             magnitudes += [sums.grad.abs().T @ inputs.abs(), sums.grad.abs().sum(0)]
     grads = [part for parts in parameters_of(case, flat.grad).values() for part in parts]
-    if log_stds(case.head):
-        grads.append(flat.grad[: log_stds(case.head)])
-        deviation = flat[: log_stds(case.head)].detach().clamp(*LOG_STD_RANGE).exp()
+    if case.head.log_stds:
+        grads.append(flat.grad[: case.head.log_stds])
+        deviation = flat[: case.head.log_stds].detach().clamp(*LOG_STD_RANGE).exp()
         distances = (of["actions"] - actor.outputs.detach()) / deviation
         magnitudes.append(((distances.square() + 1) * (advantage.abs() * ratio).detach().unsqueeze(1)).sum(0))
     totals = torch.stack(
@@ -277,7 +276,7 @@ def check_gradients(case: Case, given: Data, indices: Any, settings: LossSetting
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
     for mine, sums in (again, by_few, by_small):
         found = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
-        found.append(mine.cpu().double()[: log_stds(case.head)])
+        found.append(mine.cpu().double()[: case.head.log_stds])
         for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
             error, allowed = torch.linalg.norm(one - other), off * torch.linalg.norm(size) + 1e-6
             assert error <= allowed, f"parameter {number}: off by {error:.3g}, allowed {allowed:.3g}"

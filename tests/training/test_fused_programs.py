@@ -15,7 +15,6 @@ from gpu_envs.training.engines.small import SmallEngine  # noqa: E402
 from gpu_envs.training.operations import fused_programs  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
-from gpu_envs.training.operations.heads import log_stds  # noqa: E402
 from gpu_envs.training.operations.ops import SAMPLE_CALL  # noqa: E402
 from gpu_envs.training.operations.sizes import sizes_of  # noqa: E402
 
@@ -144,7 +143,7 @@ def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: st
 @pytest.mark.parametrize("name", CASES)
 def test_the_flat_buffer_is_covered_once(name: str) -> None:
     case = CASES[name]
-    covered = log_stds(case.head) + sum(torch.Size(s).numel() for shapes in case.shapes().values() for s in shapes)
+    covered = case.head.log_stds + sum(torch.Size(s).numel() for shapes in case.shapes().values() for s in shapes)
     assert case.network("tf32").parameters == covered
 
 

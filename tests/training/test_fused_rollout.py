@@ -19,9 +19,9 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend.program import Device  # noqa: E402
 from gpu_envs.codegen import SingleLayout, layout_of  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts  # noqa: E402
 from gpu_envs.training.operations.fused_programs import Network  # noqa: E402
-from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import simulated  # noqa: E402
 
 WALK = """

@@ -22,8 +22,8 @@ from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import PPO, ActorCritic, Network, PolicyModule, RunDirectory, Trainer, evaluate, train  # noqa: E402
 from gpu_envs.training.assembly import make_player  # noqa: E402
 from gpu_envs.training.engines import Case  # noqa: E402
+from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
-from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import RoleInfo  # noqa: E402

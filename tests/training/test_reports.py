@@ -10,8 +10,8 @@ from harness import assert_same_bits
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.horizon import EpisodeSums  # noqa: E402
-from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.record.reports import (  # noqa: E402
     WINDOW,
     EpisodeWindow,

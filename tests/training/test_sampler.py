@@ -17,7 +17,7 @@ from trainers import EPS, SPACES, WIDE_BOX, algorithm_of
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training.operations.heads import Head  # noqa: E402
+from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 
 Tensor = Any

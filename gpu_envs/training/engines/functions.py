@@ -26,9 +26,9 @@ from gpu_envs.training.engines.base import (
 )
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
 from gpu_envs.training.engines.wide import GRADIENT, PACK, Places, WideKernels, exceeded_limit, layers_of
+from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import ActionValues, Critics
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import Linear, WideNetwork

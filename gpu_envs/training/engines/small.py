@@ -25,7 +25,6 @@ from gpu_envs.training.engines.base import (
 from gpu_envs.training.observations import OBSERVATION_LIMIT, Rows, Scale
 from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network, Places, blocks_for
 from gpu_envs.training.operations.fused_step import STEP_BLOCKS, STRIPS_OF_BLOCK, columns_at_a_time, reduce_program
-from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.operations.ops import SUMS, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case
@@ -179,7 +178,7 @@ class SmallNetworks(PolicyNetworks):
         actor, critic, (low, high) = self.network.actor, self.network.critic, LOG_STD_RANGE
         return {
             "log_std": actor.log_std,
-            "log_stds": log_stds(self.network.head),
+            "log_stds": self.network.head.log_stds,
             "low": low,
             "high": high,
             "critic": critic.weight_1,

@@ -23,9 +23,9 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     make_optimiser,
 )
+from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import Perceptron, SharedPerceptron
 from gpu_envs.training.observations import OBSERVATION_LIMIT, Rows, Scale
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, flags, loss_members
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, WARPS, Linear, WideNetwork

@@ -8,7 +8,7 @@ from typing import final
 from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
-from gpu_envs.training.operations.heads import Head, log_stds
+from gpu_envs.training.heads import Head
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
 from gpu_envs.training.operations.sizes import sizes_of
 
@@ -118,12 +118,12 @@ class Network:
         """How many floats actor and critic are."""
         first, second = self.hidden
         shared = 2 * (first * (self.features + 1) + second * (first + 1))
-        return shared + (second + 1) * (self.means + 1) + log_stds(self.head)
+        return shared + (second + 1) * (self.means + 1) + self.head.log_stds
 
     @property
     def means(self) -> int:
         """Outputs of the actor's last layer."""
-        return self.head.parameters - log_stds(self.head)
+        return self.head.parameters - self.head.log_stds
 
     @functools.cached_property
     def _act_bytes(self) -> int:

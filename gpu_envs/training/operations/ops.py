@@ -9,7 +9,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.heads import Head
 
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""

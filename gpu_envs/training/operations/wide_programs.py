@@ -8,6 +8,7 @@ from typing import final
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+from gpu_envs.training.heads import Head
 from gpu_envs.training.operations.fused_programs import (
     ARITHMETIC,
     PRODUCTS,
@@ -15,7 +16,6 @@ from gpu_envs.training.operations.fused_programs import (
     group_products,
     kernels_of_blocks,
 )
-from gpu_envs.training.operations.heads import Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS, head_settings
 from gpu_envs.training.operations.sizes import sizes_of
 from gpu_envs.training.operations.wide_calls import (
@@ -220,7 +220,7 @@ class WideNetwork:
         table = ", ".join(f"{{{', '.join(f'{{{row}}}' for row in rows)}}}" for rows in layer_rows)
         return f"""struct Shape {{
     static constexpr int  FEATURES = {self.features}, LAYERS = {layers}, NETS = {nets}, PROCESSORS = {self.processors};
-    static constexpr int  LOSSES = {self.losses}, LOG_STDS = {0 if self.functions else log_stds(self.head)};
+    static constexpr int  LOSSES = {self.losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
     static constexpr int  LOG_STD_AT = {self.log_std}, BY_INPUTS = {self.by_inputs}, INPUTS_FROM = {self.first_input};
     static constexpr bool NORM = {_cpp(self.normalises)}, SHARED_TRUNK = {_cpp(self.shared)};
     static constexpr bool FUNCTIONS = {_cpp(self.functions)};

@@ -4,8 +4,8 @@ import dataclasses
 from typing import final
 
 from gpu_envs.training.algorithms import Algorithm
+from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import Split
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policy import Network
 
 

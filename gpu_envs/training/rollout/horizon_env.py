@@ -16,9 +16,9 @@ from gpu_envs.engine.results import Step, check_replica
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
+from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import EpisodeSums
 from gpu_envs.training.observations import Parts, Rows, Split, splits_of
-from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.rollout.features import Flattening
 from gpu_envs.training.run import Run
 

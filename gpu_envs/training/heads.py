@@ -73,7 +73,7 @@ class Head:
         """How many elements an action has."""
         return len(self.sizes) if self.kind == "discrete" else self.sizes[0]
 
-
-def log_stds(head: Head) -> int:
-    """How many of a distribution's parameters are deviations that do not depend on the observation."""
-    return head.width if head.kind == "box" else 0
+    @property
+    def log_stds(self) -> int:
+        """How many of the parameters are logarithms of standard deviations that do not depend on the observation."""
+        return self.width if self.kind == "box" else 0
