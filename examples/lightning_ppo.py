@@ -23,7 +23,7 @@ from gpu_envs import training
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.horizon import Advantages
 from gpu_envs.training.networks import default_policy
-from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
+from gpu_envs.training.operations.ops import SUMS, Ops, Samples
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
 
@@ -206,7 +206,7 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
             values.detach(),
             self.samples,
             rows,
-            LossSettings(),
+            self.run.algorithm,
             self.scalars,
             by_parameters,
             by_values,

@@ -20,7 +20,6 @@ from gpu_envs.training.engines.base import (
     Networks,
     PolicyNetworks,
     ValueRequest,
-    loss_settings,
 )
 from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
@@ -251,7 +250,6 @@ class OnPolicyLearner(Learner):
             )
         # their sizes differ by one at most
         self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
-        self.loss_settings = loss_settings(algorithm)
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
         clip = 0.0 if gradient is None else gradient.clip_range or 0.0
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
@@ -372,7 +370,7 @@ class OnPolicyLearner(Learner):
         observations, batch = self.samples
         epochs, _ = self.algorithm.passes
         indices = [None if self.indices is None else self.indices[a:b] for a, b in itertools.pairwise(self.cuts)]
-        minibatches = [Minibatch(observations, batch, each, self.loss_settings, self.scalars) for each in indices]
+        minibatches = [Minibatch(observations, batch, each, self.algorithm, self.scalars) for each in indices]
         if self._stop is not None:
             self._stop.zero_()
         for epoch in range(epochs):

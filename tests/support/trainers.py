@@ -8,8 +8,6 @@ import gymnasium
 import numpy as np
 from harness import assert_same_bits, numpy_of
 
-from gpu_envs.training.algorithms import A2C, PPO
-from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.policy import Network, owners_of
 from gpu_envs.training.run import Run
 
@@ -65,12 +63,6 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     algorithm = settings.get("algorithm", "ppo")
     own = {name: value for name, value in few.items() if not owners_of(name) or algorithm in owners_of(name)}
     return run_of(env=env, device=device, **(own | settings))
-
-
-def algorithm_of(settings: Any, clip: float) -> PolicyGradient:
-    """The algorithm whose loss has these ``LossSettings``."""
-    own = {"value_clip": settings.value_clip, "value_weight": settings.value_weight}
-    return PPO(clip=clip, **own) if settings.clipped else A2C(**own)
 
 
 def run_of(**settings: Any) -> Run:

@@ -15,7 +15,7 @@ from gpu_envs.training import A2C, PPO, PQN, SAC, Network, Run, Trainer  # noqa:
 from gpu_envs.training.algorithms import ALGORITHMS, Algorithm  # noqa: E402
 from gpu_envs.training.algorithms.base import PolicyGradient  # noqa: E402
 from gpu_envs.training.engines import ENGINES, Case, choose, torch_engine  # noqa: E402
-from gpu_envs.training.engines.base import KernelEngine, Minibatch, loss_settings  # noqa: E402
+from gpu_envs.training.engines.base import KernelEngine, Minibatch  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
 from gpu_envs.training.operations.ops import Samples  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
@@ -127,7 +127,7 @@ def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, devi
     networks = learner.networks
     assert not networks._loss_in_torch  # noqa: SLF001 - both ways are compared
     for indices in (None, some):
-        minibatch = Minibatch(observations, batch, indices, learner.loss_settings, learner.scalars)
+        minibatch = Minibatch(observations, batch, indices, learner.algorithm, learner.scalars)
         found = []
         for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
             totals = torch.full((6,), torch.nan, device=trainer.device)
@@ -152,7 +152,7 @@ def test_numbers_of_inactive_agents_are_not_learnt_from(device: str) -> None:
     observations, actions, log_probs, advantages, returns, values = (array.to(device) for array in rows)
     samples = Samples(actions, log_probs, advantages, returns, values, alive.to(device))
     scalars = torch.tensor([0.0, 1.0, 0.1, 0.2], device=device)
-    minibatch = Minibatch(observations, samples, None, loss_settings(algorithm), scalars)
+    minibatch = Minibatch(observations, samples, None, algorithm, scalars)
     gradients = []
     for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
         networks.gradient(minibatch, torch.zeros(6, device=device))

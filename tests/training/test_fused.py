@@ -15,13 +15,13 @@ torch = pytest.importorskip("torch")
 
 from fused_cases import CASES, Case  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
-from trainers import algorithm_of  # noqa: E402
 
+from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
-from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 
 cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -111,7 +111,7 @@ def data(case: Case, samples: int, seed: int = 0, alive: bool = False, device: s
     return Data(flat.to(device), observations.to(device), batch, torch.tensor([0.1, 0.8, 0.02, 0.2], device=device))
 
 
-def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
+def reference(case: Case, given: Data, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:
     """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
     chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
     if given.batch.alive is not None:
@@ -131,7 +131,6 @@ def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> 
     log_prob, entropy = log_prob_and_entropy(case, flat, actor.outputs, of["actions"])
     advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
     ratio = change.exp()
-    algorithm = algorithm_of(settings, float(clip))
     policy = algorithm.policy_loss(log_prob, of["log_probs"], advantage)
     loss = algorithm.value_loss(critic.outputs[:, 0], of["values"], of["returns"])
     total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
@@ -149,7 +148,7 @@ def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> 
     totals = torch.stack(
         [
             *(policy.sum(), loss.sum(), entropy.sum(), (ratio - 1 - change).sum()),
-            *(((ratio - 1).abs() > clip).double().sum() if settings.clipped else torch.zeros(()).double(),),
+            *(((ratio - 1).abs() > clip).double().sum() if isinstance(algorithm, PPO) else torch.zeros(()).double(),),
             torch.tensor(float(len(chosen))).double(),
         ]
     )
@@ -261,17 +260,17 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
     assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
 
 
-def check_gradients(case: Case, given: Data, indices: Any, settings: LossSettings, precision: str) -> tuple[Any, Any]:
+def check_gradients(case: Case, given: Data, indices: Any, algorithm: PPO | A2C, precision: str) -> tuple[Any, Any]:
     gradient = torch.full_like(given.flat, torch.nan)
     totals = torch.full((6,), torch.nan, device="cuda")
     again, by_few, by_small = ((torch.zeros_like(gradient), torch.zeros_like(totals)) for _ in range(3))
     for one, sums in ((gradient, totals), again, by_few, by_small):
         few, rows = one is by_few[0] or one is by_small[0], 1 if one is by_small[0] else 2**31
         fused = case.fused(precision, given.flat, one, given.scale, few=few, rows=rows)
-        fused.gradient(Minibatch(given.observations, given.batch, indices, settings, given.scalars), sums)
+        fused.gradient(Minibatch(given.observations, given.batch, indices, algorithm, given.scalars), sums)
     assert torch.equal(gradient, again[0])
     assert torch.equal(totals, again[1])
-    grads, magnitudes, wanted = reference(case, given, indices, settings)
+    grads, magnitudes, wanted = reference(case, given, indices, algorithm)
     off = ROUNDINGS * ROUNDING[precision]
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
     for mine, sums in (again, by_few, by_small):
@@ -290,16 +289,16 @@ def check_gradients(case: Case, given: Data, indices: Any, settings: LossSetting
     ("name", "samples"), [*itertools.product(CASES, [3000]), *itertools.product(["CartPole"], [1, 15, 64, 65, 40_001])]
 )
 def test_gradients(name: str, samples: int, precision: str) -> None:
-    check_gradients(CASES[name], data(CASES[name], samples), None, LossSettings(), precision)
+    check_gradients(CASES[name], data(CASES[name], samples), None, PPO(), precision)
 
 
 @cuda
-@pytest.mark.parametrize("settings", [LossSettings(clipped=False, value_weight=1.5), LossSettings(value_clip=0.3)])
+@pytest.mark.parametrize("algorithm", [A2C(value_weight=1.5), PPO(value_clip=0.3)])
 @pytest.mark.parametrize("name", ["CartPole", "Pendulum"])
-def test_gradients_of_chosen_samples_by_other_losses(name: str, settings: LossSettings) -> None:
+def test_gradients_of_chosen_samples_by_other_losses(name: str, algorithm: PPO | A2C) -> None:
     given = data(CASES[name], 5000)
     indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
-    check_gradients(CASES[name], given, indices, settings, "float32")
+    check_gradients(CASES[name], given, indices, algorithm, "float32")
 
 
 @cuda
@@ -312,7 +311,7 @@ def test_the_dead_count_for_nothing(name: str, precision: str) -> None:
     given.observations[dead] = torch.nan
     for tensor in (given.batch.log_probs, given.batch.advantages, given.batch.returns, given.batch.values):
         tensor[dead] = torch.nan
-    check_gradients(CASES[name], given, None, LossSettings(), precision)
+    check_gradients(CASES[name], given, None, PPO(), precision)
 
 
 @cuda
@@ -321,7 +320,7 @@ def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
     case = CASES["Acrobot"]
     given = data(case, 2000, alive=alive)
     given.scale = torch.randn(6, device="cuda"), torch.rand(6, device="cuda") * 5 + 0.5
-    check_gradients(case, given, None, LossSettings(), "float32")
+    check_gradients(case, given, None, PPO(), "float32")
     scaled = ((given.observations - given.scale[0]) * given.scale[1]).clamp(-10, 10)
     values = torch.empty(2, 2000, device="cuda")
     case.fused("tf32", given.flat, scale=given.scale).values(ValueRequest(given.observations, values[0]))
@@ -349,7 +348,7 @@ class Learning:
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
         """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
         given = self.given
-        minibatch = Minibatch(given.observations, given.batch, indices, LossSettings(), given.scalars)
+        minibatch = Minibatch(given.observations, given.batch, indices, PPO(), given.scalars)
         if apart:
             self.fused.gradient(minibatch, self.adam.totals)
             self.adam.step(self.how)

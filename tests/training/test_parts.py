@@ -156,7 +156,7 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
         values = torch.empty(parts.shape[0], device=device)
         learner.networks.values(ValueRequest(rows, values))
         totals = torch.empty_like(learner.optimiser.totals)
-        minibatch = Minibatch(rows, batch, chosen, learner.loss_settings, learner.scalars)
+        minibatch = Minibatch(rows, batch, chosen, learner.algorithm, learner.scalars)
         learner.networks.gradient(minibatch, totals)
         found.append((values, learner.optimiser.gradient.clone(), totals))
     for one, other in zip(*found, strict=True):

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from fused_cases import box
 from harness import assert_same_bits
-from trainers import EPS, SPACES, WIDE_BOX, algorithm_of
+from trainers import EPS, SPACES, WIDE_BOX
 
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 
 Tensor = Any
 
@@ -286,10 +287,10 @@ HEADS = {
 }
 CASES = [*((name, False) for name in HEADS), *((name, True) for name in HEADS if name != "box")]
 """Heads, without masks and with them."""
-SETTINGS = {
-    "ppo": LossSettings(value_weight=0.5),
-    "ppo, values clipped": LossSettings(value_clip=0.2, value_weight=0.7),
-    "a2c": LossSettings(clipped=False, value_weight=1.5),
+SETTINGS: dict[str, PPO | A2C] = {
+    "ppo": PPO(value_weight=0.5),
+    "ppo, values clipped": PPO(value_clip=0.2, value_weight=0.7),
+    "a2c": A2C(value_weight=1.5),
 }
 SCALARS = [0.3, 1.7, 0.05, 0.2]
 """The advantages' mean, one over their deviation, the entropy's weight, the clip range."""
@@ -331,7 +332,7 @@ def case(name: str, samples: int = 1000, *, masked: bool = False) -> Case:
     return Case(head, parameters, values, dataclasses.replace(batch, log_probs=log_probs))
 
 
-def expected_of(case: Case, settings: LossSettings) -> tuple[Tensor, Tensor, Tensor]:
+def expected_of(case: Case, algorithm: PPO | A2C) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by parameters and values, and the sums, in float64."""
     batch, mean, inverse, entropy_weight, clip = case.batch, *SCALARS
     parameters, values = case.parameters.double().requires_grad_(), case.values.double().requires_grad_()
@@ -341,8 +342,7 @@ def expected_of(case: Case, settings: LossSettings) -> tuple[Tensor, Tensor, Ten
     log_prob, entropy = log_prob_and_entropy(case.head, parameters, batch.actions, batch.action_mask)
     ratio = (log_prob - old).exp()
     advantages = (advantages - mean) * inverse
-    clipped = ((ratio - 1).abs() > clip).double() * settings.clipped
-    algorithm = algorithm_of(settings, clip)
+    clipped = ((ratio - 1).abs() > clip).double() * isinstance(algorithm, PPO)
     policy = algorithm.policy_loss(log_prob, old, advantages)
     value = algorithm.value_loss(values, old_values, returns)
     total: Any = algorithm.loss(policy, value, entropy, entropy_weight).sum()
@@ -352,7 +352,7 @@ def expected_of(case: Case, settings: LossSettings) -> tuple[Tensor, Tensor, Ten
     return parameters.grad, values.grad, sums
 
 
-def found_of(case: Case, indices: Tensor | None, settings: LossSettings, device: str) -> tuple[Tensor, Tensor, Tensor]:
+def found_of(case: Case, indices: Tensor | None, algorithm: PPO | A2C, device: str) -> tuple[Tensor, Tensor, Tensor]:
     place = torch.device(resolve_device(device))
     parts = {f.name: getattr(case.batch, f.name) for f in dataclasses.fields(Samples)}
     moved: dict[str, Any] = {name: None if part is None else part.to(place) for name, part in parts.items()}
@@ -363,12 +363,12 @@ def found_of(case: Case, indices: Tensor | None, settings: LossSettings, device:
     outputs.append(torch.full((6, len(values)), math.nan, device=place))
     given = None if indices is None else indices.to(place)
     scalars = torch.tensor(SCALARS, device=place)
-    Ops(case.head, device).loss(parameters, values, batch, given, settings, scalars, *outputs)
+    Ops(case.head, device).loss(parameters, values, batch, given, algorithm, scalars, *outputs)
     return outputs[0].cpu(), outputs[1].cpu(), outputs[2].cpu()
 
 
-def compare(case: Case, found: tuple[Tensor, Tensor, Tensor], settings: LossSettings) -> None:
-    (by_parameters, by_values, sums), expected = found, expected_of(case, settings)
+def compare(case: Case, found: tuple[Tensor, Tensor, Tensor], algorithm: PPO | A2C) -> None:
+    (by_parameters, by_values, sums), expected = found, expected_of(case, algorithm)
     # Log-probabilities: each element's are good to some roundings of what stays below 32, and sums of 150 shares to
     # 150; Gaussian ones come of squared distances, of deviations known to two units in the last place.
     error = case.head.width * 64 * EPS + max(case.head.sizes) * 2 * EPS
@@ -377,7 +377,7 @@ def compare(case: Case, found: tuple[Tensor, Tensor, Tensor], settings: LossSett
     weight = 8 * math.exp(1.5)
     bound = weight * error + 32 * EPS * expected[0].abs()
     assert ((by_parameters - expected[0]).abs() <= bound).all()
-    assert (by_values - expected[1]).abs().max() < 32 * EPS * settings.value_weight
+    assert (by_values - expected[1]).abs().max() < 32 * EPS * algorithm.value_weight
     assert (sums[0] - expected[2][0]).abs().max() < weight * error + 32 * EPS * expected[2][0].abs().max()
     assert (sums[1] - expected[2][1]).abs().max() < 64 * EPS * 8
     assert (sums[2] - expected[2][2]).abs().max() < error

@@ -16,7 +16,7 @@ from gpu_envs.training import Schedule, Trainer  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines import torch as networks  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
-from gpu_envs.training.operations.ops import LossSettings, Ops  # noqa: E402
+from gpu_envs.training.operations.ops import Ops  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,7 +66,6 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         moments = (some.mean().item(), 1 / (some.std(correction=0).item() + 1e-8))
     clip = own.clip if algorithm == "ppo" else 0.0
     scalars = torch.tensor([*moments, 0.03, clip], device=trainer.device)
-    settings = LossSettings(clipped=algorithm == "ppo", value_weight=own.value_weight)
 
     double = copy.deepcopy(learner.module).double()
     weights = list(double.parameters())
@@ -100,7 +99,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         given = [output.detach().float().contiguous() for output in (parameters, values)]
         by_outputs, sums = [torch.empty_like(output) for output in given], given[1].new_empty(6, len(rows))
         Ops(learner.policy_rows.head, device).loss(
-            given[0], given[1], batch, rows, settings, scalars, by_outputs[0], by_outputs[1], sums
+            given[0], given[1], batch, rows, own, scalars, by_outputs[0], by_outputs[1], sums
         )
         totals.add_(sums.double().sum(1))
         loss = (parameters * by_outputs[0]).sum(1) + values * by_outputs[1]
@@ -156,7 +155,7 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
 
     def found(chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         totals, values = torch.zeros(6, device=trainer.device), torch.zeros(len(observations), device=trainer.device)
-        minibatch = Minibatch(hollow, batch, chosen, learner.loss_settings, learner.scalars)
+        minibatch = Minibatch(hollow, batch, chosen, learner.algorithm, learner.scalars)
         learner.networks.gradient(minibatch, totals)
         learner.networks.values(ValueRequest(observations, values))
         return learner.optimiser.gradient.clone(), totals, values
@@ -191,7 +190,7 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
         learner.module.log_std.data.fill_(log_std)
         learner.scalars[2] = entropy_weight
         totals = torch.zeros(6, device=trainer.device)
-        minibatch = Minibatch(observations, batch, None, learner.loss_settings, learner.scalars)
+        minibatch = Minibatch(observations, batch, None, learner.algorithm, learner.scalars)
         learner.networks.gradient(minibatch, totals)
         return learner.optimiser.gradient.clone()
 

@@ -194,7 +194,7 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2].int()
         for indices in (None, chosen):
             totals = torch.full((2, TOTALS), torch.nan, device="cuda")
-            minibatch = Minibatch(observations, batch, indices, learner.loss_settings, learner.scalars)
+            minibatch = Minibatch(observations, batch, indices, learner.algorithm, learner.scalars)
             for networks, sums in zip((mine, other), totals, strict=True):
                 networks.gradient(minibatch, sums)
             one, another = mine.optimiser.gradient, adam.gradient

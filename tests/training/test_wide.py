@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from fused_cases import box, discrete  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
-from trainers import algorithm_of, run_of  # noqa: E402
+from trainers import run_of  # noqa: E402
 from wide_tools import (  # noqa: E402
     FEW,
     HOPPER,
@@ -31,12 +31,13 @@ from wide_tools import (  # noqa: E402
     watched,
 )
 
+from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
-from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.policies.case import Case as PolicyCase  # noqa: E402
 
@@ -211,7 +212,7 @@ def wide_of(case: Case, given: Given, precision: str, blocks: int | None = None)
     return WideNetworks(network, "cuda", adam, scale), adam
 
 
-def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
+def reference(case: Case, given: Given, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:
     """The gradient of each parameter, the size of what it is the sum of, and the six sums."""
     chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
     if given.batch.alive is not None:
@@ -228,7 +229,6 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
     mean, inverse, weight, clip = given.scalars.double()
     advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
     ratio = change.exp()
-    algorithm = algorithm_of(settings, float(clip))
     policy = algorithm.policy_loss(log_prob, of["log_probs"], advantage)
     loss = algorithm.value_loss(value, of["values"], of["returns"])
     total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
@@ -245,23 +245,23 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
             ].exp()
             each = (distance.square() + 1) * (advantage.abs() * ratio).detach().unsqueeze(1)
             magnitudes.append(each.square().sum(0).sqrt())
-    clipped = ((ratio - 1).abs() > clip).double().sum() if settings.clipped else torch.zeros(()).double()
+    clipped = ((ratio - 1).abs() > clip).double().sum() if isinstance(algorithm, PPO) else torch.zeros(()).double()
     totals = [policy.sum(), loss.sum(), entropy.sum(), (ratio - 1 - change).sum(), clipped]
     return grads, magnitudes, torch.stack([*totals, torch.tensor(float(len(chosen))).double()]).detach()
 
 
-def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettings, precision: str) -> None:
+def check_gradients(case: Case, given: Given, indices: Any, algorithm: PPO | A2C, precision: str) -> None:
     found = []
     for blocks in (None, None, FEW):
         wide, adam = wide_of(case, given, precision, blocks)
         totals = torch.full((6,), torch.nan, device="cuda")
         adam.gradient.fill_(torch.nan)
-        minibatch = Minibatch(given.observations.cuda(), given.batch, indices, settings, given.scalars.cuda())
+        minibatch = Minibatch(given.observations.cuda(), given.batch, indices, algorithm, given.scalars.cuda())
         wide.gradient(minibatch, totals)
         found.append((adam.gradient.clone(), totals))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
-    grads, magnitudes, wanted = reference(case, given, indices, settings)
+    grads, magnitudes, wanted = reference(case, given, indices, algorithm)
     names = [name for name, _ in given.module.named_parameters()]
     check_flat(names, found[2][0].cpu(), split_like(found[1][0].cpu(), grads), magnitudes, OTHER_ORDER)
     off = ROUNDINGS * ROUNDING[precision]
@@ -281,17 +281,17 @@ def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettin
     ],
 )
 def test_gradients(name: str, samples: int, precision: str) -> None:
-    check_gradients(CASES[name], given_of(CASES[name], samples), None, LossSettings(), precision)
+    check_gradients(CASES[name], given_of(CASES[name], samples), None, PPO(), precision)
 
 
 @hopper
-@pytest.mark.parametrize("settings", [LossSettings(clipped=False, value_weight=1.5), LossSettings(value_clip=0.3)])
+@pytest.mark.parametrize("algorithm", [A2C(value_weight=1.5), PPO(value_clip=0.3)])
 @pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("name", ["Tag", "box", "apart"])
-def test_gradients_of_chosen_samples_by_other_losses(name: str, precision: str, settings: LossSettings) -> None:
+def test_gradients_of_chosen_samples_by_other_losses(name: str, precision: str, algorithm: PPO | A2C) -> None:
     given = given_of(CASES[name], 5000, scaled=True)
     indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
-    check_gradients(CASES[name], given, indices, settings, precision)
+    check_gradients(CASES[name], given, indices, algorithm, precision)
 
 
 @hopper
@@ -311,7 +311,7 @@ def test_the_dead_and_the_forbidden_count_for_nothing(
         tensor[dead] = torch.nan
     indices = torch.randperm(2000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
     for chosen in (None, indices):
-        check_gradients(CASES[name], given, chosen, LossSettings(), precision)
+        check_gradients(CASES[name], given, chosen, PPO(), precision)
 
 
 @hopper
@@ -403,7 +403,7 @@ def test_a_graph_of_it_can_be_replayed() -> None:
     wide, adam = wide_of(case, given, "bf16")
     observations, scalars = given.observations.cuda(), given.scalars.cuda()
     totals = torch.zeros(2, 6, device="cuda")
-    minibatch = Minibatch(observations, given.batch, None, LossSettings(), scalars)
+    minibatch = Minibatch(observations, given.batch, None, PPO(), scalars)
     wide.gradient(minibatch, totals[0])
     directly = adam.gradient.clone()
     graph = torch.cuda.CUDAGraph()

@@ -10,10 +10,10 @@ from torch import nn
 
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
-from gpu_envs.training.algorithms.base import OnPolicy, PolicyGradient
+from gpu_envs.training.algorithms.base import OnPolicy
 from gpu_envs.training.networks import ActionValues, Perceptron, PerceptronActorCritic, SharedPerceptron
 from gpu_envs.training.observations import Rows, Scale
-from gpu_envs.training.operations.ops import SUMS, LossSettings, Samples
+from gpu_envs.training.operations.ops import SUMS, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
@@ -123,8 +123,8 @@ class Minibatch:
     """All else that is known of them."""
     indices: torch.Tensor | None
     """The samples of the minibatch; None: all."""
-    loss: LossSettings
-    """What kernels know of the algorithm's loss."""
+    algorithm: OnPolicy
+    """Whose loss it is."""
     scalars: torch.Tensor
     """Mean and inverse standard deviation of advantages, the entropy's weight and the clip range, on the device."""
 
@@ -139,13 +139,6 @@ class Minibatch:
             return dataclasses.replace(self, indices=self.indices[piece])
         parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
         return dataclasses.replace(self, observations=self.observations[piece], samples=Samples(**parts))
-
-
-def loss_settings(algorithm: OnPolicy) -> LossSettings:
-    """What kernels know of an algorithm's loss."""
-    if not isinstance(algorithm, PolicyGradient):
-        return LossSettings()
-    return LossSettings(algorithm.clip_range is not None, algorithm.value_clip, algorithm.value_weight)
 
 
 class Networks(ABC):

@@ -226,7 +226,7 @@ class SmallNetworks(PolicyNetworks):
                 f"there are observations of {observations.shape[0]} samples, and a batch of {len(batch.log_probs)}"
             )
         actors, critics = self.network.workers(self._update_blocks, minibatch.count)
-        loss = loss_members(batch, minibatch.indices, minibatch.loss)
+        loss = loss_members(batch, minibatch.indices, minibatch.algorithm)
         self._update.launch(
             actors + critics, **self._common(observations), **loss, scalars=minibatch.scalars, actors=actors
         )

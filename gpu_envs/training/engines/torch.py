@@ -4,7 +4,7 @@ import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import nn
@@ -40,6 +40,9 @@ _FORBIDDEN = -1e9
 
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+
+Outputs: TypeAlias = tuple[torch.Tensor, ...]
+"""A module's outputs, or the gradient by each."""
 
 SAMPLER = "kernel_sample of common/sampler.cuh"
 CHOOSER = f"kernel_prefer of off_policy/choices.cuh, and {SAMPLER}"
@@ -117,19 +120,15 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """The values of what the module is given."""
 
     @abstractmethod
-    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
+    def _outputs_of(self, observations: Any) -> Outputs:
         """The outputs of the module that the loss is of."""
 
     @abstractmethod
-    def _run_loss_kernel(
-        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
         """The gradient of the summed loss by each output; writes each sample's ``SUMS``."""
 
     @abstractmethod
-    def _losses(
-        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
         """The algorithm's own ``loss`` of each sample, and of its ``SUMS`` those that there are."""
 
     def values(self, request: ValueRequest) -> None:
@@ -147,7 +146,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
 
     def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
         assert self.optimiser is not None
-        gradients: list[torch.Tensor] = []
+        gradients: Outputs = ()
         count = minibatch.count
         size = self._chunk(count, minibatch.observations)
         for first in range(0, count, size):
@@ -163,20 +162,18 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             learning, upstream = zip(*both, strict=True)
             with_gradients: Any = _WithGradients.apply  # untyped
             with matmul_precision(self._precision):
-                parts = torch.autograd.grad(with_gradients(upstream, *learning), self._parameters, allow_unused=True)
-            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(parts, self._parameters, strict=True)]
+                loss = with_gradients(upstream, *learning)
+                grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
             if not gradients:
                 torch.sum(sums, 1, out=totals)
                 gradients = grads
             else:
                 totals.add_(sums.sum(1))
-                gradients = [one + other for one, other in zip(gradients, grads, strict=True)]
+                gradients = tuple(map(torch.add, gradients, grads))
         named = zip(self._parameters, gradients, strict=True)
         self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
 
-    def _differentiate_loss(
-        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
         """As ``_run_loss_kernel``, by torch."""
         batch = _chosen_samples(minibatch)
         with torch.enable_grad():
@@ -186,8 +183,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         for name, values in losses.items():
             sums[SUMS.index(name)] = _of_active(values.detach(), batch.alive)
         sums[SUMS.index("alive")] = 1.0 if batch.alive is None else batch.alive.float()
-        grads = torch.autograd.grad(loss, outputs, allow_unused=True)
-        return tuple(torch.zeros_like(o) if g is None else g for o, g in zip(outputs, grads, strict=True))
+        return torch.autograd.grad(loss, outputs, materialize_grads=True)
 
     def _chunk(self, count: int, observations: Rows) -> int:
         """How many of so many rows go through the module at a time, in whole groups."""
@@ -221,30 +217,23 @@ class TorchPolicy(TorchPolicyNetworks):
 
     def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
         del action_mask  # values do not depend on it
-        module = self.module
-        values: torch.Tensor = (
-            module.value(observations) if isinstance(module, PolicyModule) else module(observations)[1]
-        )
-        return values
+        if isinstance(self.module, PolicyModule):
+            return self.module.value(observations)
+        return self._outputs_of(observations)[1]
 
-    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
-        parameters, values = self.module(observations)
-        return parameters, values
+    def _outputs_of(self, observations: Any) -> Outputs:
+        return tuple(self.module(observations))
 
-    def _run_loss_kernel(
-        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
         parameters, values = outputs
         gradients = (torch.empty_like(parameters), torch.empty_like(values))
         batch, indices = minibatch.samples, minibatch.indices
-        self._ops.loss(parameters, values, batch, indices, minibatch.loss, minibatch.scalars, *gradients, sums)
+        self._ops.loss(parameters, values, batch, indices, self._algorithm, minibatch.scalars, *gradients, sums)
         return gradients
 
-    def _losses(
-        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
         (parameters, values), algorithm = outputs, self._algorithm
-        log_probs, entropies = log_probs_and_entropies(self.head, parameters, batch.actions, batch.action_mask)
+        log_probs, entropies = _log_probs_and_entropies(self.head, parameters, batch.actions, batch.action_mask)
         mean, inverse_std, entropy_weight, _ = scalars
         policy_loss = algorithm.policy_loss(log_probs, batch.log_probs, (batch.advantages - mean) * inverse_std)
         value_loss = algorithm.value_loss(values, batch.values, batch.returns)
@@ -290,22 +279,19 @@ class TorchQValues(TorchPolicyNetworks):
     def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
         return self._ops.best(plain(self._q_values(observations)), action_mask)
 
-    def _outputs_of(self, observations: Any) -> tuple[torch.Tensor, ...]:
+    def _outputs_of(self, observations: Any) -> Outputs:
         return (self._q_values(observations),)
 
-    def _run_loss_kernel(
-        self, outputs: tuple[torch.Tensor, ...], minibatch: Minibatch, sums: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
         (q_values,) = outputs
         gradient = torch.empty_like(q_values)
         self._ops.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
         return (gradient,)
 
-    def _losses(
-        self, outputs: tuple[torch.Tensor, ...], batch: Samples, scalars: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
         del scalars  # which are of policies
-        loss = self._algorithm.loss(q_values_of(self.head, outputs[0], batch.actions), batch.returns)
+        q_values = torch.split(outputs[0], [*self.head.sizes], 1)  # an action is worth the mean over its elements
+        loss = self._algorithm.loss(_of_choices(self.head, q_values, batch.actions).mean(0), batch.returns)
         return {"loss": loss, "value_loss": loss}
 
 
@@ -325,17 +311,10 @@ def _of_active(array: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
     return torch.where((alive != 0).view(-1, *[1] * (array.dim() - 1)), array, 0)  # not 0.0: choices stay integers
 
 
-def log_probs_and_entropies(
+def _log_probs_and_entropies(
     head: Head, parameters: torch.Tensor, actions: torch.Tensor, action_mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probability of each row's action, and the entropy of its distribution.
-
-    Args:
-        head: What the parameters mean.
-        parameters: [B, P], the policy's outputs.
-        actions: [B, W], as they are stored for the loss.
-        action_mask: [B, P], zero where a choice is forbidden; None: all are allowed.
-    """
+    """The log-probability of each row's action, and the entropy of its distribution, as ``distributions.cuh`` does."""
     if head.kind == "box":
         mean, log_std = parameters.chunk(2, 1)
         distance = (actions - mean) * (-log_std).exp()
@@ -346,11 +325,6 @@ def log_probs_and_entropies(
     log_shares = [logits.log_softmax(1) for logits in torch.split(parameters, [*head.sizes], 1)]
     entropies = torch.stack([-(log_p.exp() * log_p).sum(1) for log_p in log_shares]).sum(0)
     return _of_choices(head, log_shares, actions).sum(0), entropies
-
-
-def q_values_of(head: Head, values: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """The value of each row's action, from those of all choices, ``[B, P]``: the mean over its elements."""
-    return _of_choices(head, torch.split(values, [*head.sizes], 1), actions).mean(0)
 
 
 def _of_choices(head: Head, numbers: Sequence[torch.Tensor], actions: torch.Tensor) -> torch.Tensor:

@@ -326,7 +326,7 @@ class WideNetworks(WideKernels, PolicyNetworks):
             part = minibatch.sliced(piece)
             return {
                 **self._common(_whole(part.observations)),
-                **loss_members(part.samples, part.indices, part.loss),
+                **loss_members(part.samples, part.indices, part.algorithm),
                 "scalars": part.scalars,
                 "action_mask": flags(part.samples.action_mask),
             }

@@ -9,6 +9,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
+from gpu_envs.training.algorithms.base import Algorithm, PolicyGradient
 from gpu_envs.training.heads import Head
 
 MOST_STAGED = 88
@@ -49,19 +50,6 @@ class Samples:
     """[M], whether the agent took part; None: all did."""
     action_mask: torch.Tensor | None = None
     """[M, P], int8, zero where a choice was forbidden; None: nothing was."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class LossSettings:
-    """What kind of loss it is."""
-
-    clipped: bool = True
-    """PPO's, by the ratio of probabilities; False: A2C's, by the log-probability."""
-    value_clip: float | None = None
-    """How far a value may move from its old one; None: as far as it will."""
-    value_weight: float = 0.5
-    """The weight of the value's loss."""
 
 
 SAMPLE_CALL = Struct.of(
@@ -139,8 +127,9 @@ _CHOICES_CALLS = {
 }
 
 
-def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSettings) -> dict[str, MemberValue]:
+def loss_members(batch: Samples, indices: torch.Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
     """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
+    assert isinstance(algorithm, PolicyGradient)
     samples = len(batch.log_probs)
     return {
         "rows": samples if indices is None else len(indices),
@@ -152,10 +141,10 @@ def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSet
         "returns": batch.returns,
         "old_values": batch.values,
         "alive": batch.alive,
-        "clipped": int(settings.clipped),
-        "clips_values": int(settings.value_clip is not None),
-        "value_clip": settings.value_clip or 0.0,
-        "value_weight": settings.value_weight,
+        "clipped": int(algorithm.clip_range is not None),
+        "clips_values": int(algorithm.value_clip is not None),
+        "value_clip": algorithm.value_clip or 0.0,
+        "value_weight": algorithm.value_weight,
     }
 
 
@@ -320,7 +309,7 @@ class Ops:
         values: torch.Tensor,
         batch: Samples,
         indices: torch.Tensor | None,
-        settings: LossSettings,
+        algorithm: Algorithm,
         scalars: torch.Tensor,
         d_parameters: torch.Tensor,
         d_values: torch.Tensor,
@@ -333,14 +322,14 @@ class Ops:
             values: [B], the values now.
             batch: The samples of the iteration.
             indices: int32 [B], which of them these are; None: all, in their order.
-            settings: What kind of loss it is.
+            algorithm: Whose loss it is: PPO's by the ratio of probabilities, or A2C's by the log-probability.
             scalars: float32 [4] on the device: the advantages' mean, one over their deviation, the entropy's weight,
                 and how far the ratio may be from 1.
             d_parameters: [B, P], written: the gradient.
             d_values: [B], written: the gradient.
             sums: [6, B], written: for each sample ``SUMS``; zeros where the agent was not alive.
         """
-        rows, given = len(parameters), loss_members(batch, indices, settings)
+        rows, given = len(parameters), loss_members(batch, indices, algorithm)
         if rows != given["rows"]:
             wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
