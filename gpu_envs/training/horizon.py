@@ -84,10 +84,7 @@ _PROGRAMS = {
                 ("const float*", "rewards", _EACH),
                 *_ENDS,
                 _ALIVE,
-                ("float*", "running", ("rows",)),
-                ("float*", "total", ("rows",)),
-                ("float*", "squares", ("rows",)),
-                ("float*", "count", ("rows",)),
+                *(("float*", name, ("rows",)) for name in ("running", "total", "squares", "count")),
                 ("float", "gamma"),
             ),
         },
@@ -99,9 +96,7 @@ _PROGRAMS = {
             "measure": Struct.of(
                 "MeasureCall",
                 "float",
-                ("Index", "rows"),
-                ("Index", "row_stride"),
-                ("Index", "moment_stride"),
+                *(("Index", name) for name in ("rows", "row_stride", "moment_stride")),
                 ("int", "blocks"),
                 ("const float*", "moments"),
                 ("double*", "sums", (_MOST_MEASURE_BLOCKS, MOMENTS)),
@@ -123,11 +118,8 @@ _PROGRAMS = {
             "permute": Struct.of(
                 "PermutationCall",
                 "float",
-                ("Index", "count"),
-                ("Index", "threads"),
-                ("int", "each"),
-                ("int", "bits"),
-                ("int", "size"),
+                *(("Index", name) for name in ("count", "threads")),
+                *(("int", name) for name in ("each", "bits", "size")),
                 ("const u64*", "stream", (2,)),
                 ("u64", "turn"),
                 ("int*", "indices", ("numbers",)),
@@ -140,10 +132,7 @@ _PROGRAMS = {
             "episodes": Struct.of(
                 "EpisodesCall",
                 "float",
-                ("Index", "steps"),
-                ("Index", "rows"),
-                ("Index", "each"),
-                ("Index", "width"),
+                *(("Index", name) for name in ("steps", "rows", "each", "width")),
                 ("const int*", "lengths", ("steps", "rows", "each")),
                 ("const float*", "values", ("steps", "rows", "width")),
                 ("float*", "sums", ("numbers", "steps")),
@@ -165,9 +154,7 @@ _PROGRAMS = {
                 ("const double*", "points", ("schedules", "points_each", 2)),
                 ("const u64*", "targets", ("schedules",)),
                 ("Index*", "clock", (1,)),
-                ("Index", "begun"),
-                ("Index", "steps"),
-                ("Index", "last"),
+                *(("Index", name) for name in ("begun", "steps", "last")),
             ),
         },
         KernelSettings(
@@ -306,18 +293,10 @@ class Measure:
         self._launch(moments, pooled=None, figures=figures, normaliser=normaliser)
 
     def _launch(self, moments: torch.Tensor, **others: torch.Tensor | None) -> None:
-        rows = moments.shape[1]
+        rows, (moment_stride, row_stride) = moments.shape[1], moments.stride()
         blocks = min(_MOST_MEASURE_BLOCKS, -(-rows // _MEASURE_BLOCK))
-        row_stride, moment_stride = moments.stride(1), moments.stride(0)
-        self._kernel.launch(
-            blocks,
-            rows=rows,
-            row_stride=row_stride,
-            moment_stride=moment_stride,
-            blocks=blocks,
-            moments=moments.data_ptr(),
-            **others,
-        )
+        sizes = {"rows": rows, "row_stride": row_stride, "moment_stride": moment_stride, "blocks": blocks}
+        self._kernel.launch(blocks, moments=moments.data_ptr(), **sizes, **others)
 
 
 @final
@@ -384,15 +363,11 @@ class DeviceSchedules:
         self._targets: Final = [target for _, target in targets]  # whose addresses the kernel has
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
+        kernel.fill(begun=config.steps_at(0), steps=config.steps_of_update, last=config.iterations - 1)
         kernel.fill(
             schedules=len(points),
             points_each=most,
             clock=self.clock,
-            begun=config.steps_at(0),
-            steps=config.steps_of_update,
-            last=config.iterations - 1,
-        )
-        kernel.fill(
             points=torch.tensor(padded, dtype=torch.float64, device=device),
             targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),
         )

@@ -1,6 +1,7 @@
 """What a run asks of a policy that learns, and learning from the horizon just played by several minibatches."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -13,14 +14,7 @@ from torch import nn
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
-from gpu_envs.training.engines.base import (
-    TOTALS,
-    ActRequest,
-    Minibatch,
-    Networks,
-    PolicyNetworks,
-    ValueRequest,
-)
+from gpu_envs.training.engines.base import TOTALS, ActRequest, Minibatch, Networks, PolicyNetworks, ValueRequest
 from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
 from gpu_envs.training.observations import RewardScale, Rows, Scale, largest_of, raise_to_largest
@@ -33,6 +27,9 @@ from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
+
+_REWARD_SUMS = ("total", "squares", "count")
+"""What ``RewardScale`` learns from, for each row, as ``Advantages.discounted`` writes it."""
 
 
 @final
@@ -64,15 +61,12 @@ class Learner(ABC):
     """One policy's storage, random numbers and update; everything on the device, nothing read back.
 
     Attributes:
-        policy_rows: The agents it acts for.
-        module: Its weights.
-        networks: How that acts.
+        policy_rows: As of ``LearnerParts``, and so ``module``, ``networks``, ``scale`` and ``horizon``.
         algorithm: With the settings that are the policy's own.
         fallback_reason: Why torch computes it; empty where kernels do.
         figures: What the last iteration was like.
         names: Of the figures; None: of this algorithm it means nothing.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
-        scale: The running scale of observations; None: they are taken as they are.
         streams: The states of its random numbers, by what they are for.
         waits: So many iterations it collects before it learns again, and does not run in graphs.
     """
@@ -170,37 +164,33 @@ class Learner(ABC):
             self._group.take_first(buffer)
 
 
-@final
-class SampleStorage:
-    """The arrays of a learner that grow with the horizon or the replicas.
+def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, torch.Tensor]:
+    """The arrays of a learner that grow with the horizon or the replicas; on torch's device ``meta`` their sizes alone.
 
-    Attributes:
-        indices: The random order of the samples; None: they are taken as they come.
-        acted: The environment's actions, where those are others than the policy's (a box).
-        moments: What is kept of each row's advantages and returns.
-        places: Where each row's last observation is, if its episode was truncated.
-        last_values: What those are worth.
-        sums: Where rewards are normalised: of each row, what the scale learns from.
+    Those of the samples; ``moments`` of each row's advantages and returns; ``places`` of each row's last observation,
+    if its episode was truncated, and ``last_values``, what those are worth; for a box ``acted``, the environment's
+    actions; where rewards are normalised what the scale learns from; and ``indices``, the random order of the samples,
+    unless they are taken as they come.
     """
-
-    def __init__(self, algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> None:
-        """Allocates; on torch's device ``meta`` there are the sizes alone."""
-
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        box = head.kind == "box"
-        epochs, minibatches = algorithm.passes
-        self.actions = zeros(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
-        self.log_probs = zeros(horizon, rows)
-        self.values = zeros(horizon + 1, rows)
-        self.advantages = zeros(horizon, rows)
-        self.returns = zeros(horizon, rows)
-        self.acted = zeros(rows, head.width) if box else None
-        self.moments = zeros(MOMENTS, rows)
-        self.places, self.last_values = zeros(rows, dtype=torch.int64), zeros(rows)
-        self.sums = (zeros(rows), zeros(rows), zeros(rows)) if algorithm.normalise_rewards else None
-        self.indices = zeros(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None
+    zeros, box = functools.partial(torch.zeros, device=device), head.kind == "box"
+    epochs, minibatches = algorithm.passes
+    arrays = {
+        "actions": zeros(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32),
+        "log_probs": zeros(horizon, rows),
+        "values": zeros(horizon + 1, rows),
+        "advantages": zeros(horizon, rows),
+        "returns": zeros(horizon, rows),
+        "moments": zeros(MOMENTS, rows),
+        "places": zeros(rows, dtype=torch.int64),
+        "last_values": zeros(rows),
+    }
+    if box:
+        arrays["acted"] = zeros(rows, head.width)
+    if algorithm.normalise_rewards:
+        arrays |= {name: zeros(rows) for name in _REWARD_SUMS}
+    if epochs * minibatches > 1:
+        arrays["indices"] = zeros(horizon * rows, dtype=torch.int32)
+    return arrays
 
 
 @final
@@ -228,26 +218,26 @@ class OnPolicyLearner(Learner):
         super().__init__(parts, {"actions": horizon, "minibatches": algorithm.passes[0]})
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
-        stored = SampleStorage(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
-        self.actions, self.log_probs, self.values = stored.actions, stored.log_probs, stored.values
-        self.advantages, self.returns, self.acted = stored.advantages, stored.returns, stored.acted
-        self._sums, self.indices = stored.sums, stored.indices
-        self._places, self._last_values = stored.places, stored.last_values
+        arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
+        self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
+        self.advantages, self.returns, self.acted = arrays["advantages"], arrays["returns"], arrays.get("acted")
+        self._places, self._last_values, self.indices = arrays["places"], arrays["last_values"], arrays.get("indices")
         self._advantage = Advantages(device, case.threads)
-        self._measure = Measure(stored.moments, device, case.threads, parts.group)
+        self._measure = Measure(arrays["moments"], device, case.threads, parts.group)
         self.reward_scale: RewardScale | None = None
         if algorithm.normalise_rewards:
             self.reward_scale = RewardScale(policy_rows.rows, device, parts.group)
+            self._reward_sums = {name: arrays[name] for name in _REWARD_SUMS}
         each, minibatches = policy_rows.each, algorithm.passes[1]  # agents that share observations stay together
         samples = horizon * policy_rows.rows // each
-        shuffled = self.indices is not None
-        self.permutation = Permutation(samples, device, case.threads, each=each) if shuffled else None
         if minibatches > samples:
             of_each = f" of {each} agents each" if each > 1 else ""
-            name = policy_rows.name
             raise ValueError(
-                f"minibatches is {minibatches}; a horizon of the policy {name!r} has {samples} samples{of_each}"
+                f"minibatches is {minibatches}; a horizon of the policy {policy_rows.name!r} has {samples} "
+                f"samples{of_each}"
             )
+        shuffled = self.indices is not None
+        self.permutation = Permutation(samples, device, case.threads, each=each) if shuffled else None
         # their sizes differ by one at most
         self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
@@ -303,11 +293,10 @@ class OnPolicyLearner(Learner):
         taken = {name: self._taken(storage, name) for name in ("rewards", "terminations", "truncations")}
         self._value(observations, alive_rows, masks)
         bootstrap = self._bootstrap(storage, taken["terminations"], taken["truncations"])
-        if scale is not None and self._sums is not None:
-            total, squares, count = self._sums
-            written = {"running": scale.running, "total": total, "squares": squares, "count": count}
-            self._advantage.discounted(**taken, alive=alive, gamma=algorithm.gamma, **written)
-            scale.learn(*self._sums)
+        if scale is not None:
+            sums = {"running": scale.running, **self._reward_sums}
+            self._advantage.discounted(**taken, alive=alive, gamma=algorithm.gamma, **sums)
+            scale.learn(**self._reward_sums)
         self._advantage.compute(
             **taken,
             values=self.values,

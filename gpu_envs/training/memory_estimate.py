@@ -11,7 +11,7 @@ import torch
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
-from gpu_envs.training.learner import SampleStorage
+from gpu_envs.training.learner import sample_arrays
 from gpu_envs.training.policy import check_actions, check_names, learns
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
@@ -87,7 +87,7 @@ def memory_of_run(config: Run, device: str, world: SimulationConfig | None = Non
             per_step += -(-4 * rows * kept // algorithm.buffer_size)
             continue
         assert isinstance(algorithm, OnPolicy)
-        once, twice = (vars(SampleStorage(algorithm, horizon, n * rows, head, "meta")).values() for n in (1, 2))
+        once, twice = (sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
         stored += _bytes(twice) - _bytes(once) + 4 * rows * algorithm.normalise_rewards
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 

@@ -34,18 +34,16 @@ class Schedule:
         if isinstance(source, int | float) and not isinstance(source, bool):
             return cls(((0.0, float(source)),))
         try:
-            if isinstance(source, str):
-                pairs = [part.split(":") for part in source.split(",")]
-                if len(pairs) == 1 and len(pairs[0]) == 1:
-                    return cls(((0.0, float(source)),))
-                return cls(tuple((float(at), float(value)) for at, value in pairs))
-            if isinstance(source, Sequence):
-                return cls(tuple((float(at), float(value)) for at, value in source))
+            if isinstance(source, str) and "," not in source and ":" not in source:
+                return cls(((0.0, float(source)),))
+            pairs = [part.split(":") for part in source.split(",")] if isinstance(source, str) else source
+            if not isinstance(pairs, Sequence):
+                raise TypeError(f"it is a {type(source).__name__}")
+            return cls(tuple((float(at), float(value)) for at, value in pairs))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{source!r} is not a schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
             ) from None
-        raise ValueError(f"{source!r} is not a schedule; give a number, or fractions and values such as 0:0.001,1:0")
 
     def at(self, fraction: float) -> float:
         """The value when so much of the training is done."""

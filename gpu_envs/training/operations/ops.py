@@ -1,7 +1,7 @@
 """Kernels of a head: actions drawn from a policy's outputs, losses with gradients, and what choices are worth."""
 
 import dataclasses
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 
@@ -68,14 +68,11 @@ SAMPLE_CALL = Struct.of(
     ("const u8*?", "action_mask", ("rows", "outputs")),
 )
 
-LOSS_MEMBERS = (
+LOSS_MEMBERS: tuple[Any, ...] = (
     ("Index", "rows"),
     ("const int*?", "indices", ("rows",)),
     ("const Element*", "actions", ("samples", "width")),
-    ("const float*", "log_probs", ("samples",)),
-    ("const float*", "advantages", ("samples",)),
-    ("const float*", "returns", ("samples",)),
-    ("const float*", "old_values", ("samples",)),
+    *(("const float*", name, ("samples",)) for name in ("log_probs", "advantages", "returns", "old_values")),
     ("const u8*?", "alive", ("samples",)),
     ("const float*", "scalars", (4,)),
     ("int", "clipped"),

@@ -23,7 +23,7 @@ _FACTORS = 4
 SUM_NUMBERS = f"constexpr int SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
 """Of the loss's sums those that decide."""
 
-_SUMS = (
+_SUMS: tuple[Any, ...] = (
     ("Index", "count"),
     ("int", "blocks"),
     ("float*", "message", ("words",)),
@@ -40,14 +40,9 @@ _SUMS = (
 )
 """What the step depends on."""
 
-_MOMENTS = (
-    ("float*", "weights", ("count",)),
-    ("float*", "means", ("count",)),
-    ("float*", "squares", ("count",)),
-    ("float", "rate1"),
-    ("float", "rate2"),
-    ("float", "beta2"),
-    ("float", "epsilon"),
+_MOMENTS: tuple[Any, ...] = (
+    *(("float*", name, ("count",)) for name in ("weights", "means", "squares")),
+    *(("float", name) for name in ("rate1", "rate2", "beta2", "epsilon")),
 )
 """What it changes."""
 
