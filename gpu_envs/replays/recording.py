@@ -13,7 +13,7 @@ from gpu_envs.replays.recorder import Recorder
 from gpu_envs.replays.replay import Replay
 from gpu_envs.replays.source import ReplaySource, Wanted, open_source
 from gpu_envs.seeds import Seed, check_seed
-from gpu_envs.training.record.progress import Progress
+from gpu_envs.training.record.summary import Progress
 
 WITHOUT_LIMIT: Final = 10_000
 """Steps after which an episode that has no time limit is left as it is."""

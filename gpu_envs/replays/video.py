@@ -15,7 +15,7 @@ from gpu_envs.rendering.frames import GAP, GAP_SHADE
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays.files import replacing
 from gpu_envs.replays.recorded import Recorded
-from gpu_envs.training.record.progress import Progress
+from gpu_envs.training.record.summary import Progress
 
 KINDS: Final = (".mp4", ".gif")
 GIF_RATE: Final = 50

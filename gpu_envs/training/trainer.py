@@ -28,10 +28,10 @@ from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, own_precision, torch_threads
 from gpu_envs.training.process.watch import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
-from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import comparable, fitting, save_together
+from gpu_envs.training.record.summary import Progress
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
@@ -211,14 +211,14 @@ class Trainer:
     def _advance(self) -> None:
         waiting = any(learner.waits for learner in self.learners.values())
         roll_out, learn = (self.roll_out, self.learn) if waiting else self.phases
-        marks = self._mailbox.begin()
-        marks.set(0)
+        started, rolled_out, _ = self._mailbox.begin()
+        started.record()
         try:
             roll_out()
         except ActionError:
             check_weights(self.learners, self.iteration + 1, self._run)  # weights that are NaN give actions that are
             raise
-        marks.set(1)
+        rolled_out.record()
         learn()
         for learner in self.learners.values():
             learner.count()

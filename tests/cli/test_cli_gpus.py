@@ -27,7 +27,7 @@ from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
 from gpu_envs.cli.launch import Ending, explained
 from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, tell_launcher
 from gpu_envs.cli.parser import FAILED
-from gpu_envs.training.process.peers import TURN_OFF
+from gpu_envs.training.process.group import TURN_OFF
 from gpu_envs.training.record.run_directory import RunDirectory
 
 DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory", "nccl": "NCCL"} if device_count() > 1 else {})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpu_envs.training.process.peers import TURN_OFF
+from gpu_envs.training.process.group import TURN_OFF
 
 
 def together(size: int, work: Callable[..., Any], folder: Path, *given: Any, device: str = "cpu") -> list[Any]:

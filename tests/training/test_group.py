@@ -26,9 +26,8 @@ from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.backend.program import header_text  # noqa: E402
 from gpu_envs.registry import known  # noqa: E402
 from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
-from gpu_envs.training.process import peers  # noqa: E402
-from gpu_envs.training.process.group import Group  # noqa: E402
-from gpu_envs.training.process.peers import TURN_OFF  # noqa: E402
+from gpu_envs.training.process import group as processes  # noqa: E402
+from gpu_envs.training.process.group import TURN_OFF, Group  # noqa: E402
 from gpu_envs.training.record.checkpoint import iteration_of, load  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
 from gpu_envs.training.record.run_state import load_run, own_part  # noqa: E402
@@ -280,7 +279,7 @@ def test_different_settings_and_rules_are_refused(tmp_path: Path) -> None:
 
 
 def left_waiting(group: Any, device: str, folder: Path) -> None:
-    peers.PATIENCE = 2.0
+    processes.PATIENCE = 2.0
     ours, numbers = Group(group), torch.ones(4, device=device)
     ours.sum(numbers)
     assert numbers.tolist() == [2.0] * 4

@@ -56,10 +56,10 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
     figures = torch.zeros(mailbox.size, device=place)
     received = []
     for iteration in range(1, 10):
-        marks = mailbox.begin()
-        marks.set(0)
+        started, rolled_out, _ = mailbox.begin()
+        started.record()
         figures.copy_(torch.arange(mailbox.size) + 100 * iteration)
-        marks.set(1)
+        rolled_out.record()
         mailbox.send(iteration, figures)
         received += mailbox.receive()
         assert iteration - len(received) < depth  # no more are under way

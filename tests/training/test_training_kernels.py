@@ -18,7 +18,7 @@ from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.horizon import Advantages, Permutation  # noqa: E402
 from gpu_envs.training.horizon import program as program_of  # noqa: E402
 from gpu_envs.training.operations import ops, optimiser  # noqa: E402
-from gpu_envs.training.process.peers import small_program  # noqa: E402
+from gpu_envs.training.process.group import small_program  # noqa: E402
 from gpu_envs.training.rollout import replay  # noqa: E402
 
 Tensor = Any

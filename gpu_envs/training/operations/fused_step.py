@@ -10,7 +10,7 @@ from gpu_envs.training.operations.fused_programs import kernels_of_blocks
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import STEP_MEMBERS, SUM_NUMBERS
 from gpu_envs.training.operations.sizes import sizes_of
-from gpu_envs.training.process.peers import BLOCK, constants
+from gpu_envs.training.process.group import BLOCK, constants
 
 _STEP_THREADS = 512
 """Of a block that adds up what they found."""

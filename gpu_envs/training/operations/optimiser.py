@@ -14,8 +14,7 @@ from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.peers import ALONE, PEERS, blocks_of, settings
+from gpu_envs.training.process.group import ALONE, PEERS, Group, blocks_of, settings
 
 _FACTORS = 4
 """What the preparation leaves for all elements."""

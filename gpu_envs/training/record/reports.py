@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import functools
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -71,27 +73,19 @@ class Result:
 
 
 @final
-class Marks:
-    """Three moments of an iteration: begun, rolled out, updated."""
+class HostEvent:
+    """A moment of the host's work, as ``torch.cuda.Event`` is one of a GPU's."""
 
-    def __init__(self, on_gpu: bool) -> None:
-        event: Any = torch.cuda.Event  # untyped in some versions
-        self._events = [event(enable_timing=True) for _ in range(3)] if on_gpu else []
-        self._times = [0.0] * 3
+    def record(self) -> None:
+        """This moment is reached."""
+        self._time = time.perf_counter()
 
-    def set(self, which: int) -> None:
-        """This moment is reached, on a GPU by the work queued so far."""
-        if self._events:
-            self._events[which].record()
-        else:
-            self._times[which] = time.perf_counter()
+    def synchronize(self) -> None:
+        """Does nothing: the host has done its work."""
 
-    def seconds(self) -> list[float]:
-        """Waits for the last one, and returns the seconds from each to the next."""
-        if not self._events:
-            return [self._times[i + 1] - self._times[i] for i in range(2)]
-        self._events[2].synchronize()
-        return [float(self._events[i].elapsed_time(self._events[i + 1])) / 1e3 for i in range(2)]
+    def elapsed_time(self, later: "HostEvent") -> float:
+        """Returns the milliseconds up to a later one."""
+        return 1e3 * (later._time - self._time)
 
 
 @final
@@ -116,28 +110,31 @@ class Mailbox:
         self._rows = 3 * len(roles) + (len(metrics) + 1 if metrics else 0)
         self.size = self._rows * horizon + sum(map(len, learners.values())) + 1
         on_gpu = device != "cpu"
-        self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
-        self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
+        event: Any = functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu else HostEvent
+        slots = [torch.empty(self.size, pin_memory=on_gpu) for _ in range(depth + 1)]
+        self._free = [(slot, [event() for _ in range(3)]) for slot in slots]
+        self._queue: collections.deque[tuple[int, torch.Tensor, list[Any]]] = collections.deque()
 
-    def begin(self) -> Marks:
-        """The marks of the iteration that begins."""
+    def begin(self) -> list[Any]:
+        """The events of the iteration that begins: it starts, has rolled out, and ends, which ``send`` records."""
         return self._free[-1][1]
 
     def send(self, iteration: int, figures: torch.Tensor) -> None:
-        """Queues the figures of the iteration begun last, and marks its end."""
-        slot, marks = self._free.pop()
+        """Queues the figures of the iteration begun last, and records its end."""
+        slot, events = self._free.pop()
         slot.copy_(figures, non_blocking=True)
-        marks.set(2)
-        self._queue.append((iteration, slot, marks))
+        events[2].record()
+        self._queue.append((iteration, slot, events))
 
     def receive(self, *, all_of_them: bool = False) -> list[IterationReport]:
         """The reports of iterations ``depth`` or more behind, for which it waits, whatever the clock; or all."""
         reports = []
         while self._queue and (all_of_them or len(self._queue) >= self._depth):
-            iteration, slot, marks = self._queue.popleft()
-            seconds = marks.seconds()
+            iteration, slot, events = self._queue.popleft()
+            events[2].synchronize()
+            seconds = [float(first.elapsed_time(then)) / 1e3 for first, then in itertools.pairwise(events)]
             reports.append(self._read(iteration, slot.numpy().copy(), *seconds))
-            self._free.append((slot, marks))
+            self._free.append((slot, events))
         return reports
 
     def _read(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:

@@ -20,8 +20,7 @@ from gpu_envs.training.observations import Rows
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, own_precision
-from gpu_envs.training.record.progress import Progress
-from gpu_envs.training.record.summary import evaluation_rows, table
+from gpu_envs.training.record.summary import Progress, evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo, simulated
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
