@@ -1,10 +1,11 @@
 """``gpu-envs check``: whether an environment keeps what environments promise."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.cli.parser import FAILED, OK, Parser, take_all
-from gpu_envs.cli.report import say
+from gpu_envs.cli.report import say, say_json
 from gpu_envs.registry import known as registry
 
 _CHECK = """Look for mistakes in an environment: whether the same seeds give the same bits, on all devices here
@@ -35,22 +36,25 @@ def check(words: Sequence[str]) -> int:
 
     from gpu_envs.testing import CheckError, check_environment
 
-    failed = False
+    reports = []
     for spec in specs:
         try:
-            check_environment(
+            report = check_environment(
                 spec,
                 devices=devices,
                 num_envs=found.num_envs,
                 steps=found.steps,
                 seed=found.seed,
                 params=found.params,
-                report=say,
+                report=(lambda _: None) if found.json else say,
                 sanitize=not found.no_sanitize,
             )
-        except CheckError:  # the report has said what
-            failed = True
-    return FAILED if failed else OK
+        except CheckError as error:  # the report has said what
+            report = error.report
+        reports.append(report)
+    if found.json:
+        say_json([{"id": each.env_id, "checks": list(map(dataclasses.asdict, each.lines))} for each in reports])
+    return FAILED if any(report.failures for report in reports) else OK
 
 
 def _parser() -> Parser:
@@ -66,6 +70,7 @@ def _parser() -> Parser:
     parser.add_whole("--steps", "that most checks take (default: 60)", 60)
     parser.add_whole("--seed", "of environments and actions (default: 0)", 0)
     parser.add_params()
+    parser.add_json()
     parser.add_argument("--no-sanitize", action="store_true", help="leave out the builds with sanitizers")
     parser.add_debug()
     return parser

@@ -159,8 +159,15 @@ def _joined(parser: Parser, words: Sequence[str]) -> list[str]:
     return joined
 
 
+def spelled_out(text: str) -> str:
+    """Return a number without the suffix k, M or G: ``1M`` is ``1e6``."""
+    match = re.fullmatch(r"(-?[\d.]+)([kMG])", text)
+    return text if match is None else f"{match[1]}e{ {'k': 3, 'M': 6, 'G': 9}[match[2]] }"
+
+
 def whole(text: str) -> int:
-    """Reads a whole number; 1_000_000 and 1e6 too."""
+    """Reads a whole number; 1_000_000, 1e6 and 1M too."""
+    text = spelled_out(text)
     with contextlib.suppress(ValueError):
         return int(text)
     with contextlib.suppress(ValueError):
@@ -199,6 +206,8 @@ def value(text: str) -> bool | int | float | str | list[Any]:
     if text.startswith("["):
         with contextlib.suppress(ValueError):
             return list(json.loads(text))
+    if re.fullmatch(r"-?[\d.]+(e-?\d+)?(, *-?[\d.]+(e-?\d+)?)+", text):
+        raise argparse.ArgumentTypeError(f"an array is written in brackets: [{text}]")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for read in (int, float):

@@ -3,10 +3,10 @@
 import argparse
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpu_envs.cli.parser import Pairs, Parser, Switch, entry, explained, value
+from gpu_envs.cli.parser import Pairs, Parser, Switch, entry, explained, spelled_out, value
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import ALGORITHMS, PPO
 from gpu_envs.training.policy import listed, owners_of
@@ -27,6 +27,9 @@ _FORMS: Mapping[Any, str] = {
 _NO_OPTIONS = ("gpus",)
 """It is an option of the command itself."""
 
+
+_ALIASES = {"learning_rate": ("--lr",)}
+"""Other names of options."""
 
 _TOLD = 100.0
 """Greatest upper limit that the help names."""
@@ -79,7 +82,13 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
             group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
         else:
             form = "|".join((*(field.words or (_FORMS[field.kind],)), *field.others))
-            group.add_argument(flag, dest=name, type=explained(field.parsed), metavar=form, help=text, **common)
+            group.add_argument(
+                flag, *_ALIASES.get(name, ()), dest=name, type=_reader(field), metavar=form, help=text, **common
+            )
+
+
+def _reader(field: Setting) -> Callable[[str], Any]:
+    return explained(lambda text: field.parsed(spelled_out(text) if field.kind is int else text))
 
 
 def _help(doc: str, name: str, shown: str, preset: str | None, values: Mapping[str, Any]) -> str:

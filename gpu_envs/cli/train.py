@@ -92,8 +92,10 @@ def _taken(parser: Parser, words: Sequence[str]) -> tuple[Any, str | None]:
     """Parses options, settings of single policies among them, and the environment's id."""
     rest, own = split_own(words)
     found, env = take_one(parser, rest, "environment ID")
+    if env is not None and found.env is not None:
+        parser.error(f"one environment ID is expected; got {env!r} and --env {found.env}")
     found.own = own
-    return found, env
+    return found, env or found.env
 
 
 def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
@@ -117,8 +119,8 @@ def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | Non
                 chosen, why = _loaded(trainer, config.device).choose_num_envs(config, **_of(here.group))
                 config = dataclasses.replace(config, num_envs=chosen)
                 if here.first:
-                    say(f"num_envs is {chosen:,}: {why}")
-            _tell_of_several(here, config.replicas)
+                    say(f"num_envs is {chosen:,}: {why}", error=found.json)
+            _tell_of_several(here, config.replicas, error=found.json)
             result = _loaded(trainer, config.device).train(config, progress=found.progress, **_of(here.group))
         _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
@@ -170,6 +172,11 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
         parser.error("which run? Give its folder, such as runs/CartPole-v1-20250131-120000")
     for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         parser.check_least(found, name, least)
+    if not Path(run).exists() and run.removeprefix("gpu_envs/") in registry.ids():
+        parser.error(
+            f"{run} is an environment, and a run is evaluated: train one first, gpu-envs train {run}, or watch random "
+            f"actions, gpu-envs play {run}"
+        )
     with _named("RUN", run):
         names = ("episodes", "greedy", "device", "seed", "num_envs", "policies", "trust", "progress")
         settings = {name: getattr(found, name) for name in names}
@@ -230,6 +237,7 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
         "with --gpus, start anew from the last checkpoint when a process fails, so often (default: 0)",
         0,
     )
+    parser.add_json()
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()
@@ -255,6 +263,7 @@ def _tune_parser(name: str | None = None, values: Mapping[str, Any] | None = Non
 
 
 def _add_sources(parser: Parser) -> None:
+    parser.add_argument("--env", metavar="ID", help="the environment, where ID is not given as a word of its own")
     parser.add_argument(
         "--preset",
         metavar="NAME",
@@ -309,7 +318,8 @@ def _stays(found: Any) -> list[str]:
     """The options that hold for a run when it is started again, too; all else is in its folder."""
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[found.progress]
     gpus = [] if found.gpus is None else ["--gpus", found.gpus]
-    return [*gpus, *progress, *["--trust"] * bool(found.trust), *["--debug"] * found.debug]
+    switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(found, name)]
+    return [*gpus, *progress, *switches]
 
 
 def _trained_on(run: str) -> tuple[int, str]:
@@ -327,18 +337,20 @@ def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[s
     if here.group is not None:
         from gpu_envs.training.record.run_directory import RunDirectory
 
-        _tell_of_several(here, RunDirectory.open(run).config().replicas)
+        _tell_of_several(here, RunDirectory.open(run).config().replicas, error=found.json)
     device = {} if here.device is None else {"device": here.device}
     own = _of(here.group) | dict(changes) | device
     return trainer.resume(run, progress=found.progress, trust=found.trust, **own)
 
 
 def _report(result: Any, found: Any, here: Place) -> None:
-    if here.first:
+    if here.first and found.json:
+        say_json(dataclasses.asdict(result))
+    elif here.first:
         say(training_report(result, trust=found.trust, gpus=found.gpus))
 
 
-def _tell_of_several(here: Place, num_envs: int) -> None:
+def _tell_of_several(here: Place, num_envs: int, *, error: bool = False) -> None:
     """Says how many train together, and how."""
     if here.group is None:
         return
@@ -349,7 +361,8 @@ def _tell_of_several(here: Place, num_envs: int) -> None:
     if here.first:
         say(
             f"{group.size} processes train together, with {num_envs:,} replicas each and {group.size * num_envs:,} in "
-            f"all; their gradients are added up through {way}"
+            f"all; their gradients are added up through {way}",
+            error=error,
         )
 
 

@@ -13,7 +13,18 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class CheckError(AssertionError):
-    """An environment failed some checks; the message lists them, each with what was expected and what to do."""
+    """An environment failed some checks; the message lists them, each with what was expected and what to do.
+
+    Attributes:
+        report: The report, with the checks that passed too.
+    """
+
+    def __init__(self, message: str, report: "Report") -> None:
+        super().__init__(message, report)
+        self.report = report
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class FailedError(Exception):
@@ -97,7 +108,8 @@ class Report:
         self._tell(f"{self.env_id}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
         if self.failures:
             listed = "\n".join(f"- {line.title}: {line.detail}" for line in self.failures)
-            raise CheckError(f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}")
+            message = f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}"
+            raise CheckError(message, self)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.lines))

@@ -125,6 +125,19 @@ def words_for(setting: Setting, value: Any) -> list[str]:
     return [f"{flag}=none"] if value is None else [flag, setting.shown(value)]
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--lr", "1e-3"], "learning_rate", Schedule.of(1e-3)),
+        (["--total-steps", "1.5M"], "total_steps", 1_500_000),
+        (["--num-envs", "2k"], "num_envs", 2000),
+    ],
+)
+def test_short_forms(words: list[str], name: str, value: Any) -> None:
+    assert value_of(trained("CartPole-v1", *words), name) == value
+    assert value_of(trained("--env", "CartPole-v1", *words), name) == value
+
+
 def value_of(run: Run, name: str) -> Any:
     """A setting by its flat name."""
     return next(getattr(part, name) for part in (run, run.algorithm, run.network) if hasattr(part, name))
@@ -319,7 +332,7 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         ),
         (["train", "CartPole-v1", "--noise.gamma", "1"], "a policy 'noise', as a setting is called; give another name"),
         (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' is not a list of whole numbers such as 64,64"),
-        (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate: 'fast' is not a schedule"),
+        (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate/--lr: 'fast' is not a schedule"),
         (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
         (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
         (["train", "CartPole-v1", "--a.gama", "1"], "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'?"),

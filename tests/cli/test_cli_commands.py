@@ -50,6 +50,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["bench", "--num-envs", "0"], "--num-envs is 0; give a whole number from 1 up"),
         (["bench", "--device", "gpu"], "device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'cuda:0' and so on, or all"),
         (["bench", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
+        (["bench", "RiceN-v0", "--param", "backstop_price=1,2e3"], "an array is written in brackets: [1,2e3]"),
+        (["eval", "CartPole-v1"], "CartPole-v1 is an environment, and a run is evaluated: train one first"),
+        (
+            ["train", "CartPole-v1", "--env", "Acrobot-v1"],
+            "one environment ID is expected; got 'CartPole-v1' and --env",
+        ),
+        (["train", "CartPole-v1", "--total-steps", "1.5"], "argument --total-steps: '1.5' is not a whole number"),
         (["tune"], "which environment? Give an ID: Acrobot-v1, "),
         (["tune", "CartPole-v1", "--num-envs", "64"], "there is no option '--num-envs'"),
         (["tune", "CartPole-v1", "--preset", "defalt"], "no preset 'defalt'. Did you mean 'default'?"),

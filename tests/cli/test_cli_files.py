@@ -188,6 +188,23 @@ def test_speeds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert team["steps_per_s"]["many_a_launch"] is None
 
 
+def test_a_training_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    words = ("--device", "cpu", "--num-envs", "8", "--horizon", "8", "--hidden", "8", "--total-steps", "128")
+    found = json.loads(said(capsys, "train", "CartPole-v1", *words, "--json", "--run-dir", str(tmp_path / "run")))
+    assert (found["reason"], found["steps"], found["iterations"]) == ("total_steps", 128, 2)
+    assert set(found["returns"]) == {"agent"}
+    assert found["run_dir"] == str(tmp_path / "run")
+
+
+def test_checks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--device", "cpu", "--no-sanitize", "--steps", "4", "--json")
+    (report,) = json.loads(said(capsys, "check", "CartPole-v1", *words))
+    assert report["id"] == "CartPole-v1"
+    assert {check["outcome"] for check in report["checks"]} == {"passed", "skipped"}
+    assert all(check["title"] and check["detail"] for check in report["checks"])
+
+
 def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("eval", str(run), "--episodes", "16", "--device", "cpu")
     found = json.loads(said(capsys, *words, "--json"))
