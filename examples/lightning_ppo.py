@@ -25,7 +25,8 @@ from gpu_envs.training.horizon import Advantages
 from gpu_envs.training.networks import default_policy
 from gpu_envs.training.operations.ops import SUMS, Ops, Samples
 from gpu_envs.training.policies.case import Case
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
+from gpu_envs.training.rollout.horizon_env import HorizonEnv
+from gpu_envs.training.rollout.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Replicas:
         device, seed = str(ppo.device), derived_seed(ppo.args.seed, purpose, ppo.current_epoch)
         self.role, self.rank, self.turn = ppo.role.name, ppo.global_rank, 0
         # what gpu_envs.make(..., first_replica=rank * num_envs) gives, and arrays for a horizon of it
-        self.world = HorizonEnv(ppo.run, simulated(ppo.run, num_envs, device), device, horizon, self.rank * num_envs)
+        self.world = HorizonEnv(Plan(ppo.run, device, num_envs), horizon, self.rank * num_envs)
         self.world.reset(seed)
         self.own = self.world.storage[self.role]
         self.ops = {role.name: Ops(role.head, device, ppo.run.cpu_threads) for role in self.world.roles}
@@ -134,7 +135,7 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
             num_envs=args.num_envs,
             horizon=args.horizon,
         )
-        roles = {role.name: role for role in role_infos(simulated(self.run, args.num_envs, "cpu"))}
+        roles = {role.name: role for role in Plan(self.run, "cpu", args.num_envs).roles}
         self.role = roles[args.role or next(iter(roles))]
         weights = torch.Generator().manual_seed(args.seed)
         case = Case(self.run.algorithm, self.run.network, self.role.head, self.role.features, "cpu")

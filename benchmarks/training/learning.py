@@ -153,14 +153,8 @@ def play_at_random(
     plan: TrainingPlan, env_id: str, roles: Iterable[str], params: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
     """The figures where everybody acts at random, in the environment as presets have it."""
-    from gpu_envs.backend import resolve_device
-    from gpu_envs.training import Run
     from gpu_envs.training.rollout.evaluation import play
-    from gpu_envs.training.rollout.horizon_env import role_infos, simulated
-    from gpu_envs.training.rollout.policy_rows import assign
+    from gpu_envs.training.runs import load_guests
 
-    run = Run(env=env_id, params=params, policies=dict.fromkeys(roles, "random"), device=plan.device, run_dir="")
-    device = resolve_device(plan.device)
-    parts = assign(role_infos(simulated(run, 1, device)), run.policies)
-    nobody = dict.fromkeys(parts)
-    return figures(play(run, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))
+    guests = load_guests(env_id, dict.fromkeys(roles, "random"), device=plan.device, params=params)
+    return figures(play(guests, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

@@ -22,7 +22,7 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 if TYPE_CHECKING:
-    from gpu_envs.training.rollout.acting import TrainedPolicies
+    from gpu_envs.training.rollout.evaluation import TrainedPolicies
 
 REPLICAS: Final = 9
 """So many are recorded where nobody says how many."""

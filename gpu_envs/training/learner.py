@@ -23,7 +23,7 @@ from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
-from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.plan import PolicyRows
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""

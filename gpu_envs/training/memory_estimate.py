@@ -8,14 +8,13 @@ from typing import final
 import numpy as np
 import torch
 
-from gpu_envs.backend import open_backend
-from gpu_envs.codegen import SimulationConfig, layout_of
+from gpu_envs.codegen import layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learner import sample_arrays
 from gpu_envs.training.policy import check_actions, check_names, learns
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
-from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
-from gpu_envs.training.rollout.policy_rows import assign
+from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.rollout.replay import places_of, stride_of
 from gpu_envs.training.run import AUTO, Run
 
@@ -42,32 +41,22 @@ class MemoryEstimate:
         return int(room // self.per_replica)
 
 
-def memory_of_run(config: Run, device: str, world: SimulationConfig | None = None) -> MemoryEstimate:
-    """Estimates what each replica of a run stores on a device, ``cpu`` or ``cuda:N``.
-
-    Args:
-        config: The run.
-        device: Where it stores that.
-        world: The run's environment, of ``simulated``; None: it is made here.
+def memory_of_run(plan: Plan) -> MemoryEstimate:
+    """Estimates what each replica of a run stores on its device.
 
     Raises:
         ValueError: A policy cannot learn its role's actions, or an off-policy one would never learn.
     """
-    world = world or simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
-    spec = world.spec
-    roles = role_infos(world)
-    limit, horizon = limit_of(world), config.horizon
-    stored = _environment(world, device) + int(config.stagger)
+    config, spec, limit, horizon = plan.config, plan.world.spec, plan.limit, plan.config.horizon
+    stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0
-    for role in roles:
-        one, two = (
-            RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limit is not None) for n in (1, 2)
-        )
-        stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
+    for role in plan.roles:
+        kinds = {"alone": not spec.has_team, "limited": limit is not None}
+        one, two = (vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
+        stored += _bytes(two) - _bytes(one)
     stored += 4 * horizon * len(spec.metrics)
-    policies = assign(roles, config.policies)
-    check_names("policies", {name: policy for name, policy in config.policies.items() if name in config.own}, policies)
-    for name, parts in policies.items():
+    check_names("policies", config.own, plan.policies)
+    for name, parts in plan.policies.items():
         rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
         shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
         if not learns(name):
@@ -83,7 +72,7 @@ def memory_of_run(config: Run, device: str, world: SimulationConfig | None = Non
             correlated = head.width * (algorithm.exploration == "ou")
             lasts = features * places_of(algorithm.buffer_size, limit)
             kept = algorithm.buffer_size * stride_of(features, head.width) + lasts
-            stored += rows * (1 + 4 * (head.width * (horizon + 2) + correlated + kept))
+            stored += rows * ((correlated > 0) + 4 * (head.width * (horizon + 2) + correlated + kept))
             per_step += -(-4 * rows * kept // algorithm.buffer_size)
             continue
         assert isinstance(algorithm, OnPolicy)
@@ -118,18 +107,19 @@ def _check_start(config: Run, algorithm: OffPolicy, policy: str) -> None:
         )
 
 
-def _environment(simulated: SimulationConfig, device: str) -> int:
+def _environment(plan: Plan) -> int:
     """The bytes of a replica of the environment itself."""
-    own = frozenset(name for name, value in simulated.params.items() if isinstance(value, np.ndarray))
-    traits = open_backend(device).traits
+    world, traits = plan.world, plan.backend.traits
+    own = frozenset(name for name, value in world.params.items() if isinstance(value, np.ndarray))
     few, many = (
-        layout_of(dataclasses.replace(simulated, num_envs=n), traits, own).buffers() for n in (_MANY, 2 * _MANY)
+        sum(
+            math.prod(shape) * np.dtype(dtype).itemsize
+            for shape, dtype in layout_of(dataclasses.replace(world, num_envs=n), traits, own).buffers().values()
+        )
+        for n in (_MANY, 2 * _MANY)
     )
-    sizes = [
-        sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in found.values()) for found in (few, many)
-    ]
-    everywhere = simulated.spec.masked and not simulated.spec.has_team  # that all replicas have a mask
-    return (sizes[1] - sizes[0]) // _MANY + 4 * len(own) + int(everywhere)
+    everywhere = world.spec.masked and not world.spec.has_team  # that all replicas have a mask
+    return (many - few) // _MANY + 4 * len(own) + int(everywhere)
 
 
 def _bytes(arrays: Iterable[object]) -> int:
@@ -138,13 +128,13 @@ def _bytes(arrays: Iterable[object]) -> int:
     return sum(part.numel() * part.element_size() for part in flat if isinstance(part, torch.Tensor))
 
 
-def check_room(config: Run, device: str, world: SimulationConfig) -> None:
+def check_room(plan: Plan) -> None:
     """Refuses more replicas of the run's environment than there is memory for.
 
     Raises:
         ShortageError: A number that cannot fit; the message names the largest that can.
     """
-    estimate, count = memory_of_run(config, device, world), config.replicas
+    estimate, config, device, count = memory_of_run(plan), plan.config, plan.device, plan.num_envs
     needed = estimate.of(count)
     if needed <= available(device):
         return

@@ -13,7 +13,7 @@ from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, w
 from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.rollout.horizon_env import RoleStorage
-from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.plan import PolicyRows
 from gpu_envs.training.rollout.replay import Replay
 
 _FIGURES = (

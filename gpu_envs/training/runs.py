@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend import resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restored
@@ -22,10 +22,8 @@ from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import load_run, with_buffers
-from gpu_envs.training.rollout.acting import TrainedPolicies
-from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
-from gpu_envs.training.rollout.horizon_env import RoleInfo, role_infos, simulated
-from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
+from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, replicated
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
@@ -144,7 +142,7 @@ def evaluate(
     own_seed = loaded.seed if seed is None else seed
     how: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
     with torch_threads(loaded.device, loaded.config.cpu_threads):
-        return play(loaded.config, loaded.parts, loaded.networks, loaded.device, seed=own_seed, **how)
+        return play(loaded, seed=own_seed, **how)
 
 
 @alone()
@@ -184,7 +182,7 @@ def load_policies(
     place = resolve_device(device)
     networks: dict[str, Networks | None] = {}
     with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        parts = assign(_roles(config, place), config.policies)
+        parts = Plan(replicated(config, 1), place, 1).policies
         state = load_run(latest)
         check_modules(modules, parts)
         for name, own in parts.items():
@@ -192,13 +190,13 @@ def load_policies(
             if not learns(name):
                 asked_for = name.rpartition(" (")[0] in policies.values()
                 saved = None if asked_for else state["players"].get(name)  # its source may be gone
-                networks[name] = make_player(policy_rows, config, place, saved).networks
+                networks[name] = make_player(policy_rows, config, saved).networks
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
                 learnt, source = state["learners"][name], f"{folder.path}:{name}"
                 own_run = trained.of_policy(name)
-                networks[name] = restored(learnt, policy_rows, own_run, place, source, modules.get(name))
+                networks[name] = restored(learnt, policy_rows, own_run, source, modules.get(name))
     return TrainedPolicies(
         config,
         place,
@@ -217,18 +215,13 @@ def load_guests(
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Run(env=env, device=device, params=dict(params or {}))
-    roles = _roles(config, place)
+    roles = Plan(replicated(config, 1), place, 1).roles
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in filter(learns, parts):
         raise ValueError(
             f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
         )
-    players = {name: make_player(PolicyRows(name, own, 1, place), config, place) for name, own in parts.items()}
+    players = {name: make_player(PolicyRows(name, own, 1, place), config) for name, own in parts.items()}
     networks = {name: player.networks for name, player in players.items()}
     return TrainedPolicies(config, place, parts, networks, 0, 0, {})
-
-
-def _roles(config: Run, device: str) -> tuple[RoleInfo, ...]:
-    open_backend(device)  # says what is missing
-    return role_infos(simulated(replicated(config, 1), 1, device))

@@ -10,12 +10,11 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.codegen import SimulationConfig
+from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.assembly import make_learner, make_player
+from gpu_envs.training.assembly import Player, make_learner, make_player
 from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
@@ -30,13 +29,12 @@ from gpu_envs.training.process.watch import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.run_state import comparable, fitting, save_together
+from gpu_envs.training.record.run_state import fitting, save_together
 from gpu_envs.training.record.summary import Progress
-from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
+from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play, shared_actions
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
-from gpu_envs.training.rollout.players import Player
-from gpu_envs.training.rollout.policy_rows import PolicyRows, assign
+from gpu_envs.training.rollout.horizon_env import HorizonEnv
+from gpu_envs.training.rollout.plan import Plan, PolicyRows
 from gpu_envs.training.run import Run
 from gpu_envs.training.user_modules import check_modules
 
@@ -88,21 +86,22 @@ class Trainer:
                 f"gpus is {config.gpus}, and as many processes must train together; here it is {self.group.size}. "
                 f"Start them by gpu-envs train --gpus {config.gpus}, or give a group of so many"
             )
-        config = dataclasses.replace(config, gpus=self.group.size)
-        self.group.check_same(comparable(config.flat() | {"device": "", "run_dir": ""}))
-        self.config, self._run, self.device = config, run, resolve_device(config.device)
+        self.config = config = dataclasses.replace(config, gpus=self.group.size)
+        self.group.check_same(config.flat() | {"device": "", "run_dir": ""})
+        self._run, self.device = run, resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
-        open_backend(self.device, config.threads)  # says what is missing, before torch does
-        world = simulated(config, config.replicas, self.device)
-        check_room(config, self.device, world)
+        self._plan = plan = Plan(config, self.device, config.replicas)
+        modules = {} if modules is None else modules
+        check_modules(modules, plan.policies)
+        weights = [(name, *item) for name, module in modules.items() for item in module.state_dict().items()]
+        shapes = {f"{name}: {key}": list(tensor.shape) for name, key, tensor in weights}
+        self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": list(modules)} | shapes)
+        check_room(plan)
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
-            self._build(world, modules or {}, kept or {})
-        self.group.check_same(comparable(self.describe() | {"code": self.horizon_env.code}))
-        first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
-        self.history = History(config, list(self.horizon_env.storage), first_learning, self.horizon_env.metrics)
+            self._build(modules, kept or {})
         self.eager_because = why_eager(self.device, config.graphs)
         self.phases: list[GraphWork] = []
         self._begin_episodes()
@@ -112,38 +111,31 @@ class Trainer:
         stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
         self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
-    def _build(self, world: SimulationConfig, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
-        config, device = self.config, self.device
-        self._parts = assign(role_infos(world), config.policies)
-        check_modules(modules, self._parts)
-        whose = (config, world, device, config.horizon, self.group.rank * config.replicas)
-        env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
+    def _build(self, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
+        config, device, plan = self.config, self.device, self._plan
+        first_replica = self.group.rank * plan.num_envs
+        # modules of one's own are taken over when nothing can be wrong any more
+        env = HorizonEnv(plan, config.horizon, first_replica) if modules else None
         self.learners: dict[str, Learner] = {}
         self.players: dict[str, Player] = {}
-        self._networks: dict[str, Networks | None] = {}
-        for name, parts in self._parts.items():
-            policy_rows = PolicyRows(name, parts, config.replicas, device, self.group)
+        for name, parts in plan.policies.items():
+            policy_rows = PolicyRows(name, parts, plan.num_envs, device, self.group)
             if learns(name):
-                learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self.group)
-                self.learners[name], self._networks[name] = learner, learner.networks
+                self.learners[name] = make_learner(policy_rows, modules.get(name), config, plan.limit, self.group)
             else:
-                self.players[name] = player = make_player(policy_rows, config, device, kept.get(name))
-                self._networks[name] = player.networks
+                self.players[name] = make_player(policy_rows, config, kept.get(name))
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
         self._episode_sums = EpisodeSums(device)  # they are compiled while the environment is
-        self.horizon_env = horizon_env = env or HorizonEnv(*whose)  # what policies need is being compiled
-        rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self.players.values()]
-        self.actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
-        self._mailbox = Mailbox(
-            [role.name for role in horizon_env.roles],
-            {name: each.names for name, each in self.learners.items()},
-            config.horizon,
-            device,
-            UNDER_WAY if self._on_gpu else 1,
-            horizon_env.metrics,
-        )
+        # what policies need is being compiled meanwhile
+        self.horizon_env = horizon_env = env or HorizonEnv(plan, config.horizon, first_replica)
+        self.actions = shared_actions(plan.policies.values(), plan.num_envs, device)
+        roles, metrics = [role.name for role in plan.roles], horizon_env.metrics
+        names = {name: learner.names for name, learner in self.learners.items()}
+        depth = UNDER_WAY if self._on_gpu else 1
+        self._mailbox = Mailbox(roles, names, config.horizon, device, depth, metrics)
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
+        self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules]
         self._schedules = DeviceSchedules(targets, config, device)
@@ -325,8 +317,7 @@ class Trainer:
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must agree in with the run that takes it over."""
         config = self.config
-        found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus}
-        found["format"] = FORMAT
+        found = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus, "format": FORMAT}
         found |= {name: getattr(config, name) for name in ("num_envs", "horizon", "stagger")}
         if any(role.masked for role in self.horizon_env.roles):
             found["action_mask"] = True
@@ -400,16 +391,10 @@ class Trainer:
             seed: Of environments and actions; None: derived from the run's.
             num_envs: Replicas side by side; None: as many as episodes, up to 4,096.
         """
-        own = derived_seed(self.config.seed, "evaluation") if seed is None else seed
+        networks: dict[str, Networks | None] = {name: player.networks for name, player in self.players.items()}
+        networks |= {name: learner.networks for name, learner in self.learners.items()}
+        own, spec = derived_seed(self.config.seed, "evaluation"), self._plan.world.spec
+        known = (self.config, self.device, self._plan.policies, networks, own, self.steps, self.returns)
+        how: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "spec": spec}
         with self._settings():
-            return play(
-                self.config,
-                self._parts,
-                self._networks,
-                self.device,
-                episodes=episodes,
-                greedy=greedy,
-                seed=own,
-                num_envs=num_envs,
-                spec=self.horizon_env.env.simulation.config.spec,
-            )
+            return play(TrainedPolicies(*known), seed=own if seed is None else seed, **how)

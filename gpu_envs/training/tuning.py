@@ -18,6 +18,7 @@ from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
+from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 
@@ -130,7 +131,7 @@ def tune(
     give_back(device)
     held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
     room = available(device) * ROOM
-    need = memory_of_run(dataclasses.replace(config, num_envs=AUTO), device)
+    need = memory_of_run(Plan(dataclasses.replace(config, num_envs=AUTO), device, 1))
     most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
     sizes: list[Size] = []
     count = _FIRST[device != "cpu"]

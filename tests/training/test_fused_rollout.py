@@ -22,7 +22,7 @@ from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts  # noqa: E402
 from gpu_envs.training.operations.fused_programs import Network  # noqa: E402
-from gpu_envs.training.rollout.horizon_env import simulated  # noqa: E402
+from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
 WALK = """
 #define N 7
@@ -110,7 +110,7 @@ def test_compiles(name: str) -> None:
     """For few replicas without spilling."""
     for num_envs in (1000, 100_000):
         config = walking(name, "cpu", num_envs=num_envs)
-        layout = layout_of(simulated(config, num_envs, "cpu"), Device(on_gpu=True, processors=132))
+        layout = layout_of(Plan(config, "cpu", num_envs).world, Device(on_gpu=True, processors=132))
         assert isinstance(layout, SingleLayout)
         assert steps_where_it_acts(layout, config.params)
         head = Head.of(layout.action_space)

@@ -20,6 +20,7 @@ from gpu_envs.backend import host  # noqa: E402
 from gpu_envs.training import Run, Trainer, memory_estimate  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
+from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("masked_environments")
 
@@ -82,7 +83,8 @@ def held(config: Run) -> int:
 def test_it_is_what_is_allocated(name: str) -> None:
     """By the difference of two sizes, so that what does not grow with the replicas plays no part."""
     few, many = (held(described(name, "cpu", count)) for count in (FEW, MANY))
-    assert many - few == memory_of_run(described(name, "cpu", MANY), "cpu").per_replica * (MANY - FEW)
+    estimate = memory_of_run(Plan(described(name, "cpu", MANY), "cpu", MANY))
+    assert many - few == estimate.per_replica * (MANY - FEW)
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
@@ -97,7 +99,7 @@ def test_it_is_what_a_gpu_holds(name: str) -> None:
         found.append(torch.cuda.memory_stats()["requested_bytes.all.current"] - before)
         trainer.iterate(1)
         del trainer
-    stored = memory_of_run(described(name, "cuda", 8192), "cuda:0").per_replica
+    stored = memory_of_run(Plan(described(name, "cuda", 8192), "cuda:0", 8192)).per_replica
     assert found[2] - found[1] == pytest.approx(stored * 4096, abs=2**16)
 
 
@@ -108,7 +110,7 @@ def test_the_most_that_have_room() -> None:
 
 
 def test_a_step_of_a_buffer_counts() -> None:
-    few, many = (memory_of_run(described("sac", "cpu", FEW, buffer_size=size), "cpu") for size in (500, 600))
+    few, many = (memory_of_run(Plan(described("sac", "cpu", FEW, buffer_size=size), "cpu", FEW)) for size in (500, 600))
     assert many.per_replica - few.per_replica == pytest.approx(100 * many.per_step, rel=0.05)
 
 
@@ -124,7 +126,7 @@ def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypa
     with pytest.raises(MemoryError) as caught:
         Trainer(config)
     most = int(str(caught.value).partition("lower num_envs to ")[2].partition(", which fits")[0].replace(",", ""))
-    worked_out = memory_of_run(config, Trainer(small(device)).device)
+    worked_out = memory_of_run(Plan(config, Trainer(small(device)).device, 10**9))
     assert worked_out.of(most) <= 0.9 * room < worked_out.of(most + 1)
     monkeypatch.setattr(memory_estimate, "available", lambda _: 1000)
     with pytest.raises(MemoryError, match=r"are free: lower the horizon$"):

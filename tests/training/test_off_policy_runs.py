@@ -19,6 +19,7 @@ from gpu_envs.training import SAC, ActorCritic, Policy, Run, RunDirectory, Train
 from gpu_envs.training.engines.base import ActRequest  # noqa: E402
 from gpu_envs.training.memory_estimate import memory_of_run  # noqa: E402
 from gpu_envs.training.record.run_state import load_run  # noqa: E402
+from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -378,7 +379,7 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     given = dict(settings)
     with pytest.raises(ValueError, match=message):
-        memory_of_run(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu")
+        memory_of_run(Plan(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu", 8))
 
 
 def test_too_large_a_buffer_is_refused_with_what_fits() -> None:

@@ -30,8 +30,8 @@ from gpu_envs.training.observations import (  # noqa: E402
 )
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env, simulated  # noqa: E402
-from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env  # noqa: E402
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleMembers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,10 +92,10 @@ def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> 
 
 def test_the_environment_is_asked_for_parts(device: str) -> None:
     """Where rows are wide; what it then gives, and what it gives else, are the same."""
-    assert simulated(small(device, "Sharing-v0"), 3, device).apart
-    assert not simulated(small(device, "Sharing-v0", params={"wide": 20}), 3, device).apart
+    assert Plan(small(device, "Sharing-v0"), device, 3).world.apart
+    assert not Plan(small(device, "Sharing-v0", params={"wide": 20}), device, 3).world.apart
     config = small(device, "Sharing-v0", params={"max_episode_steps": 5})
-    env = HorizonEnv(config, simulated(config, 3, device), device, 12)
+    env = HorizonEnv(Plan(config, device, 3), 12)
     other = RoleTensors(make_env(config.env, config, 3, device, "SameStep"))
     env.reset(5, stagger=2)
     other.by_role.env.reset(seed=5)

@@ -20,15 +20,12 @@ from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import PPO, ActorCritic, Network, PolicyModule, RunDirectory, Trainer, evaluate, train  # noqa: E402
-from gpu_envs.training.assembly import make_player  # noqa: E402
+from gpu_envs.training.assembly import Player, make_player  # noqa: E402
 from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
-from gpu_envs.training.operations.ops import Ops  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
-from gpu_envs.training.rollout.horizon_env import RoleInfo  # noqa: E402
-from gpu_envs.training.rollout.players import Player  # noqa: E402
-from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign  # noqa: E402
+from gpu_envs.training.rollout.plan import PolicyRows, RoleInfo, RoleMembers, assign  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -410,7 +407,7 @@ def test_first_weights(activation: str, normalised: bool, shared: bool) -> None:
 def test_random_is_uniform(space: Any, device: str) -> None:
     place, head, n, turns = resolve_device(device), Head.of(space), 4096, 8
     policy_rows = PolicyRows("random (cat)", (RoleMembers(role("cat", 1, head=head), (0,)),), n, place)
-    player = Player(policy_rows, None, Ops(head, place, 1), 0, place)
+    player = Player(policy_rows, None, 1, 0)
     drawn = []
     for turn in range(turns):
         if turn == turns // 2:
@@ -474,7 +471,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     config, observations = trainer.config, {"runner": trainer.horizon_env.storage["runner"].observations[-1].clone()}
     name = "frozen:source (runner)"
     policy_rows = trainer.players[name].policy_rows
-    player = make_player(policy_rows, config, place)
+    player = make_player(policy_rows, config)
     player.advance(5)
     expected = player.act(0, observations, greedy=True).clone()
     save(tmp_path / "kept.pt", player.state())
@@ -486,7 +483,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
 
     shutil.rmtree("source")
     train(small(device, env, seed=80, **runs), progress=False)  # another one in its place
-    other = make_player(policy_rows, config, place)
+    other = make_player(policy_rows, config)
     other.advance(5)
     assert not torch.equal(other.act(0, observations, greedy=True), expected)
     other.load(kept)
@@ -495,12 +492,12 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     shutil.rmtree("source")
     train(small(device, env, seed=77, activation="relu", **runs), progress=False)
     with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
-        make_player(policy_rows, config, place).load(kept)
+        make_player(policy_rows, config).load(kept)
 
     shutil.rmtree("source")
     with pytest.raises(FileNotFoundError, match=r"--policy runner=frozen:source: .*source does not exist"):
-        make_player(policy_rows, config, place)
-    again = make_player(policy_rows, config, place, kept)
+        make_player(policy_rows, config)
+    again = make_player(policy_rows, config, kept)
     assert again.networks is not None
     again.load(kept)
     assert torch.equal(again.act(0, observations, greedy=True), expected)

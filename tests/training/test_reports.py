@@ -20,7 +20,8 @@ from gpu_envs.training.record.reports import (  # noqa: E402
     entry_of,
     mean_figures,
 )
-from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import RoleStorage  # noqa: E402
+from gpu_envs.training.rollout.plan import RoleInfo  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

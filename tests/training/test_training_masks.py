@@ -21,7 +21,7 @@ from gpu_envs.replays import record  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.torch import TorchPolicy  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
-from gpu_envs.training.rollout.features import Flattening  # noqa: E402
+from gpu_envs.training.rollout.plan import Flattening  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
@@ -155,7 +155,7 @@ def test_the_row_of_a_dict() -> None:
 def test_flat_rows_cost_nothing(device: str) -> None:
     for env in ("CartPole-v1", "TagGridWorld-v0"):
         roles = Trainer(small(device, env)).horizon_env.roles
-        assert all(role.flattening is None and not role.masked for role in roles)
+        assert not any((role.flattening and role.flattening.pieces) or role.masked for role in roles)
     square = Flattening.of(Box(0, 1, (3, 3), np.float32))
     assert (square.features, square.pieces) == (9, ())
     given = torch.arange(18.0).view(2, 3, 3)

@@ -17,6 +17,7 @@ from ranks import together  # noqa: E402
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process.memory import ROOM, ShortageError  # noqa: E402
+from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 from gpu_envs.training.tuning import Size, Tuning, grows, largest  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
@@ -98,14 +99,14 @@ def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     assert all(size.rollout > size.training > 0 for size in found.sizes)
     assert all(first.memory <= second.memory for first, second in itertools.pairwise(found.sizes))
     if device == "cpu":
-        assert [size.memory for size in found.sizes] == [memory_of_run(config, "cpu").of(count) for count in counts]
+        assert [size.memory for size in found.sizes] == list(map(memory_of_run(Plan(config, "cpu", 1)).of, counts))
     assert found.largest > counts[-1]
 
 
 @pytest.mark.slow
 def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(device)
-    first, stored = FIRST[device], memory_of_run(config, Trainer(config).device)
+    first, stored = FIRST[device], memory_of_run(Plan(config, Trainer(config).device, 1))
     room = stored.of(3 * first) if device == "cpu" else 2**40
     monkeypatch.setattr(tuning, "available", lambda _: room / ROOM)
     found = tune(config)

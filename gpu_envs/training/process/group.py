@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
@@ -282,7 +283,7 @@ class Group:
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
         """Refuses processes that were not given the same."""
-        first, *others = self.told(dict(settings))
+        first, *others = self.told(comparable(settings))
         for rank, other in enumerate(others, 1):
             name = next((name for name in first if other.get(name) != first[name]), None)
             if name is not None:
@@ -290,3 +291,14 @@ class Group:
                     f"processes that train together must be given the same: {name} is {first[name]!r} in the first and "
                     f"{other.get(name)!r} in number {rank}"
                 )
+
+
+def comparable(value: Any) -> Any:
+    """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return comparable(value.tolist())
+    if isinstance(value, list | tuple):
+        return tuple(comparable(item) for item in value)
+    if isinstance(value, Mapping):
+        return {name: comparable(item) for name, item in value.items()}
+    return value

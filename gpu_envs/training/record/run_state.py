@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
-import numpy as np
 import torch
 
 from gpu_envs.errors import CheckpointError
-from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.group import Group, comparable
 from gpu_envs.training.record.checkpoint import Checkpoints, explaining, iteration_of, load, read_buffer
 
 _LONGEST = 10**15 + 1
@@ -149,17 +148,6 @@ def check_fits(expected: dict[str, Any], checkpoint: dict[str, Any]) -> None:
             differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
     if differences:
         raise CheckpointError("the checkpoint does not fit this run:\n" + "\n".join(differences))
-
-
-def comparable(value: Any) -> Any:
-    """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return comparable(value.tolist())
-    if isinstance(value, list | tuple):
-        return tuple(comparable(item) for item in value)
-    if isinstance(value, Mapping):
-        return {name: comparable(item) for name, item in value.items()}
-    return value
 
 
 def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:

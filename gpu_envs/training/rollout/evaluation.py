@@ -1,29 +1,28 @@
-"""How well policies do: full episodes, counted so that short ones are no more likely to be among them."""
+"""Policies that act and do not learn: in an environment of the user's, or for full episodes, to see how well they do.
+
+Episodes are counted so that short ones are no more likely to be among them.
+"""
 
 import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
 import torch
 
-from gpu_envs.backend.arrays import dimensions, to_numpy
 from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.params import ARGUMENTS
+from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
-from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, own_precision
+from gpu_envs.training.process.settings import RandomState, alone, own_precision, torch_threads
 from gpu_envs.training.record.summary import Progress, evaluation_rows, table
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo, simulated
-from gpu_envs.training.rollout.players import Player
-from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, replicated
 from gpu_envs.training.run import Run
 
 MOST_REPLICAS = 4096
@@ -78,11 +77,108 @@ class Evaluations(dict[str, Evaluation]):
         return table(evaluation_rows(self), heading=True)
 
 
+@final
+@documented
+@dataclasses.dataclass(frozen=True)
+class TrainedPolicies:
+    """The policies of a run's last checkpoint, ready to act."""
+
+    config: Run
+    """The run, with what was asked for in place of its own."""
+    device: str
+    """``cpu`` or ``cuda:N``."""
+    parts: Mapping[str, tuple[RoleMembers, ...]]
+    """By policy, the agents it acts for."""
+    networks: Mapping[str, Networks | None]
+    """By policy; None: random actions."""
+    seed: int
+    """Of environments and actions, where none is given: it follows from the run's."""
+    steps: int
+    """Of the environment, all replicas together, that the run had trained for."""
+    returns: Mapping[str, float]
+    """The mean return of each role's last 100 episodes by then; NaN where none had ended."""
+
+    def make(self, num_envs: int = 1, *, autoreset_mode: str = "NextStep", **options: Any) -> Any:
+        """The environment that the policies know, with its parameters, on their device, and with torch's tensors.
+
+        Args:
+            num_envs: Replicas. Of a parameter with a value for each replica, those values take turns.
+            autoreset_mode: As of ``gpu_envs.make``.
+            **options: Others of ``gpu_envs.make``.
+        """
+        return make_env(
+            self.config.env, replicated(self.config, num_envs), num_envs, self.device, autoreset_mode, **options
+        )
+
+    def acting_in(self, env: Any, *, greedy: bool = True, seed: int | None = None) -> "Acting":
+        """Lets them act in an environment, such as one of ``make``.
+
+        Args:
+            env: It gives torch's tensors, on their device.
+            greedy: Take the likeliest actions, where otherwise they are sampled.
+            seed: Of the actions; None: the one of these policies.
+
+        Raises:
+            ValueError: The environment's agents are others than the policies can act for.
+        """
+        return Acting(self, env, greedy=greedy, seed=self.seed if seed is None else seed)
+
+
+@final
+class Acting:
+    """Policies at work in one environment: called with its observations, they give the actions of its next step."""
+
+    def __init__(self, policies: TrainedPolicies, env: Any, *, greedy: bool, seed: int) -> None:
+        """Says which policy acts for which agents; arguments as of ``TrainedPolicies.acting_in``."""
+        output = getattr(env, "output", "another library")  # of Gymnasium's own, say
+        if output != "torch":
+            raise ValueError(
+                f"the environment gives arrays of {output}, and policies act on torch's tensors; make it with "
+                "output='torch', or by make() of the policies"
+            )
+        if str(env.device) != policies.device:
+            raise ValueError(
+                f"the environment is on {env.device}, and the policies are on {policies.device}; load them with "
+                f"device={str(env.device)!r}"
+            )
+        self._device, self._threads = policies.device, policies.config.cpu_threads
+        self._seed, self._greedy, self._turn = seed, greedy, 0
+        self._tensors = RoleTensors(env)
+        known = {part.role.name: part.role for parts in policies.parts.values() for part in parts}
+        there = {role.name: role for role in self._tensors.roles}
+        if {name: _told(role) for name, role in known.items()} != {name: _told(role) for name, role in there.items()}:
+            raise ValueError(
+                f"the policies act for {'; '.join(map(_told, known.values()))}, and the environment has "
+                f"{'; '.join(map(_told, there.values()))}: make it with the run's parameters, as make() does"
+            )
+        self._players = Players(policies, env.num_envs, seed)
+
+    def __call__(self, observations: Any) -> Any:
+        """Everybody's actions, as the environment takes them; the next call overwrites them.
+
+        Args:
+            observations: What ``reset`` or ``step`` has just given. Action masks are asked of the environment.
+        """
+        tensors = self._tensors
+        seen, masks = tensors.observations(observations), tensors.action_masks()
+        actions = self._players.act(self._turn, seen, masks, greedy=self._greedy)
+        self._turn += 1
+        return tensors.taken(actions)
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Sets torch up as an evaluation does, threads and its random numbers, and puts it back."""
+        numbers = RandomState(self._seed, self._device)
+        with alone(), torch_threads(self._device, self._threads), numbers:
+            yield
+
+
+def _told(role: RoleInfo) -> str:
+    return f"{role.agents} {role.name} of {role.features} features and actions {role.head}"
+
+
 def play(
-    config: Run,
-    parts: Mapping[str, tuple[RoleMembers, ...]],
-    networks: Mapping[str, Networks | None],
-    device: str,
+    policies: TrainedPolicies,
     *,
     episodes: int,
     greedy: bool,
@@ -93,9 +189,9 @@ def play(
 ) -> Evaluations:
     """Plays full episodes, as ``runs.evaluate``. Every replica contributes its first ones, however long they take.
 
-    ``parts`` and ``networks`` are by policy, without networks random actions. ``spec`` is that of an environment that
-    was made before, under whose rules they play; None: that of ``config``.
+    ``spec`` is that of an environment that was made before, under whose rules they play; None: that of their run.
     """
+    config, device = policies.config, policies.device
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
     if num_envs is not None and num_envs < 1:
@@ -110,16 +206,15 @@ def play(
         numbers,
         contextlib.closing(bar),
     ):
-        own = replicated(config, count)
-        horizon_env = HorizonEnv(own, simulated(own, count, device, spec), device, 1)
+        horizon_env = HorizonEnv(Plan(replicated(config, count), device, count, spec), 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
-        policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
+        players = Players(policies, count, seed)
         names = tuple(horizon_env.storage)
         tally = Tally(each, count, 2 * len(names) + len(horizon_env.metrics), device)
         for turn in range(MOST_STEPS * each):
             horizon_env.carry_over()
             observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
-            horizon_env.step(0, policies.act(turn, observations, masks, greedy=greedy))
+            horizon_env.step(0, players.act(turn, observations, masks, greedy=greedy))
             values: list[torch.Tensor] = []
             for storage in horizon_env.storage.values():
                 values += [storage.episode_return[0].double().mean(1), storage.episode_length[0].double().mean(1)]
@@ -135,38 +230,18 @@ def play(
         raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
-def replicated(config: Run, count: int) -> Run:
-    """The configuration for so many replicas: of a parameter with a value for each, those values take turns."""
-
-    def taken(value: Any) -> Any:
-        if isinstance(value, str) or dimensions(value) != 1 or len(value) == 0:
-            return value
-        return np.resize(to_numpy(value), count)
-
-    params = {name: value if name in ARGUMENTS else taken(value) for name, value in config.params.items()}
-    return dataclasses.replace(config, params=params)
-
-
 @final
-class ActingPolicies:
+class Players:
     """The policies of all agents, which act together and do not learn."""
 
-    def __init__(
-        self,
-        config: Run,
-        parts: Mapping[str, tuple[RoleMembers, ...]],
-        networks: Mapping[str, Networks | None],
-        roles: tuple[RoleInfo, ...],
-        num_envs: int,
-        device: str,
-        seed: int,
-    ) -> None:
-        """Says which policy acts for which agents, by ``parts`` and ``networks``; without networks at random."""
-        self._players, self._device = [], device
-        for name, own in parts.items():
-            ops = Ops(own[0].role.head, device, config.cpu_threads)
-            self._players.append(Player(PolicyRows(name, own, num_envs, device), networks[name], ops, seed, device))
-        self._actions = acting_buffers(roles, num_envs, device, [player.policy_rows for player in self._players])
+    def __init__(self, policies: TrainedPolicies, num_envs: int, seed: int) -> None:
+        """Lets them act in so many replicas, with actions of this seed."""
+        self._device, threads = policies.device, policies.config.cpu_threads
+        self._players = [
+            Player(PolicyRows(name, parts, num_envs, self._device), policies.networks[name], threads, seed)
+            for name, parts in policies.parts.items()
+        ]
+        self._actions = shared_actions(policies.parts.values(), num_envs, self._device)
 
     def act(
         self,
@@ -183,17 +258,17 @@ class ActingPolicies:
         return self._actions
 
 
-def acting_buffers(
-    roles: tuple[RoleInfo, ...], num_envs: int, device: str, policy_rows: list[PolicyRows]
-) -> dict[str, torch.Tensor]:
-    """Where the actions of each role are gathered from several policies."""
-    buffers = {}
-    for role in roles:
-        if any(rows.shares(role.name) for rows in policy_rows):
-            dtype = torch.float32 if role.head.kind == "box" else torch.int32
-            shape = (num_envs, role.agents, role.head.width)
-            buffers[role.name] = torch.zeros(shape, dtype=dtype, device=device)
-    return buffers
+def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, device: str) -> dict[str, torch.Tensor]:
+    """By role, where actions are gathered of agents that several policies act for."""
+    roles = {part.role.name: part.role for parts in policies for part in parts if not part.whole}
+    return {
+        name: torch.zeros(
+            (num_envs, role.agents, role.head.width),
+            dtype=torch.float32 if role.head.kind == "box" else torch.int32,
+            device=device,
+        )
+        for name, role in roles.items()
+    }
 
 
 @final

@@ -1,75 +1,29 @@
 """The environment as training sees it: by role, with storage for a horizon of steps."""
 
 import dataclasses
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 
 import gpu_envs
-from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.codegen import SimulationConfig
-from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
-from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.results import Step, check_replica
-from gpu_envs.engine.simulation import NO_LIMIT
+from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.engine.results import Step
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.team import TeamSpec
-from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import EpisodeSums
-from gpu_envs.training.observations import Parts, Rows, Split, splits_of
-from gpu_envs.training.rollout.features import Flattening
+from gpu_envs.training.observations import Parts, Rows
+from gpu_envs.training.rollout.plan import Plan, RoleInfo
 from gpu_envs.training.run import Run
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class RoleInfo:
-    """The agents of one role."""
-
-    name: str
-    agents: int
-    features: int
-    """Of an agent's observation, flat."""
-    head: Head
-    members: tuple[str, ...]
-    """The agents' names."""
-    flattening: Flattening | None = None
-    """How observations become rows of features; None: they are such rows."""
-    masked: bool = False
-    """Whether there are action masks."""
-    split: Split | None = None
-    """How a row is made of what an agent sees and of what all see alike; None: it is one."""
-
-
-def role_infos(world: SimulationConfig) -> tuple[RoleInfo, ...]:
-    """What training has to know of the roles of an environment, which need not have been made."""
-    return _infos(roles_of(world.spec, world.params), masked=world.spec.masked)
-
-
-def limit_of(world: SimulationConfig) -> int | None:
-    """The step at which an environment truncates episodes; None: never."""
-    return None if world.limit == NO_LIMIT else world.limit
-
-
-def _infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
-    views, infos = tuple(roles), []
-    for view, split in zip(views, splits_of(view.seen for view in views), strict=True):
-        features, flattening = (split.own + split.shared, None) if split else Flattening.unless_plain(view.observation)
-        head, agents = Head.of(view.action), view.agents
-        infos.append(RoleInfo(view.name, len(agents), features, head, agents, flattening, masked, split))
-    return tuple(infos)
 
 
 @final
 class RoleTensors:
     """What an environment of either kind gives and takes, as policies have it: by role, ``[num_envs, agents, ...]``."""
 
-    def __init__(self, env: Any) -> None:
-        """Looks at an environment with torch tensors."""
+    def __init__(self, env: Any, roles: tuple[RoleInfo, ...] | None = None) -> None:
+        """Looks at an environment with torch tensors; where its roles are not known yet, at those too."""
         self.by_role = ByRole(env)
-        self.roles = _infos(self.by_role.roles.values(), masked=env.action_mask is not None)
+        self.roles = roles or RoleInfo.of(self.by_role.roles.values(), masked=env.action_mask is not None)
         self._taken = {
             role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
@@ -212,19 +166,6 @@ def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autorese
     return gpu_envs.make(spec, num_envs, **kinds, **options, **config.params)
 
 
-def simulated(config: Run, num_envs: int, device: str, spec: Spec | None = None) -> SimulationConfig:
-    """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
-    spec = spec or gpu_envs.spec(config.env)
-    known = {field.name for field in dataclasses.fields(Options)}
-    of_options = {name: value for name, value in config.params.items() if name in known}
-    options = Options(**{"device": device, "output": "torch", "autoreset_mode": "SameStep"} | of_options)
-    own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
-    world = config_of(spec, num_envs, options, own)
-    check_replica(world, open_backend(resolve_device(device)))  # before roles_of names each agent
-    apart = any(splits_of(role.seen for role in roles_of(world.spec, world.params)))
-    return dataclasses.replace(world, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
-
-
 @final
 class HorizonEnv:
     """An environment with torch tensors, and storage for a horizon of it, by role.
@@ -234,20 +175,21 @@ class HorizonEnv:
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
 
-    def __init__(self, config: Run, world: SimulationConfig, device: str, horizon: int, first_replica: int = 0) -> None:
-        """Makes the environment of ``simulated``, and the storage; the first replica has this number."""
-        num_envs = world.num_envs
+    def __init__(self, plan: Plan, horizon: int, first_replica: int = 0) -> None:
+        """Makes the environment and the storage; the first replica has this number."""
+        world, num_envs, device = plan.world, plan.num_envs, plan.device
         options = {"shared_observations": world.apart, "active_heads": world.active_heads}
-        self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **options)
+        self.env = make_env(
+            world.spec, plan.config, num_envs, device, "SameStep", first_replica=first_replica, **options
+        )
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
-        self._tensors = RoleTensors(self.env)
-        self._alone, self.roles = self._tensors.by_role.alone, self._tensors.roles
-        self.limit: int | None = self.env.max_episode_steps
+        self._tensors, self.roles = RoleTensors(self.env, plan.roles), plan.roles
+        self._alone, limited = not world.spec.has_team, plan.limit is not None
         self.storage = {
-            role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=self.limit is not None)
+            role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=limited)
             for role in self.roles
         }
-        self.metrics: tuple[str, ...] = tuple(self.env.env_spec.metrics)
+        self.metrics, self.limit = tuple(world.spec.metrics), plan.limit
         shape = (horizon, num_envs, len(self.metrics))
         self.episode_metrics = torch.zeros(shape, device=device) if self.metrics else None
         self._outs = [self._out(t) for t in range(horizon)]
@@ -272,12 +214,6 @@ class HorizonEnv:
             first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
             parts.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
         return parts
-
-    @property
-    def code(self) -> str:
-        """What its rules are, and what runs them, in short: of processes that train together they are the same."""
-        rules = hashlib.sha256(self.env.rules.encode()).hexdigest()
-        return f"gpu_envs {gpu_envs.__version__}, torch {torch.__version__}, rules {rules[:12]}"
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
         """Restarts with the first replica's seed; with ``stagger`` as a seed, first episodes are cut short."""
