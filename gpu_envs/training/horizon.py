@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, Repeated, load_kernels
@@ -30,7 +31,7 @@ OF_DISTRIBUTIONS = ("policy_loss", "entropy", "kl", "clip_fraction")
 MOST_SAMPLES = 2**31
 """Indices are 32-bit integers."""
 
-Target: TypeAlias = tuple[Schedule | str | float, torch.Tensor]
+Target: TypeAlias = tuple[Schedule | str | float, Tensor]
 """A schedule, and the float32 ``[1]`` on the device that receives its values."""
 
 _MEASURE_BLOCK, _MOST_MEASURE_BLOCKS = 256, 128
@@ -50,7 +51,7 @@ _EACH = ("steps", "rows")
 _SIZES = (("Index", "rows"), ("Index", "steps"))
 _ENDS = (("const u8*", "terminations", _EACH), ("const u8*", "truncations", _EACH))
 _ALIVE = ("const u8*?", "alive", _EACH)
-_NOT_WANTED: dict[str, torch.Tensor | None] = {"alive": None, "reward_scale": None, "moments": None}
+_NOT_WANTED: dict[str, Tensor | None] = {"alive": None, "reward_scale": None, "moments": None}
 
 _MOMENTS_IN_CPP = f"constexpr int MOMENTS = {MOMENTS};"
 
@@ -183,14 +184,7 @@ class Advantages:
     def __init__(self, device: str, threads: int | None = None) -> None:
         self._advantages, self._places, self._discounted = _kernels("advantage", device, threads)
 
-    def compute(
-        self,
-        rewards: torch.Tensor,
-        bootstrap: torch.Tensor,
-        gamma: float,
-        lam: float,
-        **arrays: torch.Tensor | None,
-    ) -> None:
+    def compute(self, rewards: Tensor, bootstrap: Tensor, gamma: float, lam: float, **arrays: Tensor | None) -> None:
         """Estimates advantages backward over the steps (GAE).
 
         Args:
@@ -221,9 +215,7 @@ class Advantages:
             **(_NOT_WANTED | arrays),
         )
 
-    def places(
-        self, terminations: torch.Tensor, truncations: torch.Tensor, places: torch.Tensor, *, each: int = 1
-    ) -> None:
+    def places(self, terminations: Tensor, truncations: Tensor, places: Tensor, *, each: int = 1) -> None:
         """Finds where the final observations are of episodes that are truncated, one at most of each row.
 
         Args:
@@ -237,7 +229,7 @@ class Advantages:
         ends = {"terminations": terminations, "truncations": truncations}
         self._places.launch(rows // each, rows=rows, steps=steps, each=each, places=places, **ends)
 
-    def discounted(self, rewards: torch.Tensor, gamma: float, **arrays: torch.Tensor | None) -> None:
+    def discounted(self, rewards: Tensor, gamma: float, **arrays: Tensor | None) -> None:
         """Follows each row's discounted return forward over the steps; it starts again after an end.
 
         Args:
@@ -252,7 +244,7 @@ class Advantages:
         self._discounted.launch(rows, rows=rows, steps=steps, rewards=rewards, gamma=gamma, **arrays)
 
 
-def _steps_and_rows(rewards: torch.Tensor) -> tuple[int, int]:
+def _steps_and_rows(rewards: Tensor) -> tuple[int, int]:
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape {list(rewards.shape)}; give [steps, rows]")
     return rewards.shape[0], rewards.shape[1]
@@ -267,7 +259,7 @@ class Measure:
         largest: [1]: the largest observation, for ``Networks`` to raise; it begins again at 0 with each measurement.
     """
 
-    def __init__(self, moments: torch.Tensor, device: str, threads: int | None, group: Group) -> None:
+    def __init__(self, moments: Tensor, device: str, threads: int | None, group: Group) -> None:
         """Takes the moments, which are yet to be written."""
         (self._kernel,) = _kernels("measure", device, threads)
         self._group: Final = group
@@ -278,7 +270,7 @@ class Measure:
         arrived = torch.zeros(1, dtype=torch.int32, device=device)
         self._kernel.fill(sums=sums, arrived=arrived, largest=self.largest)
 
-    def write(self, figures: torch.Tensor, normaliser: torch.Tensor | None) -> None:
+    def write(self, figures: Tensor, normaliser: Tensor | None) -> None:
         """Starts an iteration's figures: sums at zero, what the values explain, and the largest observation.
 
         Args:
@@ -292,7 +284,7 @@ class Measure:
             moments = self._group.gathered(self._pooled).T
         self._launch(moments, pooled=None, figures=figures, normaliser=normaliser)
 
-    def _launch(self, moments: torch.Tensor, **others: torch.Tensor | None) -> None:
+    def _launch(self, moments: Tensor, **others: Tensor | None) -> None:
         rows, (moment_stride, row_stride) = moments.shape[1], moments.stride()
         blocks = min(_MOST_MEASURE_BLOCKS, -(-rows // _MEASURE_BLOCK))
         sizes = {"rows": rows, "row_stride": row_stride, "moment_stride": moment_stride, "blocks": blocks}
@@ -312,7 +304,7 @@ class Permutation:
         size = max(2**_LEAST_BITS, -(-count // 2**bits))
         self._permute.fill(count=count, threads=self._threads, each=each, bits=bits, size=size, numbers=count * each)
 
-    def write(self, indices: torch.Tensor, stream: torch.Tensor, turn: int) -> None:
+    def write(self, indices: Tensor, stream: Tensor, turn: int) -> None:
         """Writes an order.
 
         Args:
@@ -332,7 +324,7 @@ class EpisodeSums:
     def __init__(self, device: str) -> None:
         (self._kernel,) = _kernels("episodes", device)
 
-    def of(self, lengths: torch.Tensor, values: torch.Tensor, *, add_lengths: bool) -> torch.Tensor:
+    def of(self, lengths: Tensor, values: Tensor, *, add_lengths: bool) -> Tensor:
         """How many ended in each step, the sums of their values, and where asked that of their lengths, ``[..., T]``.
 
         Args:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
@@ -73,7 +73,7 @@ class Learner(ABC):
 
     networks: Networks
     algorithm: Algorithm
-    figures: torch.Tensor
+    figures: Tensor
     names: tuple[str | None, ...]
     schedules: list[Target]
     waits: int = 0
@@ -93,7 +93,7 @@ class Learner(ABC):
         return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
 
     @abstractmethod
-    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class Learner(ABC):
         """Its optimisers."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """What may show where a NaN came from, in the order in which it would spread."""
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
@@ -138,11 +138,11 @@ class Learner(ABC):
         if self.scale is not None:
             self.scale.load(state["observations"])
 
-    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
+    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> Tensor:
         """The rows of what a horizon left, ``[steps, rows, ...]``."""
         return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
-    def _alive(self, storage: Mapping[str, RoleStorage]) -> torch.Tensor | None:
+    def _alive(self, storage: Mapping[str, RoleStorage]) -> Tensor | None:
         """Which agents are active before each step and after the last; None: all."""
         leaves = storage[self.policy_rows.parts[0].role.name].alive is not None
         return self._taken(storage, "alive") if leaves else None
@@ -155,7 +155,7 @@ class Learner(ABC):
         """What is seen at ends of episodes, ``[horizon, rows, features]``."""
         return self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
 
-    def _end(self, observations: Rows, alive: torch.Tensor | None) -> None:
+    def _end(self, observations: Rows, alive: Tensor | None) -> None:
         """Ends an iteration: other random numbers, and what follows running statistics of flat observations."""
         self._counters.add_(self._turns)
         if self.scale is not None:
@@ -164,7 +164,7 @@ class Learner(ABC):
             self._group.take_first(buffer)
 
 
-def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, torch.Tensor]:
+def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, Tensor]:
     """The arrays of a learner that grow with the horizon or the replicas; on torch's device ``meta`` their sizes alone.
 
     Those of the samples; ``moments`` of each row's advantages and returns; ``places`` of each row's last observation,
@@ -265,7 +265,7 @@ class OnPolicyLearner(Learner):
 
     # --- the horizon ---
 
-    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         networks, notes = self.networks, self.networks.notes_largest
@@ -321,7 +321,7 @@ class OnPolicyLearner(Learner):
         )
         self.samples = observations[:horizon].flatten(0, 1), flat
 
-    def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
+    def _value(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
         largest, acts_with_value = self._measure.largest, self.networks.acts_with_value
         first = self.horizon if acts_with_value else 0  # acting has valued all others
@@ -333,9 +333,7 @@ class OnPolicyLearner(Learner):
             raise_to_largest(largest, observations, alive)
         self.networks.values(request)
 
-    def _bootstrap(
-        self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
-    ) -> torch.Tensor:
+    def _bootstrap(self, storage: Mapping[str, RoleStorage], terminations: Tensor, truncations: Tensor) -> Tensor:
         """Values of the last observations of truncated episodes.
 
         Within a horizon no longer than the limit an agent's episode is truncated once at most, so that one row each is
@@ -375,7 +373,7 @@ class OnPolicyLearner(Learner):
 
     # --- what is kept ---
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         assert self.samples is not None
         return {
             "observations": largest_of(self.samples[0]),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.training.algorithms import A2C, PPO, PQN, Algorithm, OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
@@ -41,7 +41,7 @@ _FORBIDDEN = -1e9
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
 
-Outputs: TypeAlias = tuple[torch.Tensor, ...]
+Outputs: TypeAlias = tuple[Tensor, ...]
 """A module's outputs, or the gradient by each."""
 
 SAMPLER = "kernel_sample of common/sampler.cuh"
@@ -79,11 +79,11 @@ class TorchNetworks(Networks):
         rows = whole(scaled)
         return self._own(rows) if rows is observations else rows
 
-    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+    def _own(self, rows: Tensor) -> Tensor:
         """Rows for one call of the module: a copy for the user's, which may change them in place."""
         return rows if self._default else rows.clone()
 
-    def _sample(self, parameters: torch.Tensor, request: ActRequest) -> None:
+    def _sample(self, parameters: Tensor, request: ActRequest) -> None:
         names = ("stream", "turn", "acted", "greedy", "first_row", "action_mask")
         own: dict[str, Any] = {name: getattr(request, name) for name in names}
         self._ops.sample(plain(parameters), request.actions, request.log_probs, **own)
@@ -116,7 +116,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         self._loss_in_torch = bool(unknown_loss(case.algorithm))
 
     @abstractmethod
-    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
         """The values of what the module is given."""
 
     @abstractmethod
@@ -124,11 +124,11 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """The outputs of the module that the loss is of."""
 
     @abstractmethod
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         """The gradient of the summed loss by each output; writes each sample's ``SUMS``."""
 
     @abstractmethod
-    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
         """The algorithm's own ``loss`` of each sample, and of its ``SUMS`` those that there are."""
 
     def values(self, request: ValueRequest) -> None:
@@ -144,7 +144,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
                 mask = None if request.action_mask is None else request.action_mask[piece]
                 request.values[piece].copy_(self._values_of(self._scaled(observations[piece]), mask))
 
-    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+    def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         assert self.optimiser is not None
         gradients: Outputs = ()
         count = minibatch.count
@@ -173,7 +173,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         named = zip(self._parameters, gradients, strict=True)
         self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
 
-    def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
+    def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         """As ``_run_loss_kernel``, by torch."""
         batch = _chosen_samples(minibatch)
         with torch.enable_grad():
@@ -215,7 +215,7 @@ class TorchPolicy(TorchPolicyNetworks):
                     request.values.copy_(values)
         self._sample(parameters, request)
 
-    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
         del action_mask  # values do not depend on it
         if isinstance(self.module, PolicyModule):
             return self.module.value(observations)
@@ -224,14 +224,14 @@ class TorchPolicy(TorchPolicyNetworks):
     def _outputs_of(self, observations: Any) -> Outputs:
         return tuple(self.module(observations))
 
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         parameters, values = outputs
         gradients = (torch.empty_like(parameters), torch.empty_like(values))
         batch, indices = minibatch.samples, minibatch.indices
         self._ops.loss(parameters, values, batch, indices, self._algorithm, minibatch.scalars, *gradients, sums)
         return gradients
 
-    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
         (parameters, values), algorithm = outputs, self._algorithm
         log_probs, entropies = _log_probs_and_entropies(self.head, parameters, batch.actions, batch.action_mask)
         mean, inverse_std, entropy_weight, _ = scalars
@@ -258,7 +258,7 @@ class TorchQValues(TorchPolicyNetworks):
         super().__init__(case, module, scale, optimiser)
         assert isinstance(case.algorithm, PQN)
         self._algorithm: PQN = case.algorithm
-        self.epsilon: torch.Tensor = torch.zeros(1, device=case.device)
+        self.epsilon: Tensor = torch.zeros(1, device=case.device)
         self._ops.begin("best")
 
     def act(self, request: ActRequest) -> None:
@@ -271,24 +271,24 @@ class TorchQValues(TorchPolicyNetworks):
         logits = q_values if request.greedy else self._ops.prefer(q_values, request.action_mask, self.epsilon)
         self._sample(logits, request)
 
-    def _q_values(self, observations: Any) -> torch.Tensor:
+    def _q_values(self, observations: Any) -> Tensor:
         """What each choice is worth, ``[rows, head.parameters]``."""
-        q_values: torch.Tensor = self.module(observations)
+        q_values: Tensor = self.module(observations)
         return q_values
 
-    def _values_of(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
         return self._ops.best(plain(self._q_values(observations)), action_mask)
 
     def _outputs_of(self, observations: Any) -> Outputs:
         return (self._q_values(observations),)
 
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: torch.Tensor) -> Outputs:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         (q_values,) = outputs
         gradient = torch.empty_like(q_values)
         self._ops.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
         return (gradient,)
 
-    def _losses(self, outputs: Outputs, batch: Samples, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
         del scalars  # which are of policies
         q_values = torch.split(outputs[0], [*self.head.sizes], 1)  # an action is worth the mean over its elements
         loss = self._algorithm.loss(_of_choices(self.head, q_values, batch.actions).mean(0), batch.returns)
@@ -304,7 +304,7 @@ def _chosen_samples(minibatch: Minibatch) -> Samples:
     return Samples(**{n: array if n in kept else _of_active(array, alive) for n, array in arrays.items()})
 
 
-def _of_active(array: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
+def _of_active(array: Tensor, alive: Tensor | None) -> Tensor:
     """Zero where an agent is not active."""
     if alive is None:
         return array
@@ -312,8 +312,8 @@ def _of_active(array: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
 
 
 def _log_probs_and_entropies(
-    head: Head, parameters: torch.Tensor, actions: torch.Tensor, action_mask: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    head: Head, parameters: Tensor, actions: Tensor, action_mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The log-probability of each row's action, and the entropy of its distribution, as ``distributions.cuh`` does."""
     if head.kind == "box":
         mean, log_std = parameters.chunk(2, 1)
@@ -327,7 +327,7 @@ def _log_probs_and_entropies(
     return _of_choices(head, log_shares, actions).sum(0), entropies
 
 
-def _of_choices(head: Head, numbers: Sequence[torch.Tensor], actions: torch.Tensor) -> torch.Tensor:
+def _of_choices(head: Head, numbers: Sequence[Tensor], actions: Tensor) -> Tensor:
     """The number of each element's choice, ``[W, B]``."""
     choices = [
         (actions[:, d] - start).long().clamp(0, size - 1).unsqueeze(1)
@@ -380,7 +380,7 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
     return rows if alive is None else of_living(rows, alive)
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: Tensor) -> Tensor:
     """A tensor as our kernels read it: contiguous float32 without a gradient."""
     return tensor.detach().float().contiguous()
 
@@ -393,11 +393,11 @@ class _WithGradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gradients: tuple[torch.Tensor, ...], *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, gradients: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         ctx.gradients = gradients
         return tensors[0].new_empty(())  # whose value nobody reads
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         del upstream
         return None, *ctx.gradients

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Final, final
 
 import torch
+from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
@@ -36,19 +37,19 @@ SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "alive")
 class Samples:
     """What is known of the samples of an iteration, flat."""
 
-    actions: torch.Tensor
+    actions: Tensor
     """[M, W]."""
-    log_probs: torch.Tensor
+    log_probs: Tensor
     """[M], under the policy that acted."""
-    advantages: torch.Tensor
+    advantages: Tensor
     """[M]."""
-    returns: torch.Tensor
+    returns: Tensor
     """[M], what values should be."""
-    values: torch.Tensor
+    values: Tensor
     """[M], what they were when the policy acted."""
-    alive: torch.Tensor | None = None
+    alive: Tensor | None = None
     """[M], whether the agent took part; None: all did."""
-    action_mask: torch.Tensor | None = None
+    action_mask: Tensor | None = None
     """[M, P], int8, zero where a choice was forbidden; None: nothing was."""
 
 
@@ -124,7 +125,7 @@ _CHOICES_CALLS = {
 }
 
 
-def loss_members(batch: Samples, indices: torch.Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
+def loss_members(batch: Samples, indices: Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
     """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
     assert isinstance(algorithm, PolicyGradient)
     samples = len(batch.log_probs)
@@ -200,7 +201,7 @@ def program(head: Head, kernel: str) -> Program:
     return program_of([*headers, (kernel, text)], {kernel: call}, settings)
 
 
-def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
+def flags(action_mask: Tensor | None) -> Tensor | None:
     """A mask as kernels read it."""
     return None if action_mask is None else action_mask.view(torch.uint8)
 
@@ -231,17 +232,17 @@ class Ops:
 
     def sample(
         self,
-        parameters: torch.Tensor,
-        actions: torch.Tensor,
-        log_probs: torch.Tensor,
+        parameters: Tensor,
+        actions: Tensor,
+        log_probs: Tensor,
         *,
-        stream: torch.Tensor,
+        stream: Tensor,
         turn: int,
-        acted: torch.Tensor | None = None,
-        entropies: torch.Tensor | None = None,
+        acted: Tensor | None = None,
+        entropies: Tensor | None = None,
         greedy: bool = False,
         first_row: int = 0,
-        action_mask: torch.Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> None:
         """Draws an action for each row; equal numbers for equal key, turn and row, however the rows are cut.
 
@@ -281,12 +282,12 @@ class Ops:
 
     def normal(
         self,
-        numbers: torch.Tensor,
+        numbers: Tensor,
         *,
-        stream: torch.Tensor,
+        stream: Tensor,
         turn: int,
         first_row: int = 0,
-        beside: tuple[torch.Tensor, torch.Tensor] | None = None,
+        beside: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions.
 
@@ -295,22 +296,22 @@ class Ops:
         parameters, log_probs = self.beside_normal(len(numbers)) if beside is None else beside
         self.sample(parameters, numbers, log_probs, stream=stream, turn=turn, first_row=first_row)
 
-    def beside_normal(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def beside_normal(self, rows: int) -> tuple[Tensor, Tensor]:
         """What drawing normal numbers needs beside them: zeros, which are their parameters, and room."""
         parameters = torch.zeros((rows, self.head.parameters), device=self.backend.device)
         return parameters, parameters.new_empty(rows)
 
     def loss(
         self,
-        parameters: torch.Tensor,
-        values: torch.Tensor,
+        parameters: Tensor,
+        values: Tensor,
         batch: Samples,
-        indices: torch.Tensor | None,
+        indices: Tensor | None,
         algorithm: Algorithm,
-        scalars: torch.Tensor,
-        d_parameters: torch.Tensor,
-        d_values: torch.Tensor,
-        sums: torch.Tensor,
+        scalars: Tensor,
+        d_parameters: Tensor,
+        d_values: Tensor,
+        sums: Tensor,
     ) -> None:
         """Works out the loss of each sample, and the gradient of the sum over those that were alive.
 
@@ -342,7 +343,7 @@ class Ops:
             action_mask=flags(batch.action_mask),
         )
 
-    def best(self, values: torch.Tensor, action_mask: torch.Tensor | None) -> torch.Tensor:
+    def best(self, values: Tensor, action_mask: Tensor | None) -> Tensor:
         """What the best possible action of each row is worth; where nothing is possible of an element, of all.
 
         Args:
@@ -353,21 +354,14 @@ class Ops:
         self._kernel("best").launch(rows, rows=rows, values=values, action_mask=flags(action_mask), best=best)
         return best
 
-    def prefer(self, values: torch.Tensor, action_mask: torch.Tensor | None, epsilon: torch.Tensor) -> torch.Tensor:
+    def prefer(self, values: Tensor, action_mask: Tensor | None, epsilon: Tensor) -> Tensor:
         """The logarithms of probabilities, [R, P], where an element is a random choice with the probability epsilon."""
         rows, logits = len(values), torch.empty_like(values)
         mask = flags(action_mask)
         self._kernel("prefer").launch(rows, rows=rows, values=values, action_mask=mask, epsilon=epsilon, logits=logits)
         return logits
 
-    def judge(
-        self,
-        values: torch.Tensor,
-        batch: Samples,
-        indices: torch.Tensor | None,
-        by_values: torch.Tensor,
-        sums: torch.Tensor,
-    ) -> None:
+    def judge(self, values: Tensor, batch: Samples, indices: Tensor | None, by_values: Tensor, sums: Tensor) -> None:
         """Writes the gradient by ``values``, [B, P], and each sample's ``SUMS``, [6, B]; as ``Ops.loss`` does."""
         self._kernel("judge").launch(
             len(values),

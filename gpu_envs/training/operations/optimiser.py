@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import MemberValue, Repeated, load_kernels
@@ -78,17 +78,17 @@ def program(processes: int = 1) -> Program:
 class Step:
     """How a step is taken, and what it reports."""
 
-    learning_rate: torch.Tensor
+    learning_rate: Tensor
     """``[1]`` on the device."""
     max_norm: float | None
     """The mean gradient is shortened to this; None: never."""
-    norm: torch.Tensor
+    norm: Tensor
     """``[1]``, written where a step is taken: of the mean gradient, before it is shortened."""
-    stop: torch.Tensor | None = None
+    stop: Tensor | None = None
     """int32 ``[1]`` on the device: 0 to go on; None: always. Becomes 1 where the divergence exceeds ``most_kl``."""
     most_kl: float = math.inf
     """Bounds the mean divergence."""
-    figures: torch.Tensor | None = None
+    figures: Tensor | None = None
     """Where the totals are added, unless it is stopped; None: nowhere."""
 
     @property
@@ -186,7 +186,7 @@ class Adam:
         return same_device and parameter.untyped_storage().data_ptr() == self.flat.untyped_storage().data_ptr()
 
     @torch.no_grad()
-    def gather(self, grads: Sequence[torch.Tensor]) -> None:
+    def gather(self, grads: Sequence[Tensor]) -> None:
         """Takes the gradients of a sum over samples, in the order of the parameters."""
         shapes = [grad.shape for grad in grads]
         if shapes != self._shapes:
@@ -203,12 +203,12 @@ class Adam:
         self._collect.bound((how,), blocks_of(len(self.message)), lambda: how.members)()
         self._adam.bound((), blocks_of(self.flat.numel()), dict)()
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Copies of what the next step depends on beside the parameters."""
         return {name: tensor.clone() for name, tensor in self._kept.items()}
 
     @torch.no_grad()
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Goes on from what ``state`` returned; the memory stays where it is."""
         for name in state:
             if name not in self._kept:
@@ -221,7 +221,7 @@ class Adam:
             tensor.copy_(state[name])
 
 
-def flattened(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+def flattened(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Moves parameters into one buffer, of which they become views."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
