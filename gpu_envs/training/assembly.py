@@ -20,7 +20,7 @@ from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerParts, OnPolicyLearner
-from gpu_envs.training.networks import default_policy
+from gpu_envs.training.networks import check_module, check_settings, default_policy
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.operations.act_and_step import steps_where_it_acts
@@ -33,7 +33,6 @@ from gpu_envs.training.record.run_state import check_finite, check_structure, lo
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.user_modules import check_module, check_settings
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""

@@ -59,7 +59,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuses other things than an algorithm and a network."""
-        check_parts(self, "a policy's ", or_none=True)
+        check_parts(self)
 
 
 def learns(policy: str) -> bool:
@@ -78,16 +78,14 @@ def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> Non
             )
 
 
-def check_parts(owner: Settings | Policy, whose: str = "", *, or_none: bool = False) -> None:
-    """Refuses other things than an algorithm and a network."""
-    for name, kinds, example in (
-        ("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"),
-        ("network", (Network,), "Network()"),
-    ):
+def check_parts(owner: Settings | Policy) -> None:
+    """Refuses other things than an algorithm and a network; those of a policy may be None."""
+    known = (("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"), ("network", (Network,), "Network()"))
+    whose, optional = ("a policy's ", ", or None") if isinstance(owner, Policy) else ("", "")
+    for name, kinds, example in known:
         value = getattr(owner, name)
-        if type(value) not in kinds and not (or_none and value is None):
-            end = ", or None" * or_none
-            raise ValueError(f"{whose}{name} is {value!r}; give an object such as {example}{end}")
+        if type(value) not in kinds and not (optional and value is None):
+            raise ValueError(f"{whose}{name} is {value!r}; give an object such as {example}{optional}")
 
 
 def owners_of(name: str) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ class Run(Settings):
 
     def kept_of_policy(self) -> dict[str, Any]:
         """The algorithm's and network's settings that a resumed run keeps, by their flat names."""
-        return {name: value for name, value in _flat(self.algorithm, self.network).items() if name not in CHANGEABLE}
+        return {name: value for name, value in _flat_policy(self).items() if name not in CHANGEABLE}
 
     @property
     def replicas(self) -> int:
@@ -216,13 +216,12 @@ class Run(Settings):
         """All settings by their flat names, as JSON has them; a ``Policy`` adds those that differ from the run's."""
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
         shared: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
-        shared |= _flat(self.algorithm, self.network) | {name: _plain(getattr(self, name)) for name in _RUN}
+        shared |= _flat_policy(self) | _flat(self) | {"since": list(self.since)}
         own: dict[str, Any] = {}
         for name, policy in self.own.items():
             run = self.of_policy(name)
-            fields = {**settings_of(type(run.algorithm)), **settings_of(Network)}
-            inherited = {key: _plain(field.default) for key, field in fields.items()} | shared
-            for key, value in _flat(run.algorithm, run.network).items():
+            inherited = _flat(type(run.algorithm)(), Network()) | shared
+            for key, value in _flat_policy(run).items():
                 if value != inherited[key] or (policy.explicit(key) and key in CHANGEABLE):
                     own[f"{name}.{key}"] = value
         return shared | own
@@ -358,13 +357,17 @@ def _parts(settings: Mapping[str, Any], inherited: Mapping[str, Any]) -> tuple[A
     return algorithm, Network(**{key: usable[key] for key in settings_of(Network) if key in usable})
 
 
-def _flat(algorithm: Algorithm, network: Network) -> dict[str, Any]:
-    values = {name: _plain(getattr(part, name)) for part in (algorithm, network) for name in settings_of(type(part))}
-    return settings_with(algorithm.name, {"algorithm": algorithm.name} | values)
+def _flat_policy(run: Run) -> dict[str, Any]:
+    algorithm = run.algorithm.name
+    return settings_with(algorithm, {"algorithm": algorithm} | _flat(run.algorithm, run.network))
+
+
+def _flat(*parts: Settings) -> dict[str, Any]:
+    return {name: _plain(getattr(part, name)) for part in parts for name in settings_of(type(part))}
 
 
 def _plain(value: Any) -> Any:
-    """A schedule as text, a tuple as a list, and everything else as it is."""
+    """The value as JSON has it."""
     return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
 
 
@@ -375,15 +378,13 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Every setting by its flat name, without ``algorithm``, ``params`` and ``policies``."""
 
-_RUN = (*settings_of(Run), "since")
-
 MAPPINGS = ("params", "policies")
 """Settings that are mappings by name."""
 
 NAMES = ("env", "algorithm", *MAPPINGS, *SETTINGS, "since")
 """Every flat name."""
 
-OF_A_POLICY: tuple[str, ...] = ("algorithm", *(name for name in SETTINGS if name not in _RUN))
+OF_A_POLICY: tuple[str, ...] = ("algorithm", *(name for name in SETTINGS if name not in settings_of(Run)))
 """Settings that a policy may have of its own."""
 
 CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.resume)

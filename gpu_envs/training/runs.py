@@ -14,6 +14,7 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restored
 from gpu_envs.training.engines.base import Networks
+from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -27,7 +28,6 @@ from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, replicated
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
-from gpu_envs.training.user_modules import check_modules
 
 
 def train(

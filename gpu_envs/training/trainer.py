@@ -20,6 +20,7 @@ from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_room
+from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
@@ -36,7 +37,6 @@ from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan, PolicyRows
 from gpu_envs.training.run import Run
-from gpu_envs.training.user_modules import check_modules
 
 UNDER_WAY = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""

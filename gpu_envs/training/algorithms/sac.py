@@ -58,6 +58,5 @@ class SAC(OffPolicy):
 
 
 def _split(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and log standard deviations."""
     mean, log_std = outputs.chunk(2, 1)
     return mean, log_std.clamp(*LOG_STD_RANGE)
