@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks, Transitions
@@ -38,12 +39,12 @@ class Exploration:
     def __init__(self, kind: str, policy_rows: PolicyRows, ops: Ops, device: str) -> None:
         self._policy_rows, self._ops, self.follows = policy_rows, ops, kind == "ou"
         self._numbers = torch.zeros((policy_rows.rows, policy_rows.head.width), device=device)
-        self._state: dict[str, torch.Tensor] = {}
+        self._state: dict[str, Tensor] = {}
         if self.follows:
             new = torch.ones(policy_rows.rows, dtype=torch.bool, device=device)
             self._state = {"kept": torch.zeros_like(self._numbers), "new": new}
 
-    def next(self, stream: torch.Tensor, turn: int) -> torch.Tensor:
+    def next(self, stream: Tensor, turn: int) -> Tensor:
         """The numbers of a step, ``[rows, width]``; those of the next step overwrite them."""
         for rows, first in self._policy_rows.spans:
             self._ops.normal(self._numbers[rows], stream=stream, turn=turn, first_row=first)
@@ -56,16 +57,16 @@ class Exploration:
             new.zero_()
         return self._numbers
 
-    def begin_anew(self, rows: torch.Tensor) -> None:
+    def begin_anew(self, rows: Tensor) -> None:
         """Says whose episodes have ended, bool ``[rows]``."""
         if self.follows:
             self._state["new"].logical_or_(rows)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Copies of what the next numbers depend on."""
         return {name: tensor.clone() for name, tensor in self._state.items()}
 
-    def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
+    def load(self, state: Mapping[str, Tensor] | None) -> None:
         """Takes over what ``state`` gave; None: all begin anew."""
         for name, tensor in self._state.items():
             if state is not None:
@@ -113,7 +114,7 @@ class OffPolicyLearner(Learner):
         self.schedules = [(algorithm.learning_rate, self.rate)]
         of_entropy = () if stochastic else ("entropy", "temperature")
         self.names = tuple(None if name in of_entropy else name for name in _FIGURES)
-        self.samples: tuple[Rows, torch.Tensor | None] | None = None
+        self.samples: tuple[Rows, Tensor | None] | None = None
         self._begun = False
         self._wait()
 
@@ -134,7 +135,7 @@ class OffPolicyLearner(Learner):
 
     # --- the horizon ---
 
-    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         stream, actions, exploration = self.streams["actions"], self.actions[t], self.exploration
         if exploration.follows and t > 0:
             exploration.begin_anew(self._ended(t - 1, storage))
@@ -147,7 +148,7 @@ class OffPolicyLearner(Learner):
         self.networks.choose(outputs, exploration.next(stream, t), actions, self._acted)
         return self._acted
 
-    def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+    def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         """Whose episode ended with step ``t``, or who is out of the game after it."""
         terminated, truncated = (
             self.policy_rows.take({role: getattr(s, name)[t] for role, s in storage.items()}, 0)
@@ -198,16 +199,16 @@ class OffPolicyLearner(Learner):
                 beside=self._beside_normal,
             )
             networks.learn(batch, self.normals, actor=number % interval == interval - 1)
-        means = networks.sums / networks.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
-        figures = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
-        figures |= {"temperature": networks.log_temperature.detach().exp()[0], "gradient_norm": networks.norm[0]}
-        figures |= {"transitions": networks.sums[0, _ALIVE], "learning_rate": networks.rate[0]}
-        torch.stack([figures[name] for name in _FIGURES[: len(figures)]], out=self.figures[: len(figures)])
+        critics, actor = networks.sums / networks.sums[:, _ALIVE:].clamp(min=1.0)
+        policy_loss, value_loss, entropy = (SUMS.index(name) for name in _FIGURES[:3])
+        sums = actor[policy_loss], critics[value_loss], actor[entropy]
+        temperature, transitions = networks.log_temperature.detach().exp()[0], networks.sums[0, _ALIVE]
+        torch.stack([*sums, temperature, networks.norm[0], transitions, networks.rate[0]], out=self.figures[:-1])
         self._end(*self.samples)
 
     # --- what is kept ---
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         assert self.samples is not None
         critics, actor, *_ = self.optimisers
         return {

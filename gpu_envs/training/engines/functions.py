@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 import torch
 from gymnasium.spaces import Discrete
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.host import TILE
@@ -98,17 +98,17 @@ class Functions(ABC):
     """Perceptrons of the same inputs, forward and backward."""
 
     @abstractmethod
-    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+    def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
         """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
 
     @abstractmethod
     def backward(
         self,
-        by_outputs: torch.Tensor,
+        by_outputs: Tensor,
         *,
-        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
-        curvatures: torch.Tensor | None = None,
-        by_inputs: torch.Tensor | None = None,
+        forward: tuple[Tensor, Tensor] | None = None,
+        curvatures: Tensor | None = None,
+        by_inputs: Tensor | None = None,
         weights: bool = True,
     ) -> None:
         """Computes the gradients of a loss from its derivatives by the outputs.
@@ -122,12 +122,12 @@ class Functions(ABC):
         """
 
 
-def functions_of(case: Case, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int) -> Functions:
+def functions_of(case: Case, form: Form, weights: Tensor, gradient: Tensor, rows: int = 0) -> Functions:
     """The kernels of perceptrons; on a CPU for batches of so many rows."""
     if case.device == "cpu":
         return Perceptrons(form, weights, gradient, rows, case.threads)
     network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
-    return WideFunctions(network, case.device, weights, torch.empty_like(weights) if gradient is None else gradient)
+    return WideFunctions(network, case.device, weights, gradient)
 
 
 # --- on a Hopper GPU ---
@@ -168,15 +168,15 @@ class FunctionQValues(TorchQValues):
         super().__init__(case, module, scale, optimiser)
         assert isinstance(module, ActionValues)
         form = actor_form(module.actor, case.network.activation)
-        self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient, 0)
+        self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient)
 
-    def _q_values(self, observations: Any) -> torch.Tensor:
-        rows: torch.Tensor = observations.contiguous()
+    def _q_values(self, observations: Any) -> Tensor:
+        rows: Tensor = observations.contiguous()
         q_values = rows.new_empty(len(rows), 1, self.head.parameters)
         self._functions.outputs(rows, q_values)
         return q_values.squeeze(1)
 
-    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+    def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         q_values = self._q_values(self._scaled(chosen_observations(minibatch)))
         sums = q_values.new_empty((len(SUMS), len(q_values)))
         (by_values,) = self._run_loss_kernel((q_values,), minibatch, sums)
@@ -191,12 +191,7 @@ def function_limit(sizes: Sequence[int], activation: str, precision: str, device
 
 
 def function_network(form: Form, precision: str, processors: int) -> WideNetwork:
-    """What is compiled in for one or two functions.
-
-    Args:
-        form: Linear layers with activations, and normalised or not, between them.
-        precision: ``tf32`` or ``bf16``.
-        processors: Of the device.
+    """What is compiled in for one or two functions, in ``tf32`` or ``bf16``, on so many multiprocessors.
 
     Raises:
         ValueError: The kernels cannot run them; the message says why.
@@ -227,9 +222,9 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
 class WideFunctions(WideKernels, Functions):
     """One or two functions in one launch each way, of as many rows as there are."""
 
-    _inputs: torch.Tensor
+    _inputs: Tensor
 
-    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+    def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
         rows, self._inputs = len(inputs), inputs
         if rows == 0:
             return
@@ -239,11 +234,11 @@ class WideFunctions(WideKernels, Functions):
 
     def backward(
         self,
-        by_outputs: torch.Tensor,
+        by_outputs: Tensor,
         *,
-        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
-        curvatures: torch.Tensor | None = None,
-        by_inputs: torch.Tensor | None = None,
+        forward: tuple[Tensor, Tensor] | None = None,
+        curvatures: Tensor | None = None,
+        by_inputs: Tensor | None = None,
         weights: bool = True,
     ) -> None:
         if by_inputs is not None and not self.network.by_inputs:
@@ -347,9 +342,7 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
 class Perceptrons(Functions):
     """Functions on a CPU, of a fixed number of rows."""
 
-    def __init__(
-        self, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, threads: int | None = None
-    ) -> None:
+    def __init__(self, form: Form, weights: Tensor, gradient: Tensor, rows: int, threads: int | None = None) -> None:
         """Allocates for so many rows; the gradient by the weights goes to ``gradient``."""
         features, *outputs = form.sizes
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
@@ -360,23 +353,22 @@ class Perceptrons(Functions):
         forward, backward, of_weights = (kernel.fill(rows=rows, tiles=tiles, kept=kept) for kernel in kernels)
         self._forward: Final = forward.fill(weights=weights).bind(rows)
         self._backward: Final = backward.fill(weights=weights, slopes=slopes).bind(rows)
-        if gradient is not None:
-            self._gradient: Final = of_weights.fill(slopes=slopes, gradient=gradient).bind(TILE * nets * sum(groups))
+        self._gradient: Final = of_weights.fill(slopes=slopes, gradient=gradient).bind(TILE * nets * sum(groups))
         self._of_inputs, self._of_outputs, self._by_inputs = (
             torch.Size(shape)
             for shape in ((rows, features), (rows, nets, outputs[-1]), (rows, nets, len(form.by_inputs)))
         )
 
-    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+    def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
         self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
 
     def backward(
         self,
-        by_outputs: torch.Tensor,
+        by_outputs: Tensor,
         *,
-        forward: tuple[torch.Tensor, torch.Tensor] | None = None,
-        curvatures: torch.Tensor | None = None,
-        by_inputs: torch.Tensor | None = None,
+        forward: tuple[Tensor, Tensor] | None = None,
+        curvatures: Tensor | None = None,
+        by_inputs: Tensor | None = None,
         weights: bool = True,
     ) -> None:
         outputs = None
@@ -389,7 +381,7 @@ class Perceptrons(Functions):
             self._gradient()
 
 
-def _address(tensor: torch.Tensor | None, shape: torch.Size) -> int | None:
+def _address(tensor: Tensor | None, shape: torch.Size) -> int | None:
     """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
     if tensor is None:
         return None

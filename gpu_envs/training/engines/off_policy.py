@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Engine
@@ -33,17 +33,17 @@ BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
 class Transitions:
     """What is drawn from a replay buffer, sample by sample."""
 
-    observations: torch.Tensor
+    observations: Tensor
     """[B, F]."""
-    actions: torch.Tensor
+    actions: Tensor
     """[B, W], in units in which the bounds are -1 and 1."""
-    returns: torch.Tensor
+    returns: Tensor
     """[B]: the discounted sum of the rewards of up to n steps, no further than the episode's end."""
-    discounts: torch.Tensor
+    discounts: Tensor
     """[B]: of what is expected after those, zero after a termination."""
-    next_observations: torch.Tensor
+    next_observations: Tensor
     """[B, F]: what was observed after those; at a truncation the episode's own last observation."""
-    found: torch.Tensor
+    found: Tensor
     """bool [B]: whether there was one; of a buffer that has hardly one by an agent in the game, there may be none."""
 
     @classmethod
@@ -78,15 +78,13 @@ class TorchActor(TorchNetworks):
             self._ops.normal(normal, stream=request.stream, turn=request.turn, first_row=request.first_row)
         self.choose(self.outputs(request.observations), normal, request.actions, request.acted)
 
-    def outputs(self, observations: Rows) -> torch.Tensor:
+    def outputs(self, observations: Rows) -> Tensor:
         """The actor's outputs for rows of observations."""
         with self._computing(learning=False, grad=False):
-            outputs: torch.Tensor = self.module.actor(self._scaled(observations)).float()
+            outputs: Tensor = self.module.actor(self._scaled(observations)).float()
         return outputs
 
-    def choose(
-        self, outputs: torch.Tensor, normal: torch.Tensor | None, actions: torch.Tensor, acted: torch.Tensor
-    ) -> None:
+    def choose(self, outputs: Tensor, normal: Tensor | None, actions: Tensor, acted: Tensor) -> None:
         """Writes the actions that follow from an actor's outputs and standard normal numbers; None: the likeliest.
 
         ``actions`` are in units in which the bounds are -1 and 1, ``acted`` in the environment's own.
@@ -97,7 +95,7 @@ class TorchActor(TorchNetworks):
             actions.copy_(self._algorithm.explore(outputs, normal))
         self.unscale(actions, acted)
 
-    def unscale(self, actions: torch.Tensor, acted: torch.Tensor) -> None:
+    def unscale(self, actions: Tensor, acted: Tensor) -> None:
         """Writes actions in units in which the bounds are -1 and 1 in the environment's own."""
         torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
         torch.clamp(acted, self._low, self._high, out=acted)
@@ -146,7 +144,7 @@ class ActorCriticNetworks(TorchActor):
 
     @final
     @torch.no_grad()
-    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
+    def learn(self, batch: Transitions, normal: Tensor, *, actor: bool) -> None:
         """Takes a step of the critics and, if asked, of the actor and the temperature; then the targets follow.
 
         Args:
@@ -174,14 +172,14 @@ class ActorCriticNetworks(TorchActor):
             target.copy_(own)
 
     @abstractmethod
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+    def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         """Leaves the gradient of the critics' loss, and its sums, with their optimiser.
 
         Where ``_steps_too``, it takes the step, and if asked lets targets follow, as ``_learn_actor`` always does.
         """
 
     @abstractmethod
-    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
         """The same of the actor's, and of the temperature's where there is one."""
 
     # --- what is kept ---
@@ -209,7 +207,7 @@ class ActorCriticNetworks(TorchActor):
 class TorchActorCritic(ActorCriticNetworks):
     """Any actor and critics, differentiated by torch."""
 
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+    def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         del follow  # later
         algorithm, own, following = self._algorithm, self._own, batch.next_observations
         with self._computing(learning=True, grad=False):
@@ -223,7 +221,7 @@ class TorchActorCritic(ActorCriticNetworks):
             loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
         self._differentiate(0, batch, loss, {"value_loss": loss})
 
-    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
         algorithm, own, observations = self._algorithm, self._own, batch.observations
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
@@ -241,15 +239,13 @@ class TorchActorCritic(ActorCriticNetworks):
             self._count(temperature, batch, {})
         self._differentiate(1, batch, loss, sums)
 
-    def _bonus(self, log_probs: torch.Tensor | None) -> torch.Tensor | float:
+    def _bonus(self, log_probs: Tensor | None) -> Tensor | float:
         """What the entropy of a stochastic actor adds to values."""
         if log_probs is None or not isinstance(self._algorithm, SAC):
             return 0.0
         return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
 
-    def _differentiate(
-        self, which: int, batch: Transitions, loss: torch.Tensor, sums: Mapping[str, torch.Tensor]
-    ) -> None:
+    def _differentiate(self, which: int, batch: Transitions, loss: Tensor, sums: Mapping[str, Tensor]) -> None:
         """Leaves the gradient of a loss, and its sums, with an optimiser."""
         optimiser, parameters = self.optimisers[which], self._learning[which]
         with matmul_precision(self._precision):
@@ -258,7 +254,7 @@ class TorchActorCritic(ActorCriticNetworks):
         self._count(optimiser, batch, sums)
 
     @staticmethod
-    def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, torch.Tensor]) -> None:
+    def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, Tensor]) -> None:
         """Leaves with an optimiser the number of rows, and sums over them."""
         totals = {**sums, "alive": batch.found.sum(dtype=torch.float32)}
         zero = optimiser.totals.new_zeros(())

@@ -3,7 +3,7 @@
 from typing import ClassVar, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import MemberValue, load_kernels
@@ -141,14 +141,14 @@ class FunctionActorCritic(KernelActorCritic):
             for form, adam in zip(forms, self.optimisers, strict=False)
         )
         self._target_critics, *target_actors = (
-            functions_of(case, form, target, None, rows)
+            functions_of(case, form, target, torch.empty_like(target), rows)
             for form, (target, _) in zip(forms, self._follows, strict=False)
         )
         (self._next_actor,) = target_actors or [self._actor]
         self._inputs, self._acting = zeros(rows, inputs), zeros(rows, inputs)
-        self._q_values, self._target_q, self._grad_q, self._curvatures = zeros(4, rows, nets, 1)
+        self._q_values, self._target_q, self._grad_q, self._curvatures = (zeros(rows, nets, 1) for _ in range(4))
         self._ones = zeros(rows, nets, 1).fill_(1.0)
-        self._outputs, self._by_outputs = zeros(2, rows, 1, outputs_of(case.head, self._algorithm))
+        self._outputs, self._by_outputs = (zeros(rows, 1, forms[1].sizes[-1]) for _ in range(2))
         self._by_actions = zeros(rows, nets, width)
         losses = program(self._features, width, nets, stochastic=self._algorithm.stochastic)
         values: dict[str, MemberValue] = {
@@ -178,7 +178,7 @@ class FunctionActorCritic(KernelActorCritic):
             )
         )
 
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+    def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         del follow  # later
         following = batch.next_observations
         self._next_actor.outputs(following, self._outputs)
@@ -191,7 +191,7 @@ class FunctionActorCritic(KernelActorCritic):
         self._critic_loss(batch.found.data_ptr())
         torch.sum(self._sums_of_rows[0], 1, out=self.optimisers[0].totals)
 
-    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
         self._actor.outputs(batch.observations, self._outputs)
         self._choose(batch.observations.data_ptr(), normal.data_ptr(), 0.0)
         forward = self._acting, self._q_values

@@ -1,10 +1,9 @@
 """A step of critics and one of an actor by a batch of few rows, each in one launch of a GPU."""
 
 import dataclasses
-from typing import TypeAlias, final
+from typing import final
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import load_kernels
@@ -83,8 +82,6 @@ _CALLS = {
 
 _SIZES = {"shared": "SHARED_BYTES", "threads": "THREADS", "launched": "CLUSTER * 8 * BLOCKS"}
 
-_Parts: TypeAlias = list[str | tuple[str, str]]
-
 
 def blocks_of(actor: Form, critics: Form) -> int:
     """The blocks of a launch: such that all are there at once."""
@@ -120,7 +117,7 @@ def program(actor: Form, critics: Form, processes: int) -> Program:
     return program_of([*parts, ("small-batch", kernels)], _CALLS, settings)
 
 
-def _parts(actor: Form, critics: Form) -> tuple[_Parts, KernelSettings]:
+def _parts(actor: Form, critics: Form) -> tuple[list[str | tuple[str, str]], KernelSettings]:
     """Everything but the kernels."""
     features, width = actor.sizes[0], critics.sizes[0] - actor.sizes[0]
     prologue = losses_text(features, width, len(critics.nets), stochastic=actor.sizes[-1] > width)
@@ -134,15 +131,14 @@ def _parts(actor: Form, critics: Form) -> tuple[_Parts, KernelSettings]:
         table("actor_biases", [[layer.bias for layer in actor.nets[0]]], "int l"),
         *activation_functions(actor.activation),
     ]
-    parts: _Parts = [
+    return [
         ELEMENTARY,
         "training/common/tensor_core.cuh",
         "training/off_policy/squashed.cuh",
         ("form", "\n".join(text)),
         "training/common/adam.cuh",
         "training/off_policy/small_batch.cuh",
-    ]
-    return parts, KernelSettings(prologue=prologue)
+    ], KernelSettings(prologue=prologue)
 
 
 @final
@@ -191,11 +187,11 @@ class SmallBatchActorCritic(KernelActorCritic):
             temperature_norm=self._steps[2].norm if temperature else None,
         )
 
-    def _learn_critics(self, batch: Transitions, normal: torch.Tensor, *, follow: bool) -> None:
+    def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         tau, step = self._algorithm.tau if follow else 0.0, self._steps[0].members
         self._for_critics.launch(self._blocks, **vars(batch), normal=normal, tau=tau, **step)
 
-    def _learn_actor(self, batch: Transitions, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
         self._for_actor.launch(
             self._blocks, observations=batch.observations, found=batch.found, normal=normal, **self._steps[1].members
         )

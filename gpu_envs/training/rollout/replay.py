@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import torch
+from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Repeated, load_kernels
@@ -102,10 +103,10 @@ class Replay:
         threads: int | None = None,
         limit: int | None = None,
     ) -> None:
-        """Allocates for agents of all replicas.
+        """Allocates for observations and actions of such lengths.
 
         Args:
-            rows: Agents.
+            rows: Agents of all replicas.
             slots: Steps of each that are kept, and one.
             features: Numbers of an observation.
             width: Elements of an action.
@@ -129,7 +130,7 @@ class Replay:
         )
         self._draw: Final = Repeated(draw)
 
-    def insert(self, steps: int, **arrays: torch.Tensor | None) -> None:
+    def insert(self, steps: int, **arrays: Tensor | None) -> None:
         """Takes in the steps of a horizon, over the oldest ones.
 
         Args:
@@ -143,9 +144,7 @@ class Replay:
         self._insert.launch(self.rows * (steps + 1), steps=steps, steps_and_one=steps + 1, **arrays)
         self.position.add_(steps)
 
-    def draw(
-        self, into: Transitions, stream: torch.Tensor, turn: int, *, n_step: int, gamma: float, first: int = 0
-    ) -> None:
+    def draw(self, into: Transitions, stream: Tensor, turn: int, *, n_step: int, gamma: float, first: int = 0) -> None:
         """Draws as many transitions as there is room for, each as likely as any other; a function of key and turn.
 
         Args:
@@ -163,13 +162,13 @@ class Replay:
             lambda: {"count": count, "stream": stream, "n_step": n_step, "gamma": gamma, "first": first, **vars(into)},
         )(turn)
 
-    def state(self, *, whole: bool = True) -> dict[str, torch.Tensor]:
+    def state(self, *, whole: bool = True) -> dict[str, Tensor]:
         """Returns copies on the host, since there may be no room for two; or the buffer itself, and where it stands."""
         if not whole:
             return self._kept | {"position": self.position.clone()}
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept.items()}
 
-    def load(self, state: Mapping[str, torch.Tensor] | Callable[[Mapping[str, torch.Tensor]], None] | None) -> None:
+    def load(self, state: Mapping[str, Tensor] | Callable[[Mapping[str, Tensor]], None] | None) -> None:
         """Takes over what ``state`` gave, or what a function reads into the tensors; None: empties the buffer."""
         if state is None:
             self.position.zero_()
@@ -180,5 +179,5 @@ class Replay:
                 self._kept[name].copy_(tensor)
 
     @property
-    def _kept(self) -> dict[str, torch.Tensor]:
+    def _kept(self) -> dict[str, Tensor]:
         return {"ring": self.ring, "lasts": self.lasts, "position": self.position}
