@@ -222,6 +222,6 @@ def load_guests(
         raise ValueError(
             f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
         )
-    players = {name: make_player(PolicyRows(name, own, 1, place), config) for name, own in parts.items()}
-    networks = {name: player.networks for name, player in players.items()}
+    rows = [PolicyRows(name, own, 1, place) for name, own in parts.items()]
+    networks = {each.name: make_player(each, config).networks for each in rows}
     return TrainedPolicies(config, place, parts, networks, 0, 0, {})

@@ -302,7 +302,6 @@ class Trainer:
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
-            history.close()
         run_dir = str(self._run.path) if self._run is not None else None
         on_gpu = self.learners.items() if self._on_gpu else ()
         why = {name: learner.fallback_reason for name, learner in on_gpu if learner.fallback_reason}

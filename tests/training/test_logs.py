@@ -18,16 +18,15 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.training import train  # noqa: E402 - they import torch
 from gpu_envs.training.record import summary  # noqa: E402
-from gpu_envs.training.record.log import EventWriter, RunLog  # noqa: E402
+from gpu_envs.training.record.log import EventFile, RunLog  # noqa: E402
 from gpu_envs.training.record.summary import Progress, read_log  # noqa: E402
 
 
 def write(log: RunLog, iterations: range) -> None:
-    """Rows of these iterations; then the log is closed."""
+    """Rows of these iterations."""
     for iteration in iterations:
         record = {"return": iteration / 3, "loss, a": -1e-9 * iteration, "count": iteration}
         log.write(iteration, 100 * iteration, record, seconds=iteration / 2)
-    log.close()
 
 
 def shown(folder: Path) -> dict[tuple[int, str], float]:
@@ -48,7 +47,7 @@ def test_numbers_in_the_log_read_back_exactly(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.csv")
     log.write(1, 100, {"return": 1 / 3, "loss, a": float(np.float32(0.1)), "nan": math.nan, "whole": 7}, 0.5)
     log.write(2, 200, {"return": 1e300}, 0.75)
-    first, second = rows(log.path)  # flushed, though not closed
+    first, second = rows(log.path)
     assert list(first) == ["iteration", "steps", "seconds", "return", "loss, a", "nan", "whole"]
     assert (float(first["return"]), float(first["loss, a"])) == (1 / 3, float(np.float32(0.1)))
     assert (first["nan"], first["whole"]) == ("nan", "7")
@@ -57,7 +56,6 @@ def test_numbers_in_the_log_read_back_exactly(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no column 'retrun'\. Did you mean 'return'"):
         log.write(3, 300, {"retrun": 1.0}, 1.0)
     assert len(rows(log.path)) == 2
-    log.close()
     with pytest.raises(ValueError, match="'steps' of its own"):
         RunLog(tmp_path / "other.csv").write(1, 1, {"steps": 1.0}, 1.0)
 
@@ -114,7 +112,6 @@ def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
         log = RunLog(tmp_path / "log.csv")
         assert rows(log.path) == []
         log.write(1, 10, {column: 1.0}, 1.0)
-        log.close()
     assert list(rows(log.path)[0])[3:] == ["b"]
     assert shown(tmp_path) == {(10, "b"): 1.0}
 
@@ -122,18 +119,16 @@ def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
 def test_tensorboard_reads_events(tmp_path: Path) -> None:
     values = {"return/läufer": 1.5, "nan": math.nan, "huge": 1e300, "low": -1e300, "zero": 0.0}
     many = {f"tag {number}": float(number) for number in range(300)}
-    writer = EventWriter(tmp_path, 0)
+    writer = EventFile(tmp_path, 0)
     writer.scalars(0, values)
     writer.scalars(2**40, many)
-    writer.close()
     found = shown(tmp_path)
     assert math.isnan(found.pop((0, "nan")))
     expected = {(0, "return/läufer"): 1.5, (0, "huge"): math.inf, (0, "low"): -math.inf, (0, "zero"): 0.0}
     assert found == expected | {(2**40, tag): value for tag, value in many.items()}
-    second_file = EventWriter(tmp_path, 0)
+    second_file = EventFile(tmp_path, 0)
     with pytest.raises(ValueError, match="negative"):
         second_file.scalars(-1, {})
-    second_file.close()
     assert len(sorted(tmp_path.iterdir())) == 2
 
 

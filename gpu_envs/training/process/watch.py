@@ -59,7 +59,7 @@ def peer_monitor(peers: Sequence[int], patience: float = 5.0) -> Iterator[None]:
         while (numbers := signals.recv(1)) and numbers[0] not in REQUESTS:
             pass
         while numbers and not done.wait(0.5):
-            if any(map(_gone, peers)) and not done.wait(patience):
+            if any(map(_has_ended, peers)) and not done.wait(patience):
                 os._exit(ENDED)
 
     with signal_reader(wait) if peers else contextlib.nullcontext():
@@ -69,15 +69,14 @@ def peer_monitor(peers: Sequence[int], patience: float = 5.0) -> Iterator[None]:
             done.set()
 
 
-def _gone(process: int) -> bool:
-    """Whether a process has ended, be it that nobody has yet asked how."""
+def _has_ended(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
-    return state_of(process) == "Z"
+    return state_of(process) == "Z"  # its parent has yet to ask how
 
 
 def request_handlers() -> dict[signal.Signals, Any]:
@@ -100,8 +99,7 @@ def interruption() -> Iterator[threading.Event]:
     pressed = threading.Event()
     before = request_handlers()
 
-    def note(*signal_and_frame: Any) -> None:
-        del signal_and_frame
+    def note(*_: Any) -> None:
         pressed.set()
         set_handlers(before)
 

@@ -220,7 +220,6 @@ def read_buffer(
 
 
 def _part(path: Path, rank: int) -> Path:
-    """The file beside a checkpoint that has the replay buffers of a process."""
     return path.with_name(f"{path.stem}{_PART}{rank}.zip")
 
 

@@ -42,7 +42,7 @@ class RunLog:
         kept = [rows[0], *done] if done else []  # without a row the next entry may have other columns
         self._columns = kept[0][1] if kept else []
         self._purge_step = int(kept[-1][1][1]) + 1 if kept else 0
-        self._events: EventWriter | None = None
+        self._events: EventFile | None = None
         with replacing(self.path) as file:
             file.write("".join(line for line, _ in kept).encode())
 
@@ -66,14 +66,8 @@ class RunLog:
         self._append([str(iteration), str(steps), f"{seconds:.3f}", *(digits.get(name, "") for name in names)])
         with writing(self.path.parent / "the file of TensorBoard's events"):
             if self._events is None:
-                self._events = EventWriter(self.path.parent, self._purge_step)
+                self._events = EventFile(self.path.parent, self._purge_step)
             self._events.scalars(steps, record)
-
-    def close(self) -> None:
-        """Closes the event file; the CSV file is closed after every row."""
-        if self._events is not None:
-            self._events.close()
-            self._events = None
 
     def _append(self, cells: list[str]) -> None:
         text = io.StringIO()
@@ -105,31 +99,28 @@ def _rows(path: Path) -> list[tuple[str, list[str]]]:
 
 
 @final
-class EventWriter:
-    """One event file, to which scalars are appended."""
+class EventFile:
+    """A file of TensorBoard's, to which scalars are appended."""
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """Starts a file, sorted after those that are there; their events from ``purge_step`` on count no longer."""
         number = len(list(folder.glob("events.out.tfevents.*")))
-        self._file = (folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}").open("xb")
-        self._write(0, _bytes(3, b"brain.Event:2"))
-        self._write(purge_step, _bytes(7, b"\x08\x01"))  # status: start
+        self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}"
+        self._path.touch(exist_ok=False)
+        self._append(0, _bytes(3, b"brain.Event:2"))
+        self._append(purge_step, _bytes(7, b"\x08\x01"))  # status: start
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends a value for each tag, and hands all to the operating system."""
+        """Appends a value for each tag."""
         # a float of C: infinity beyond float32
         members = (_bytes(1, tag.encode()) + b"\x15" + bytes(_Float32(value)) for tag, value in values.items())
-        self._write(step, _bytes(5, b"".join(_bytes(1, value) for value in members)))
+        self._append(step, _bytes(5, b"".join(_bytes(1, value) for value in members)))
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def _write(self, step: int, content: bytes) -> None:
+    def _append(self, step: int, content: bytes) -> None:
         record = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + content
         length = struct.pack("<Q", len(record))
-        self._file.write(length + _masked(length) + record + _masked(record))
-        self._file.flush()
+        with self._path.open("ab") as file:
+            file.write(length + _masked(length) + record + _masked(record))
 
 
 _Float32: Final = ctypes.c_float.__ctype_le__

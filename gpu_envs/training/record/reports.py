@@ -262,11 +262,6 @@ class History:
         """From now on rows go to that log, which drops those of a part that was lost after this iteration."""
         self.log = RunLog(path, iteration)
 
-    def close(self) -> None:
-        """Lets go of the log."""
-        if self.log is not None:
-            self.log.close()
-
     def write(self, iteration: int, seconds: float, speed: float) -> None:
         """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""
         if self.log is not None:

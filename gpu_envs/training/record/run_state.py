@@ -188,7 +188,6 @@ def save_together(
 
 
 def _state_of(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """The state of one process, of what its trainer gave, or what several have kept together."""
     if "ranks" not in saved:
         return dict(saved)
     own = saved["ranks"][rank]
