@@ -18,12 +18,12 @@ from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
 from gpu_envs.training.engines.small import SmallEngine
+from gpu_envs.training.engines.small_programs import steps_where_it_acts
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerParts, OnPolicyLearner
 from gpu_envs.training.networks import check_module, check_settings, default_policy
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
-from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policy import learns

@@ -9,11 +9,10 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import PQN, OffPolicy
+from gpu_envs.training.algorithms import PQN, Algorithm, OffPolicy
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
-from gpu_envs.training.policies.case import Case
 from gpu_envs.training.policy import Network, check_names, listed
 from gpu_envs.training.process.memory import is_shortage
 from gpu_envs.training.process.settings import wake_autograd
@@ -22,6 +21,30 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU,
 
 ALIGNED = 8
 """Matrix products are quick where rows of both factors are whole words of 16 bytes: 8 elements of bf16."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Settings of a policy, spaces of its agents, and its device: the module and the choice of its engine follow."""
+
+    algorithm: Algorithm
+    network: Network
+    head: Head
+    features: int
+    """Numbers of an observation."""
+    device: str
+    """``cpu`` or ``cuda:N``."""
+    masked: bool = False
+    """Whether the environment has action masks."""
+    split: Split | None = None
+    """How observations consist of two parts; None: they do not."""
+    default: bool = True
+    """Whether the module is the one that the settings describe."""
+    samples: int = 2**31
+    """Samples of a minibatch, about."""
+    threads: int | None = None
+    """Threads on the CPU, at most; None: one for each core."""
 
 
 class PolicyModule(nn.Module):

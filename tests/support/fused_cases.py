@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
+from gpu_envs.training.engines.kernels import Linear
 from gpu_envs.training.engines.small import SmallNetworks
+from gpu_envs.training.engines.small_programs import SmallNetwork
 from gpu_envs.training.heads import Head
-from gpu_envs.training.operations.fused_programs import Network, Places
+from gpu_envs.training.operations.optimiser import Adam
 
 
 def discrete(*sizes: int) -> Head:
@@ -38,26 +40,22 @@ class Case:
             for part, outputs in (("actor", self.means), ("critic", 1))
         }
 
-    def places(self) -> tuple[Places, Places]:
+    def network(self, precision: str) -> SmallNetwork:
         """The deviations first, then actor and critic, one after another."""
-        at = self.head.log_stds
-        begins: dict[str, list[int]] = {}
-        for part, shapes in self.shapes().items():
-            begins[part] = []
-            for shape in shapes:
-                begins[part].append(at)
-                at += torch.Size(shape).numel()
-        begins["actor"] += [0] if self.head.log_stds else []
-        return Places(*begins["actor"]), Places(*begins["critic"])
+        at, nets = self.head.log_stds, []
+        for shapes in self.shapes().values():
+            layers = []
+            for rows, columns in shapes[::2]:
+                layers.append(Linear(at, at + rows * columns, rows, columns))
+                at += rows * (columns + 1)
+            nets.append(tuple(layers))
+        log_std = 0 if self.head.log_stds else -1
+        return SmallNetwork(self.head, self.features, self.hidden, self.activation, precision, tuple(nets), log_std)
 
-    def network(self, precision: str) -> Network:
-        return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
-
-    def fused(
-        self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False, rows: int = 2**31
-    ) -> Any:
+    def fused(self, precision: str, flat: Any, scale: Any = None, few: bool = False, rows: int = 2**31) -> Any:
         """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
-        fused: Any = SmallNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
+        adam = Adam([torch.nn.Parameter(flat.clone())], device="cuda")
+        fused: Any = SmallNetworks(self.network(precision), "cuda", adam, scale, rows)
         if few:
             fused._processors, fused._update_blocks = 2, 4  # noqa: SLF001 - as on a GPU with few processors
         return fused

@@ -19,8 +19,8 @@ from harness import HAS_CUDA  # noqa: E402
 from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines.kernels import ARITHMETIC  # noqa: E402
 from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
-from gpu_envs.training.operations.fused_programs import ARITHMETIC  # noqa: E402
 from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 
@@ -261,19 +261,19 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
 
 
 def check_gradients(case: Case, given: Data, indices: Any, algorithm: PPO | A2C, precision: str) -> tuple[Any, Any]:
-    gradient = torch.full_like(given.flat, torch.nan)
-    totals = torch.full((6,), torch.nan, device="cuda")
-    again, by_few, by_small = ((torch.zeros_like(gradient), torch.zeros_like(totals)) for _ in range(3))
-    for one, sums in ((gradient, totals), again, by_few, by_small):
-        few, rows = one is by_few[0] or one is by_small[0], 1 if one is by_small[0] else 2**31
-        fused = case.fused(precision, given.flat, one, given.scale, few=few, rows=rows)
-        fused.gradient(Minibatch(given.observations, given.batch, indices, algorithm, given.scalars), sums)
-    assert torch.equal(gradient, again[0])
-    assert torch.equal(totals, again[1])
+    every = []
+    for few, rows in ((False, 2**31), (False, 2**31), (True, 2**31), (True, 1)):
+        fused = case.fused(precision, given.flat, given.scale, few, rows)
+        gradient, totals = fused.optimiser.gradient.fill_(torch.nan), torch.full((6,), torch.nan, device="cuda")
+        fused.gradient(Minibatch(given.observations, given.batch, indices, algorithm, given.scalars), totals)
+        every.append((gradient, totals))
+    (gradient, totals), *others = every
+    assert torch.equal(gradient, others[0][0])
+    assert torch.equal(totals, others[0][1])
     grads, magnitudes, wanted = reference(case, given, indices, algorithm)
     off = ROUNDINGS * ROUNDING[precision]
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
-    for mine, sums in (again, by_few, by_small):
+    for mine, sums in others:
         found = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
         found.append(mine.cpu().double()[: case.head.log_stds])
         for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
@@ -340,8 +340,7 @@ class Learning:
 
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
-        buffers = self.adam.flat, self.adam.gradient
-        self.fused = SmallNetworks(case.network(precision), "cuda", *buffers, given.scale, self.adam)
+        self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, given.scale)
         self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
         self.how = Step(made(0.01), 0.5, most_kl=most_kl, **self.told)
 

@@ -11,12 +11,10 @@ from fused_cases import CASES, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
 from gpu_envs.training import PPO, Network, engines  # noqa: E402
+from gpu_envs.training.engines import small_programs  # noqa: E402
+from gpu_envs.training.engines.kernels import ARITHMETIC, sizes_of  # noqa: E402
 from gpu_envs.training.engines.small import SmallEngine  # noqa: E402
-from gpu_envs.training.operations import fused_programs  # noqa: E402
-from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC  # noqa: E402
-from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
-from gpu_envs.training.operations.ops import SAMPLE_CALL  # noqa: E402
-from gpu_envs.training.operations.sizes import sizes_of  # noqa: E402
+from gpu_envs.training.engines.small_programs import ACT_ROWS, reduce_program  # noqa: E402
 
 SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
 COMPILED = ("CartPole", "Pendulum")
@@ -83,8 +81,7 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
         assert grid is not None
         assert network.update_blocks * (grid.shared_bytes + 1024) <= 228 * 1024
         for threads, rows in ((512, ACT_ROWS), (network.update_threads, network.update_rows)):
-            parts, settings = network._parts("sampler", threads), network._settings(SAMPLE_CALL)  # noqa: SLF001
-            assert sizes_of(parts, settings, {"rows": "TILE"}) == {"rows": rows}
+            assert network.sizes_of({"rows": "TILE"}, threads) == {"rows": rows}
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
@@ -97,12 +94,11 @@ def test_sizes_are_asked_of_one_program_wherever_parameters_lie(hopper: bool, mo
         asked.append(parts)
         return sizes_of(parts, settings, sizes)
 
-    monkeypatch.setattr(fused_programs, "sizes_of", sizes_and_note)
+    monkeypatch.setattr(small_programs, "sizes_of", sizes_and_note)
     placed = dataclasses.replace(CASES["CartPole"].network("tf32"), hopper=hopper)
-    unplaced = fused_programs.Network(
-        placed.head, placed.features, placed.hidden, placed.activation, "tf32", hopper=hopper
-    )
-    assert placed.actor != unplaced.actor
+    shape = placed.head, placed.features, placed.hidden, placed.activation, "tf32"
+    unplaced = small_programs.SmallNetwork(*shape, hopper=hopper)
+    assert placed.nets != unplaced.nets
     for network in (placed, unplaced):
         network.update_program()
         network.act_program()

@@ -19,9 +19,8 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend.program import Device  # noqa: E402
 from gpu_envs.codegen import SingleLayout, layout_of  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.engines.small_programs import SmallNetwork, steps_where_it_acts  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts  # noqa: E402
-from gpu_envs.training.operations.fused_programs import Network  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
 WALK = """
@@ -115,8 +114,8 @@ def test_compiles(name: str) -> None:
         assert steps_where_it_acts(layout, config.params)
         head = Head.of(layout.action_space)
         own = config.network
-        network = Network(head, layout.parts[0].size, own.hidden, own.activation, own.precision)
-        program = act_and_step_program(layout, network, 132)
+        network = SmallNetwork(head, layout.parts[0].size, own.hidden, own.activation, own.precision)
+        program = network.act_and_step_program(layout, 132)
         found = resources(compile_with_nvrtc(program.source).cubin)
         (spilled,) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
         assert spilled == 0 or num_envs > 1000

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from wide_tools import check_both_ways  # noqa: E402
 
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, Perceptrons  # noqa: E402
-from gpu_envs.training.operations.wide_programs import Linear  # noqa: E402
+from gpu_envs.training.engines.kernels import Linear  # noqa: E402
 
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 

@@ -36,10 +36,10 @@ from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
+from gpu_envs.training.networks import Case as PolicyCase  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
 from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.case import Case as PolicyCase  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +110,7 @@ CASES = {
 def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
     network = wide_network(case.module(), case.head, case.features, case.activation, precision, 132)
-    for program in (
-        network.pack_program(),
-        network.act_program(),
-        network.update_program(),
-        network.gradient_program(),
-        network.reduce_program(),
-    ):
+    for program in network.programs().values():
         found = list(resources(compile_with_nvrtc(program.source).cubin))
         assert {f"kernel_{kernel}" for kernel in program.calls} <= {function for function, _, _ in found}
 
@@ -428,6 +422,6 @@ def test_gradients_are_found_by_all_processors(name: str, processors: int) -> No
     slices = network.sizes_of({f"of_{n}": f"{net}::slices_of({layer})" for n, (net, layer) in enumerate(of_layers)})
     workers = network.sizes_of({f"of_{n}": f"workers_of<{net}>({layer})" for n, (net, layer) in enumerate(of_layers)})
     assert min(workers.values()) >= 1
-    assert sum(workers[name] * slices[name] for name in slices) == network.gradient_blocks
+    assert sum(workers[name] * slices[name] for name in slices) == network.sizes["gradient_blocks"]
     fewest = min(slices.values())
-    assert processors - fewest < network.gradient_blocks <= processors
+    assert processors - fewest < network.sizes["gradient_blocks"] <= processors

@@ -32,9 +32,9 @@ from wide_tools import (  # noqa: E402
 
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.functions import Form, WideFunctions, function_network  # noqa: E402
-from gpu_envs.training.engines.wide import Places, layers_of  # noqa: E402
+from gpu_envs.training.engines.kernels import Places, layers_of  # noqa: E402
+from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.operations.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ FUNCTIONS = {
 def test_functions_compile() -> None:
     case = FUNCTIONS["normalised critics"]
     network = case.network(case.modules(), "bf16")
-    for program in (network.act_program(), network.update_program(), network.reduce_program()):
-        assert list(resources(compile_with_nvrtc(program.source).cubin))
+    for name in ("act", "update", "reduce"):
+        assert list(resources(compile_with_nvrtc(network.programs()[name].source).cubin))
 
 
 @pytest.mark.slow
@@ -106,15 +106,15 @@ def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
     for (hidden, features, outputs, nets, normalised), precision in zip(shapes, itertools.cycle(["bf16", "tf32"])):
         case = Function(features, hidden, outputs, nets, normalised=normalised)
         network = case.network(case.modules(), precision)
-        grids = [program.grid for program in (network.act_program(), network.gradient_program())]
+        sizes, grids = network.sizes, [network.programs()[name].grid for name in ("act", "gradient")]
         assert all(0 < grid.shared_bytes <= 227 * 1024 for grid in grids)
         layers = list(itertools.pairwise((features, *hidden, outputs)))
         forward = sum(ins * -(-outs // 16) * 16 for ins, outs in layers) * {"bf16": 2, "tf32": 4}[precision]
-        assert network.packed_bytes >= nets * forward
-        assert network.kept_of_unit % (UNIT * 2) == 0
-        assert network.norm_sums_of_warp == (2 * sum(hidden) if normalised else 0)
-        assert network.gradient_blocks <= max(132, nets * sum(-(-max(layer) // 128) * 3 for layer in layers))
-        assert network.partials_size >= network.gradient_blocks * 128 * 16
+        assert sizes["packed_bytes"] >= nets * forward
+        assert sizes["kept_of_unit"] % (UNIT * 2) == 0
+        assert sizes["norm_sums_of_warp"] == (2 * sum(hidden) if normalised else 0)
+        assert sizes["gradient_blocks"] <= max(132, nets * sum(-(-max(layer) // 128) * 3 for layer in layers))
+        assert sizes["partials_size"] >= sizes["gradient_blocks"] * 128 * 16
     own = {"rows": "GROUP_TILE", "unit": "GROUP_ROWS", "threads": "THREADS"}
     assert network.sizes_of(own) == {"rows": ROWS, "unit": UNIT, "threads": THREADS}
 

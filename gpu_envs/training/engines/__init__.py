@@ -8,7 +8,7 @@ from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.small_batch import SmallBatchEngine
 from gpu_envs.training.engines.torch import TorchEngine
 from gpu_envs.training.engines.wide import WideEngine
-from gpu_envs.training.policies.case import Case
+from gpu_envs.training.networks import Case
 
 ENGINES: tuple[Engine, ...] = (
     *(SmallEngine(), WideEngine(), FunctionsEngine(), TorchEngine()),

@@ -11,11 +11,10 @@ from torch import nn
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy
-from gpu_envs.training.networks import ActionValues, Perceptron, PerceptronActorCritic, SharedPerceptron
+from gpu_envs.training.networks import ActionValues, Case, Perceptron, PerceptronActorCritic, SharedPerceptron
 from gpu_envs.training.observations import Rows, Scale
-from gpu_envs.training.operations.ops import SUMS, Samples
+from gpu_envs.training.operations.ops import SUMS, Samples, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
-from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.settings import Settings
 
@@ -74,10 +73,19 @@ class ActRequest:
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """What every kernel that acts is told of it: ``ACT_MEMBERS``."""
-        by_row = {"actions": self.actions, "acted": self.acted, "log_probs": self.log_probs}
-        numbers = {"stream": self.stream, "turn": self.turn, "first_row": self.first_row}
-        return {"rows": self.observations.shape[0], "greedy": int(self.greedy), **by_row, **numbers}
+        """Arguments of every kernel that acts."""
+        observations = whole_rows(self.observations)
+        return {
+            "rows": len(observations),
+            "first_row": self.first_row,
+            "observations": observations,
+            "stream": self.stream,
+            "turn": self.turn,
+            "actions": self.actions,
+            "acted": self.acted,
+            "log_probs": self.log_probs,
+            "greedy": int(self.greedy),
+        }
 
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
         """The request for some of the rows."""
@@ -107,9 +115,19 @@ class ValueRequest:
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """What every kernel that values is told of it: ``VALUES_MEMBERS``."""
-        whose = {"places": self.places, "largest": self.largest, "alive": self.alive}
-        return {"rows": len(self.values), "samples": self.observations.shape[0], "values": self.values, **whose}
+        """Arguments of every kernel that gives values."""
+        observations, rows = whole_rows(self.observations), len(self.values)
+        if self.places is None and rows != len(observations):
+            raise ValueError(f"there are observations of {len(observations)} rows, and room for {rows} values")
+        return {
+            "rows": rows,
+            "samples": len(observations),
+            "observations": observations,
+            "values": self.values,
+            "places": self.places,
+            "largest": self.largest,
+            "alive": self.alive,
+        }
 
 
 @final
@@ -133,12 +151,29 @@ class Minibatch:
         """The number of samples in the minibatch."""
         return self.observations.shape[0] if self.indices is None else len(self.indices)
 
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """Arguments of every kernel that learns."""
+        observations, samples = whole_rows(self.observations), len(self.samples.log_probs)
+        if len(observations) != samples:
+            raise ValueError(f"there are observations of {len(observations)} samples, and a batch of {samples}")
+        loss = loss_members(self.samples, self.indices, self.algorithm)
+        return {"observations": observations, **loss, "scalars": self.scalars}
+
     def sliced(self, piece: slice) -> "Minibatch":
         """Some of its samples."""
         if self.indices is not None:
             return dataclasses.replace(self, indices=self.indices[piece])
         parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
         return dataclasses.replace(self, observations=self.observations[piece], samples=Samples(**parts))
+
+
+def whole_rows(observations: Rows) -> torch.Tensor:
+    """Observations as kernels take them; engines of kernels refuse those in parts."""
+    assert isinstance(observations, torch.Tensor)
+    if len(observations) >= 2**31:
+        raise ValueError(f"there are {len(observations)} rows of observations; give fewer than 2^31")
+    return observations
 
 
 class Networks(ABC):

@@ -23,16 +23,17 @@ from gpu_envs.training.engines.base import (
     Minibatch,
     PolicyNetworks,
     make_optimiser,
+    whole_rows,
 )
+from gpu_envs.training.engines.kernels import Linear, Places, layers_of
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
-from gpu_envs.training.engines.wide import GRADIENT, PACK, Places, WideKernels, exceeded_limit, layers_of
+from gpu_envs.training.engines.wide import GRADIENT, PACK, WideKernels, exceeded_limit
+from gpu_envs.training.engines.wide_programs import WideNetwork
 from gpu_envs.training.heads import Head
-from gpu_envs.training.networks import ActionValues, Critics
+from gpu_envs.training.networks import ActionValues, Case, Critics
 from gpu_envs.training.observations import Scale
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.operations.wide_programs import Linear, WideNetwork
-from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 
 MOST_BY_INPUTS = 256
@@ -230,7 +231,8 @@ class WideFunctions(WideKernels, Functions):
             return
         self._pack_weights()
         blocks = self._blocks_for(rows * len(self.network.nets))
-        self._forward[0].launch(max(blocks, len(self.network.nets)), **self._common(inputs), rows=rows, outputs=outputs)
+        observations, blocks = whole_rows(inputs), max(blocks, len(self.network.nets))
+        self._kernels["outputs"].launch(blocks, rows=rows, observations=observations, outputs=outputs)
 
     def backward(
         self,
@@ -253,7 +255,8 @@ class WideFunctions(WideKernels, Functions):
 
         def members(piece: slice) -> dict[str, MemberValue]:
             some = {name: None if array is None else array[piece] for name, array in arrays.items()}
-            return {**self._common(inputs[piece]), **some, "rows": piece.stop - piece.start, "weights": int(weights)}
+            rows = whole_rows(inputs[piece])
+            return {"observations": rows, **some, "rows": len(rows), "weights": int(weights)}
 
         self._run_backward(len(inputs), members, None, weights=weights, packed=outputs is None)
 

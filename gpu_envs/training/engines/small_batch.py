@@ -11,13 +11,13 @@ from gpu_envs.backend.program import ELEMENTARY, Grid, KernelSettings, Program, 
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, activation_functions, table
+from gpu_envs.training.engines.kernels import sizes_of
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, Transitions
 from gpu_envs.training.engines.off_policy_kernels import ActorCriticEngine, KernelActorCritic, losses_text, wide_limit
+from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import Scale
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.operations.optimiser import STEP_MEMBERS
-from gpu_envs.training.operations.sizes import sizes_of
-from gpu_envs.training.policies.case import Case
 from gpu_envs.training.process.group import Group
 
 MOST_ROWS = 1024

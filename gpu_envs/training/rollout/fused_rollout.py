@@ -11,9 +11,10 @@ from gpu_envs.engine.by_role import ALONE
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.rollouts import joined
 from gpu_envs.engine.simulation import Simulation
+from gpu_envs.training.engines.base import ActRequest
 from gpu_envs.training.engines.small import SmallNetworks
+from gpu_envs.training.engines.small_programs import steps_where_it_acts
 from gpu_envs.training.learner import Learner, OnPolicyLearner
-from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 
 
@@ -54,26 +55,25 @@ class FusedRollout:
     def _program(self) -> Program:
         layout = self._sim.layout
         assert isinstance(layout, SingleLayout)
-        return act_and_step_program(layout, self._networks.network, self._sim.backend.traits.processors)
+        return self._networks.network.act_and_step_program(layout, self._sim.backend.traits.processors)
 
     def _joined(self) -> Callable[[], None]:
         horizon_env = self._horizon_env
         storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
         learner = self._learner
-        actions, acted = learner.actions, learner.acted
         ((_, first_row),) = learner.policy_rows.spans
         call, launch = joined(self._sim, self._program())
         call.horizon = horizon_env.horizon
-        step, act = call.step, call.act
-        step.action_kind = KINDS[dtype_of(actions)]
+        step = call.step
+        step.action_kind = KINDS[dtype_of(learner.actions)]
         step.observations = storage.observations[1].data_ptr()
         for name in ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs"):
             array = getattr(storage, name)
             setattr(step, name, None if array is None else array.data_ptr())
         if metrics is not None:
             step.episode_metrics = metrics.data_ptr()
-        self._networks.act_with(act, storage.observations[0].flatten(0, 1))
-        act.rows, act.first_row, act.stream = horizon_env.num_envs, first_row, learner.streams["actions"].data_ptr()
-        act.actions, act.log_probs = actions.data_ptr(), learner.log_probs.data_ptr()
-        act.acted = None if acted is None else acted.data_ptr()
+        observations, stream = storage.observations[0].flatten(0, 1), learner.streams["actions"]
+        written = learner.actions, learner.log_probs
+        request = ActRequest(observations, *written, stream, turn=0, acted=learner.acted, first_row=first_row)
+        self._networks.act_with(call.act, request)
         return launch

@@ -1,0 +1,232 @@
+"""The programs of wide perceptrons on Hopper: what is compiled in, from which C++ works out all else."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import final
+
+from gpu_envs.backend.program import Grid, KernelSettings, Program
+from gpu_envs.backend.structs import Struct
+from gpu_envs.training.engines.kernels import (
+    ACT_MEMBERS,
+    PRODUCTS,
+    SCALE,
+    UPDATE_MEMBERS,
+    VALUES_MEMBERS,
+    Linear,
+    Part,
+    block_program,
+    block_settings,
+    group_products,
+    network_text,
+    sizes_of,
+)
+from gpu_envs.training.heads import Head
+from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS
+
+UNIT = 64
+"""Rows of a warpgroup."""
+WARPS = 8
+"""Of a block: two warpgroups."""
+ROWS = WARPS // 4 * UNIT
+"""Rows that a block takes at a time."""
+THREADS = WARPS * 32
+"""Of a block of every kernel."""
+
+_PACKED = ("const u8*", "packed", ("packed_bytes",))
+_MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
+
+_KEPT_MEMBERS = (
+    ("Index", "units"),
+    ("u8*", "kept", ("kept_bytes",)),
+    ("float*", "sums", ("blocks", "sums_of_block")),
+    ("float*?", "norm_sums", ("blocks", "warps", "norm_sums_of_warp")),
+)
+_FUNCTION_MEMBERS = (
+    ("Index", "rows"),
+    ("const float*", "flat", ("parameters",)),
+    ("const float*", "observations", ("rows", "features")),
+    *SCALE,
+    _PACKED,
+)
+
+PACK_CALL = Struct.of(
+    "PackCall", "float", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",))
+)
+ACT_CALL = Struct.of(
+    "WideActCall",
+    "float",
+    *ACT_MEMBERS,
+    _PACKED,
+    ("float*?", "values", ("rows",)),
+    ("const u8*?", "action_mask", ("rows", "outputs")),
+    ("float*?", "largest", (1,)),
+    ("const u8*?", "alive", ("rows",)),
+)
+VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
+UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_KEPT_MEMBERS)
+OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
+BACK_CALL = Struct.of(
+    "UpdateCall",
+    "float",
+    *_FUNCTION_MEMBERS,
+    ("int", "actors"),
+    *_KEPT_MEMBERS,
+    ("int", "weights"),
+    ("float*?", "outputs", ("rows", "nets", "outputs")),
+    ("const float*", "by_outputs", ("rows", "nets", "outputs")),
+    ("const float*?", "curvatures", ("rows", "nets", "outputs")),
+    ("float*?", "by_inputs", ("rows", "nets", "by_inputs")),
+)
+"""Of functions: the way back starts with derivatives that are linear in the outputs."""
+GRADIENT_CALL = Struct.of(
+    "GradientCall",
+    "float",
+    ("Index", "units"),
+    ("const u8*", "kept", ("kept_bytes",)),
+    ("float*", "partials", ("partials_size",)),
+)
+REDUCE_CALL = Struct.of(
+    "WideReduceCall",
+    "float",
+    ("int", "parameters"),
+    ("int", "actors"),
+    ("int", "blocks"),
+    ("int", "more"),
+    ("int", "last"),
+    ("const float*", "partials", ("partials_size",)),
+    ("const float*", "sums", ("blocks", "sums_of_block")),
+    ("const float*", "flat", ("parameters",)),
+    ("float*", "gradient", ("parameters",)),
+    ("float*?", "totals", (len(SUMS),)),
+)
+
+_SIZES = {
+    # shared memory of a block
+    "block_bytes": "BLOCK_BYTES<Shape>",
+    "gradient_bytes": "sizeof(GradientMemory) + 1024",
+    # bytes of the weights as they are streamed, forward and backward
+    "packed_bytes": "LastNet::packed_place(LastNet::STEPS)",
+    # bytes that an update keeps of so many rows for the gradient
+    "kept_of_unit": "LastNet::kept_place(2 * Shape::LAYERS)",
+    # numbers that each block of an update adds up beside the gradient; one at least, that there be memory
+    "sums_of_block": "Layout<Shape>::SUMS_OF_BLOCK",
+    # the gradient by gains and shifts of normalised columns
+    "norm_sums_of_warp": "2 * LastNet::NORMED",
+    # blocks of the gradient's launch
+    "gradient_blocks": "found_at<LastNet>(Shape::LAYERS).first_block",
+    # floats that they write: each a slice's, and as many as it has of biases
+    "partials_size": "found_at<LastNet>(Shape::LAYERS).first",
+}
+_COLUMNS = {
+    "inputs": "LastNet::INPUT_PART",
+    "first_outputs": "NetOf<Shape, 0>::outs_of(LastNet::LAST)",
+    "last_outputs": "LastNet::outs_of(LastNet::LAST)",
+    "by_inputs": "padded(Shape::BY_INPUTS, 16)",
+}
+"""Columns of products."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WideNetwork:
+    """What the kernels have compiled in: one net, with the value beside the means, or an actor and a critic.
+
+    Or one or two functions of the same inputs, whose outputs, the head's parameters, mean nothing to the kernels.
+    """
+
+    head: Head
+    features: int
+    nets: tuple[tuple[Linear, ...], ...]
+    activation: str
+    precision: str
+    parameters: int
+    log_std: int = -1
+    """Where the log-deviations of a box begin."""
+    processors: int = 132
+    functions: bool = False
+    first_input: int = 0
+    """The gradient by ``by_inputs`` of the features from this one on can be had, of functions."""
+    by_inputs: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether actor and critic have their hidden layers in common."""
+        return len(self.nets) == 1 and not self.functions
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the sums of hidden layers are normalised, row by row."""
+        return self.nets[0][0].gain >= 0
+
+    @property
+    def losses(self) -> int:
+        """How many sums of the loss there are."""
+        return 0 if self.functions else len(SUMS)
+
+    @functools.cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that C++ works out, by the names in ``_SIZES``."""
+        return self.sizes_of(_SIZES | _COLUMNS)
+
+    def sizes_of(self, expressions: Mapping[str, str]) -> dict[str, int]:
+        """What C++ says of this network: the values of constant expressions, by names."""
+        return sizes_of(self._parts(PRODUCTS), self._settings(), expressions)
+
+    def programs(self) -> dict[str, Program]:
+        """The programs by what they compute; those that take longest to compile come first."""
+        act = {"outputs": OUTPUTS_CALL} if self.functions else {"act": ACT_CALL, "values": VALUES_CALL}
+        update, block_bytes = BACK_CALL if self.functions else UPDATE_CALL, self.sizes["block_bytes"]
+        return {
+            "update": self._program({"update": update}, block_bytes),
+            "act": self._program(act, block_bytes),
+            "gradient": self._program({"gradient": GRADIENT_CALL}, self.sizes["gradient_bytes"]),
+            "reduce": self._program({"reduce": REDUCE_CALL}, 16),
+            "pack": self._program({"pack": PACK_CALL}, 16),
+        }
+
+    def _program(self, calls: Mapping[str, Struct], shared_bytes: int) -> Program:
+        columns = {8, *(layer.rows for layer in self.nets[0][:-1]), *(self.sizes[name] for name in _COLUMNS)}
+        parts = self._parts(group_products(self.precision, columns - {0}))
+        names = ("packed_bytes", "partials_size", "sums_of_block", "norm_sums_of_warp")
+        settings = self._settings(**{name: self.sizes[name] for name in names})
+        grid = Grid(threads=THREADS, replicas=1, shared_bytes=shared_bytes)
+        return block_program(parts, calls, settings, grid, "THREADS, 1", "<Shape>")
+
+    def _settings(self, **sizes: int) -> KernelSettings:
+        sizes |= {"features": self.features, "parameters": self.parameters, "warps": WARPS, "nets": len(self.nets)}
+        return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, by_inputs=self.by_inputs, **sizes)
+
+    def _parts(self, products: Part) -> list[Part]:
+        """Everything but the kernels: all programs have the same functions."""
+        return [
+            *(f"training/common/{part}.cuh" for part in ("distributions", "sampler", "policy_loss", "tensor_core")),
+            ("arithmetic", network_text(WARPS, self.activation, self.precision)),
+            *(f"training/common/{part}.cuh" for part in ("layers", "samples")),
+            products,
+            "training/common/warpgroup.cuh",
+            *(f"training/wide/{part}.cuh" for part in ("shape", "rows", "act", "back", "update", "gradient")),
+            ("shape", self._shape),
+        ]
+
+    @property
+    def _shape(self) -> str:
+        nets, layers = len(self.nets), len(self.nets[0])
+        layer_rows = [[", ".join(map(str, dataclasses.astuple(layer))) for layer in net] for net in self.nets]
+        table = ", ".join(f"{{{', '.join(f'{{{row}}}' for row in rows)}}}" for rows in layer_rows)
+        return f"""struct Shape {{
+    static constexpr int  FEATURES = {self.features}, LAYERS = {layers}, NETS = {nets}, PROCESSORS = {self.processors};
+    static constexpr int  LOSSES = {self.losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
+    static constexpr int  LOG_STD_AT = {self.log_std}, BY_INPUTS = {self.by_inputs}, INPUTS_FROM = {self.first_input};
+    static constexpr bool NORM = {_cpp(self.normalises)}, SHARED_TRUNK = {_cpp(self.shared)};
+    static constexpr bool FUNCTIONS = {_cpp(self.functions)};
+    FN static constexpr Linear layer(int net, int l) {{
+        constexpr Linear table[NETS][LAYERS] = {{{table}}};
+        return table[net][l];
+    }}
+}};
+using LastNet = NetOf<Shape, Shape::NETS - 1>;"""
+
+
+def _cpp(value: bool) -> str:
+    return str(value).lower()

@@ -1,1 +1,0 @@
-"""Policies, and the networks that run them."""
