@@ -75,7 +75,7 @@ class Setting:
         _, parse, wrong = _KINDS[self.kind]
         try:
             return parse(text)
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
             raise ValueError(f"{text!r} is {wrong}{also}" if wrong else str(error)) from None
 
     def shown(self, value: Any) -> str:
@@ -212,19 +212,14 @@ def _parse_whole(text: str) -> int:
         return int(float(text))
 
 
-def _parse_switch(text: str) -> bool:
-    words = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in words:
-        raise ValueError
-    return words[text.lower()]
-
+_SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], str]] = {
     int: (_check_whole, _parse_whole, "not a whole number"),
     float: (_check_real, float, "not a number"),
     Schedule: (_check_schedule, Schedule.of, ""),
     str: (_check_word, str, ""),
-    bool: (_check_switch, _parse_switch, "neither on nor off"),
+    bool: (_check_switch, lambda text: _SWITCHES[text.lower()], "neither on nor off"),
     tuple[int, ...]: (
         _check_widths,
         lambda text: tuple(int(part) for part in text.split(",") if part.strip()),

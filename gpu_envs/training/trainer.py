@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,11 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.errors import ActionError
+from gpu_envs.errors import ActionError, DivergedError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.assembly import Player, make_learner, make_player
-from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
@@ -208,7 +209,7 @@ class Trainer:
         try:
             roll_out()
         except ActionError:
-            check_weights(self.learners, self.iteration + 1, self._run)  # weights that are NaN give actions that are
+            self._check_weights(self.iteration + 1)  # weights that are NaN give actions that are
             raise
         rolled_out.record()
         learn()
@@ -309,7 +310,40 @@ class Trainer:
 
     def _take_in(self, report: IterationReport) -> None:
         self.history.add(report)
-        check_figures(report, self.learners, self._run)
+        for name, figures in report.figures.items():
+            learner = self.learners[name]
+            kl_limit = learner.algorithm.kl_limit if isinstance(learner.algorithm, OnPolicy) else None
+            if kl_limit is not None and figures["samples"] == 0:
+                warnings.warn(
+                    f"updates of the policy {name!r} stop before their first step and learn nothing: it acts in "
+                    "evaluation mode and learns in training mode, between which dropout or batch normalisation change "
+                    f"its actions by more than target_kl, {kl_limit:g}. Leave target_kl or these layers out, or give "
+                    "a larger target_kl",
+                    stacklevel=2,
+                )
+            wrong = [key for key, v in figures.items() if not math.isfinite(v) and key != "explained_variance"]
+            if not wrong:
+                continue
+            found = [key for key, tensor in learner.tensors().items() if not bool(torch.isfinite(tensor).all())]
+            if "largest_observation" in wrong:
+                found.insert(0, "observations")
+            raise self._diverged(name, [*found, *wrong][0], report.iteration)
+
+    def _check_weights(self, iteration: int) -> None:
+        for name, learner in self.learners.items():
+            weights = [
+                parameter.detach().cpu() for parameter in learner.module.parameters()
+            ]  # on a GPU it loads kernels
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
+                raise self._diverged(name, "the parameters", iteration) from None
+
+    def _diverged(self, policy: str, what: str, iteration: int) -> DivergedError:
+        saved = self._run.checkpoints.latest() if self._run is not None else None
+        return DivergedError(
+            f"iteration {iteration}: {what} of the policy {policy!r} hold a NaN or an infinity; "
+            f"{f'the last good checkpoint is {saved}' if saved else 'there is no checkpoint'}; a lower learning_rate, "
+            "or normalise_observations and normalise_rewards, often help"
+        )
 
     # --- checkpoints ---
 
@@ -374,7 +408,7 @@ class Trainer:
         folders = [folder for folder in self.group.told(self._run and str(self._run.path)) if folder is not None]
         if not folders:
             return
-        check_weights(self.learners, self.iteration, self._run)
+        self._check_weights(self.iteration)
         self.horizon_env.env.check()
         checkpoints, keep = RunDirectory.open(folders[0]).checkpoints, self.config.keep_buffer
         save_together(checkpoints, self.iteration, self.state(whole=False), self.group, keep_buffers=keep)
