@@ -129,7 +129,15 @@ class Padding(nn.Module):
     """Lengthens rows by zeros to whole words, in the type that the product wants."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return _lengthened(rows)
+        features = rows.shape[1]
+        if padded(features) == features:
+            return rows
+        autocast = torch.is_autocast_enabled(rows.device.type)
+        kind = torch.get_autocast_dtype(rows.device.type) if autocast else rows.dtype
+        longer = rows.new_empty((rows.shape[0], padded(features)), dtype=kind)
+        longer[:, :features] = rows
+        longer[:, features:] = 0
+        return longer
 
 
 @final
@@ -138,26 +146,14 @@ class PartedLinear(nn.Linear):
 
     def __init__(self, split: Split, width: int) -> None:
         super().__init__(padded(split.own) + padded(split.shared), width)
-        self.split = split
+        self.split, self.lengthen = split, Padding()
 
     def forward(self, rows: Rows) -> torch.Tensor:
         parts = rows if isinstance(rows, Parts) else Parts.of(rows, self.split)
         own = padded(self.split.own)
-        products = nn.functional.linear(_lengthened(parts.own), self.weight[:, :own], self.bias)
-        of_all = nn.functional.linear(_lengthened(parts.shared), self.weight[:, own:])
+        products = nn.functional.linear(self.lengthen(parts.own), self.weight[:, :own], self.bias)
+        of_all = nn.functional.linear(self.lengthen(parts.shared), self.weight[:, own:])
         return (products.view(-1, parts.each, self.out_features) + of_all.unsqueeze(1)).flatten(0, 1)
-
-
-def _lengthened(rows: torch.Tensor) -> torch.Tensor:
-    features = rows.shape[1]
-    if padded(features) == features:
-        return rows
-    autocast = torch.is_autocast_enabled(rows.device.type)
-    kind = torch.get_autocast_dtype(rows.device.type) if autocast else rows.dtype
-    longer = rows.new_empty((rows.shape[0], padded(features)), dtype=kind)
-    longer[:, :features] = rows
-    longer[:, features:] = 0
-    return longer
 
 
 def padded(count: int) -> int:

@@ -331,10 +331,8 @@ class Trainer:
 
     def _check_weights(self, iteration: int) -> None:
         for name, learner in self.learners.items():
-            weights = [
-                parameter.detach().cpu() for parameter in learner.module.parameters()
-            ]  # on a GPU it loads kernels
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
+            weights = [parameter.detach().cpu() for parameter in learner.module.parameters()]
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):  # a GPU would load kernels to ask
                 raise self._diverged(name, "the parameters", iteration) from None
 
     def _diverged(self, policy: str, what: str, iteration: int) -> DivergedError:

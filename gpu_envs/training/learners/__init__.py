@@ -1,1 +1,0 @@
-"""What policies that learn keep, how they act, and how they learn: a class for each kind of algorithm."""
