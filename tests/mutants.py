@@ -48,10 +48,6 @@ EQUIVALENT: Mapping[tuple[str, str], str] = {
         "kinds = np.broadcast_to(kinds, pixels.shape[:3]).reshape(len(given), -2)",
     ): "NumPy's reshape takes any negative number for what is left",
     (
-        "gpu_envs/training/off_policy_learner.py",
-        "means = update.sums / update.sums[:, _ALIVE : _ALIVE + 2].clamp(min=1.0)",
-    ): "the slice ends where its array ends: `alive` is the last column",
-    (
         "kernels/dialect/python.cuh",
         "FN int truncated(double x) { return x >= 1 || x <= -1 ? int(clip(x, -2147483649.0, 2147483647.0)) : 0; }",
     ): "machines make the least int of what is below it",

@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import torch
 from gymnasium.spaces import Discrete
@@ -95,6 +95,10 @@ def critics_form(critics: Critics, activation: str, width: int) -> Form:
     return Form(nets, places.end, activation, by_inputs=range(inputs - width, inputs))
 
 
+Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+"""Inputs, where their outputs go, and factors of the outputs that are added to derivatives by them; None: zero."""
+
+
 class Functions(ABC):
     """Perceptrons of the same inputs, forward and backward."""
 
@@ -104,20 +108,13 @@ class Functions(ABC):
 
     @abstractmethod
     def backward(
-        self,
-        by_outputs: Tensor,
-        *,
-        forward: tuple[Tensor, Tensor] | None = None,
-        curvatures: Tensor | None = None,
-        by_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
         """Computes the gradients of a loss from its derivatives by the outputs.
 
         Args:
             by_outputs: The derivatives, ``[rows, nets, outputs]``.
-            forward: Inputs and outputs of ``outputs``, which runs before, on a GPU in the same launch; None: the last.
-            curvatures: Factors of the outputs that are added to the derivatives, with ``forward``; None: zero.
+            forward: What runs before, on a GPU in the same launch; None: the last ``outputs`` did.
             by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
             weights: Whether the gradient by the parameters, summed over the rows, is wanted.
         """
@@ -235,18 +232,12 @@ class WideFunctions(WideKernels, Functions):
         self._kernels["outputs"].launch(blocks, rows=rows, observations=observations, outputs=outputs)
 
     def backward(
-        self,
-        by_outputs: Tensor,
-        *,
-        forward: tuple[Tensor, Tensor] | None = None,
-        curvatures: Tensor | None = None,
-        by_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
         if by_inputs is not None and not self.network.by_inputs:
             raise ValueError("by_inputs is given, and the network was made without; give function_network by_inputs")
-        self._inputs, outputs = forward or (self._inputs, None)
-        inputs = self._inputs
+        inputs, outputs, curvatures = forward or (self._inputs, None, None)
+        self._inputs = inputs
         if len(inputs) == 0:
             if weights:
                 self._gradient.zero_()
@@ -366,18 +357,11 @@ class Perceptrons(Functions):
         self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
 
     def backward(
-        self,
-        by_outputs: Tensor,
-        *,
-        forward: tuple[Tensor, Tensor] | None = None,
-        curvatures: Tensor | None = None,
-        by_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
-        outputs = None
-        if forward is not None:
-            self.outputs(*forward)
-            outputs = forward[1]
+        inputs, outputs, curvatures = forward or (None, None, None)
+        if inputs is not None and outputs is not None:
+            self.outputs(inputs, outputs)
         shapes = (self._of_outputs, self._by_inputs, self._of_outputs, self._of_outputs)
         self._backward(*map(_address, (by_outputs, by_inputs, outputs, curvatures), shapes))
         if weights:

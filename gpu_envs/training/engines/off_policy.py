@@ -48,12 +48,11 @@ class Transitions:
     @classmethod
     def made(cls, count: int, features: int, width: int, device: str) -> "Transitions":
         """Room for so many."""
-        shapes = ((features,), (width,), (), (), (features,))
-        observations, actions, returns, discounts, following = (
-            torch.zeros((count, *shape), device=device) for shape in shapes
-        )
-        found = torch.zeros(count, dtype=torch.bool, device=device)
-        return cls(observations, actions, returns, discounts, following, found)
+
+        def room(*shape: int) -> Tensor:
+            return torch.zeros((count, *shape), device=device)
+
+        return cls(room(features), room(width), room(), room(), room(features), room().bool())
 
 
 class TorchActor(TorchNetworks):

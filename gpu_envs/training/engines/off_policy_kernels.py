@@ -185,16 +185,15 @@ class FunctionActorCritic(KernelActorCritic):
         self._target_critics.outputs(self._acting, self._target_q)
         torch.cat((batch.observations, batch.actions), 1, out=self._inputs)
         self._td_target(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
-        forward = self._inputs, self._q_values
-        self._critics.backward(self._grad_q, forward=forward, curvatures=self._curvatures)
+        self._critics.backward(self._grad_q, (self._inputs, self._q_values, self._curvatures))
         self._critic_loss(batch.found.data_ptr())
         torch.sum(self._sums_of_rows[0], 1, out=self.optimisers[0].totals)
 
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
         self._actor.outputs(batch.observations, self._outputs)
         self._choose(batch.observations.data_ptr(), normal.data_ptr(), 0.0)
-        forward = self._acting, self._q_values
-        self._critics.backward(self._ones, forward=forward, by_inputs=self._by_actions, weights=False)
+        forward = self._acting, self._q_values, None
+        self._critics.backward(self._ones, forward, by_inputs=self._by_actions, weights=False)
         self._actor_loss(normal.data_ptr(), batch.found.data_ptr())
         self._actor.backward(self._by_outputs)
         _, actor, *temperature = self.optimisers

@@ -83,13 +83,8 @@ _CALLS = {
 _SIZES = {"shared": "SHARED_BYTES", "threads": "THREADS", "launched": "CLUSTER * 8 * BLOCKS"}
 
 
-def blocks_of(actor: Form, critics: Form) -> int:
-    """The blocks of a launch: such that all are there at once."""
-    return sizes_of(*_parts(actor, critics), _SIZES)["launched"]
-
-
-def program(actor: Form, critics: Form, processes: int) -> Program:
-    """The source, where so many processes learn together."""
+def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
+    """The source, where so many processes learn together, and a launch's blocks: such that all are there at once."""
     parts, settings = _parts(actor, critics)
     compiled = sizes_of(parts, settings, _SIZES)
     features, inputs, nets, hidden = actor.sizes[0], critics.sizes[0], len(critics.nets), len(actor.sizes) - 2
@@ -105,7 +100,7 @@ def program(actor: Form, critics: Form, processes: int) -> Program:
             "of_critics": nets * hidden,
             "critics_count": critics.count,
             "actor_count": actor.count,
-            "launched": blocks_of(actor, critics),
+            "launched": compiled["launched"],
             "processes": processes,
         },
         grid=Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], together=True),
@@ -114,7 +109,7 @@ def program(actor: Form, critics: Form, processes: int) -> Program:
         f"KERNEL_OF_CLUSTERS(kernel_{name}, {call.name}, THREADS, BLOCKS) {{ {name}(call); }}"
         for name, call in _CALLS.items()
     )
-    return program_of([*parts, ("small-batch", kernels)], _CALLS, settings)
+    return program_of([*parts, ("small-batch", kernels)], _CALLS, settings), compiled["launched"]
 
 
 def _parts(actor: Form, critics: Form) -> tuple[list[str | tuple[str, str]], KernelSettings]:
@@ -150,8 +145,8 @@ class SmallBatchActorCritic(KernelActorCritic):
         (of_critics, of_actor), (critics, actor, *temperature) = self._forms, self.optimisers
         rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(of_actor.sizes) - 2, self.rate.new_zeros
         self._steps_too = critics.processes == 1 and not critics.sums_apart
-        self._blocks = blocks_of(of_actor, of_critics)
-        kernels = load_kernels(open_backend(case.device), program(of_actor, of_critics, critics.processes))
+        source, self._blocks = program(of_actor, of_critics, critics.processes)
+        kernels = load_kernels(open_backend(case.device), source)
         self._for_critics, self._for_actor = (
             kernel.fill(
                 **adam.members,
