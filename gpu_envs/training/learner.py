@@ -245,10 +245,10 @@ class OnPolicyLearner(Learner):
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
         kl_limit = algorithm.kl_limit
-        self._stop = None if kl_limit is None else torch.zeros(1, dtype=torch.int32, device=device)
+        stop = None if kl_limit is None else torch.zeros(1, dtype=torch.int32, device=device)
         self.figures = torch.zeros(len(FIGURES), device=device)
         by_name = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
-        self._norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
+        norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
         self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
         if gradient is not None:
             self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))
@@ -257,7 +257,7 @@ class OnPolicyLearner(Learner):
         self.names = tuple(None if gradient is None and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self.samples: tuple[Rows, Samples] | None = None
         most_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
-        self._step = Step(self.rate, algorithm.max_grad_norm, self._norm, self._stop, most_kl, self.figures[:TOTALS])
+        self._step = Step(self.rate, algorithm.max_grad_norm, norm, stop, most_kl, self.figures[:TOTALS])
 
     @property
     def optimisers(self) -> Sequence[Adam]:
@@ -358,8 +358,8 @@ class OnPolicyLearner(Learner):
         epochs, _ = self.algorithm.passes
         indices = [None if self.indices is None else self.indices[a:b] for a, b in itertools.pairwise(self.cuts)]
         minibatches = [Minibatch(observations, batch, each, self.algorithm, self.scalars) for each in indices]
-        if self._stop is not None:
-            self._stop.zero_()
+        if self._step.stop is not None:
+            self._step.stop.zero_()
         for epoch in range(epochs):
             if self.indices is not None and self.permutation is not None:
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
@@ -388,7 +388,7 @@ class OnPolicyLearner(Learner):
         epsilon = self.networks.epsilon
         return super().state(whole=whole) | {
             "optimiser": self.optimiser.state(),
-            "norm": self._norm.clone(),
+            "norm": self._step.norm.clone(),
             "rewards": None if self.reward_scale is None else self.reward_scale.state(),
             **({} if epsilon is None else {"epsilon": epsilon.clone()}),
         }
@@ -396,7 +396,7 @@ class OnPolicyLearner(Learner):
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
         self.optimiser.load(state["optimiser"])
-        self._norm.copy_(state["norm"])
+        self._step.norm.copy_(state["norm"])
         if self.networks.epsilon is not None:
             self.networks.epsilon.copy_(state["epsilon"])
         if self.reward_scale is not None:

@@ -128,17 +128,14 @@ _CHOICES_CALLS = {
 def loss_members(batch: Samples, indices: Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
     """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
     assert isinstance(algorithm, PolicyGradient)
-    samples = len(batch.log_probs)
+    samples, arrays = len(batch.log_probs), dict(vars(batch))
+    del arrays["action_mask"]
     return {
         "rows": samples if indices is None else len(indices),
         "samples": samples,
         "indices": indices,
-        "actions": batch.actions,
-        "log_probs": batch.log_probs,
-        "advantages": batch.advantages,
-        "returns": batch.returns,
-        "old_values": batch.values,
-        "alive": batch.alive,
+        "old_values": arrays.pop("values"),
+        **arrays,
         "clipped": int(algorithm.clip_range is not None),
         "clips_values": int(algorithm.value_clip is not None),
         "value_clip": algorithm.value_clip or 0.0,
