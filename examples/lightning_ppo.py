@@ -21,9 +21,9 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from gpu_envs import training
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.engines.ops import SUMS, Ops, Samples
 from gpu_envs.training.horizon import Advantages
 from gpu_envs.training.networks import Case, default_policy
-from gpu_envs.training.operations.ops import SUMS, Ops, Samples
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan
 

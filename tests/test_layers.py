@@ -38,7 +38,7 @@ ROOMS = (
 )
 """From the ground up; what stands in one line knows nothing of the rest of the line."""
 
-FOLDERS_OF_TRAINING = ("algorithms", "process", "operations", "observations", "networks", "engines")
+FOLDERS_OF_TRAINING = ("algorithms", "process", "observations", "networks", "engines")
 """From the ground up."""
 
 ABOVE_ENGINES = tuple(

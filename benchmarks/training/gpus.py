@@ -101,7 +101,7 @@ def _sums(group: Any, device: str, calls: int = 100) -> dict[str, Any]:
     """What it takes to add up CartPole's gradient, and to take its norm too, in a graph of many."""
     import torch
 
-    from gpu_envs.training.operations.optimiser import Adam, Step
+    from gpu_envs.training.engines.optimiser import Adam, Step
 
     parameters = [torch.nn.Parameter(torch.zeros(9219, device=device))]
     rate, norm = torch.zeros(1, device=device), torch.zeros(1, device=device)

@@ -87,8 +87,8 @@ def sampler_ours(rows: int, sizes: tuple[int, ...], calls: int = 10) -> dict[str
     """Microseconds of a call, by itself and in a graph of several."""
     import torch
 
+    from gpu_envs.training.engines.ops import Ops
     from gpu_envs.training.heads import Head
-    from gpu_envs.training.operations.ops import Ops
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
     ops = Ops(head, "cuda")
@@ -142,10 +142,10 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
     from gpu_envs.training import PPO, Network
     from gpu_envs.training.engines import Case
     from gpu_envs.training.engines.base import ActRequest
+    from gpu_envs.training.engines.optimiser import Adam
     from gpu_envs.training.engines.wide import WideNetworks, wide_network
     from gpu_envs.training.heads import Head
     from gpu_envs.training.networks import default_policy
-    from gpu_envs.training.operations.optimiser import Adam
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
     shape = Network(hidden=HIDDEN, shared_trunk=True, precision=precision)

@@ -17,6 +17,8 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
+from gpu_envs.training.engines.ops import Ops
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.small_programs import steps_where_it_acts
 from gpu_envs.training.engines.torch import TorchNetworks
@@ -24,8 +26,6 @@ from gpu_envs.training.learner import Learner, LearnerParts, OnPolicyLearner
 from gpu_envs.training.networks import check_module, check_settings, default_policy
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
-from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory

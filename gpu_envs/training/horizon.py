@@ -11,7 +11,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, Repeated, load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.training.operations.ops import SUMS
+from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.run import Run
 from gpu_envs.training.schedule import Schedule

@@ -15,12 +15,12 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import PQN, Algorithm, OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.engines.base import TOTALS, ActRequest, Minibatch, Networks, PolicyNetworks, ValueRequest
+from gpu_envs.training.engines.ops import Samples
+from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import RewardScale, Rows, Scale, largest_of, raise_to_largest
-from gpu_envs.training.operations.ops import Samples
-from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks, Transitions
+from gpu_envs.training.engines.ops import SUMS, Ops
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.learner import Learner, LearnerParts
 from gpu_envs.training.observations import Rows, largest_of, raise_to_largest, whole
-from gpu_envs.training.operations.ops import SUMS, Ops
-from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
 from gpu_envs.training.rollout.replay import Replay

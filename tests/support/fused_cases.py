@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from gpu_envs.training.engines.kernels import Linear
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small import SmallNetworks
 from gpu_envs.training.engines.small_programs import SmallNetwork
 from gpu_envs.training.heads import Head
-from gpu_envs.training.operations.optimiser import Adam
 
 
 def discrete(*sizes: int) -> Head:

@@ -20,9 +20,9 @@ from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.kernels import ARITHMETIC  # noqa: E402
+from gpu_envs.training.engines.ops import Ops, Samples  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam, Step  # noqa: E402
 from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
-from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 
 cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.engines.ops import SUMS  # noqa: E402
 from gpu_envs.training.horizon import FIGURES, MOMENTS, Advantages, Measure  # noqa: E402  # noqa: E402
-from gpu_envs.training.operations.ops import SUMS  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
 Tensor = Any

@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.engines import small_batch  # noqa: E402
 from gpu_envs.training.engines.off_policy_kernels import FunctionActorCritic  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.small_batch import SmallBatchActorCritic  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 

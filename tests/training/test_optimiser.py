@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam, Step  # noqa: E402
 
 Tensor = Any
 EPS = 2.0**-24

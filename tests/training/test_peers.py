@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend import open_backend  # noqa: E402
 from gpu_envs.backend.launcher import Kernel, load_kernels  # noqa: E402
 from gpu_envs.backend.program import Program  # noqa: E402
-from gpu_envs.training.operations import optimiser  # noqa: E402
+from gpu_envs.training.engines import optimiser  # noqa: E402
 from gpu_envs.training.process.group import BLOCK, blocks_of, small_program  # noqa: E402
 
 Tensor = Any

@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
+from gpu_envs.training.engines.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
 
 Tensor = Any
 

@@ -13,11 +13,11 @@ from trainers import EPS, SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
+from gpu_envs.training.engines import ops, optimiser  # noqa: E402
 from gpu_envs.training.engines.off_policy_kernels import program as losses  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.horizon import Advantages, Permutation  # noqa: E402
 from gpu_envs.training.horizon import program as program_of  # noqa: E402
-from gpu_envs.training.operations import ops, optimiser  # noqa: E402
 from gpu_envs.training.process.group import small_program  # noqa: E402
 from gpu_envs.training.rollout import replay  # noqa: E402
 

@@ -16,7 +16,7 @@ from gpu_envs.training import Schedule, Trainer  # noqa: E402
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE  # noqa: E402
 from gpu_envs.training.engines import torch as networks  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
-from gpu_envs.training.operations.ops import Ops  # noqa: E402
+from gpu_envs.training.engines.ops import Ops  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

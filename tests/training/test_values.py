@@ -20,9 +20,9 @@ from gpu_envs.training.algorithms import PQN  # noqa: E402
 from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.engines.base import TOTALS, ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.functions import FunctionQValues  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.torch import TorchQValues  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.process.settings import wake_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

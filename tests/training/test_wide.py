@@ -34,12 +34,12 @@ from wide_tools import (  # noqa: E402
 from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
+from gpu_envs.training.engines.ops import Ops, Samples  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import Case as PolicyCase  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
-from gpu_envs.training.operations.ops import Ops, Samples  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,8 +33,8 @@ from wide_tools import (  # noqa: E402
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.functions import Form, WideFunctions, function_network  # noqa: E402
 from gpu_envs.training.engines.kernels import Places, layers_of  # noqa: E402
+from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import nn
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy
+from gpu_envs.training.engines.ops import SUMS, Samples, loss_members
+from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.networks import ActionValues, Case, Perceptron, PerceptronActorCritic, SharedPerceptron
 from gpu_envs.training.observations import Rows, Scale
-from gpu_envs.training.operations.ops import SUMS, Samples, loss_members
-from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.settings import Settings
 

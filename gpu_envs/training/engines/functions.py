@@ -26,14 +26,14 @@ from gpu_envs.training.engines.base import (
     whole_rows,
 )
 from gpu_envs.training.engines.kernels import Linear, Places, layers_of
+from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
 from gpu_envs.training.engines.wide import GRADIENT, PACK, WideKernels, exceeded_limit
 from gpu_envs.training.engines.wide_programs import WideNetwork
 from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import ActionValues, Case, Critics
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.process.group import Group
 
 MOST_BY_INPUTS = 256

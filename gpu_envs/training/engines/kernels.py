@@ -15,9 +15,9 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.backend.toolchain import whole
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
+from gpu_envs.training.engines.ops import LOSS_MEMBERS, SUMS, head_settings
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import OBSERVATION_LIMIT
-from gpu_envs.training.operations.ops import LOSS_MEMBERS, SUMS, head_settings
 
 Part: TypeAlias = str | tuple[str, str]
 """Of a program: a header's path, or a name and a text."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.base import STEP_KERNELS, TOTALS, ActRequest, Engine
+from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.optimiser import Adam, Step, flattened
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
 from gpu_envs.training.networks import ActorCritic, Case, learning_parameters
 from gpu_envs.training.observations import Rows, Scale, whole
-from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.operations.optimiser import Adam, Step, flattened
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
 

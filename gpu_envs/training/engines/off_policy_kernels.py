@@ -21,10 +21,10 @@ from gpu_envs.training.engines.functions import (
     functions_of,
 )
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, ActorCriticNetworks, Transitions
+from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.wide import GRADIENT, PACK
 from gpu_envs.training.networks import Case, Critics, PerceptronActorCritic, outputs_of
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.process.group import Group
 
 _ALIVE = SUMS.index("alive")

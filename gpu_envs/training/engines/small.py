@@ -21,6 +21,8 @@ from gpu_envs.training.engines.base import (
     make_optimiser,
 )
 from gpu_envs.training.engines.kernels import ARITHMETIC, Places, layers_of, load_filled, scale_values
+from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.engines.small_programs import (
     ACT_ROWS,
     REDUCE_BLOCKS,
@@ -32,8 +34,6 @@ from gpu_envs.training.engines.small_programs import (
 )
 from gpu_envs.training.networks import Case, Perceptron
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.process.group import Group
 
 ACTIVATIONS = ("tanh", "relu")

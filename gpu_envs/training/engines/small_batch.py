@@ -14,10 +14,10 @@ from gpu_envs.training.engines.functions import ACTIVATIONS, Form, activation_fu
 from gpu_envs.training.engines.kernels import sizes_of
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, Transitions
 from gpu_envs.training.engines.off_policy_kernels import ActorCriticEngine, KernelActorCritic, losses_text, wide_limit
+from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.optimiser import STEP_MEMBERS
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.operations.optimiser import STEP_MEMBERS
 from gpu_envs.training.process.group import Group
 
 MOST_ROWS = 1024

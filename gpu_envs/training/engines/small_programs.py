@@ -22,9 +22,9 @@ from gpu_envs.training.engines.kernels import (
     network_text,
     sizes_of,
 )
+from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
+from gpu_envs.training.engines.optimiser import STEP_MEMBERS, SUM_NUMBERS
 from gpu_envs.training.heads import Head
-from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS
-from gpu_envs.training.operations.optimiser import STEP_MEMBERS, SUM_NUMBERS
 from gpu_envs.training.process.group import BLOCK, constants
 
 _THREADS = 128

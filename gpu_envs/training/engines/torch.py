@@ -26,11 +26,11 @@ from gpu_envs.training.engines.base import (
     trained,
     unknown,
 )
+from gpu_envs.training.engines.ops import SUMS, Ops, Samples
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import Case, PartedLinear, PolicyModule, inwards
 from gpu_envs.training.observations import Parts, Rows, Scale, chosen_rows, of_living, raise_to_largest, whole
-from gpu_envs.training.operations.ops import SUMS, Ops, Samples
-from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
 

@@ -22,12 +22,12 @@ from gpu_envs.training.engines.base import (
     make_optimiser,
 )
 from gpu_envs.training.engines.kernels import Linear, Places, layers_of, load_filled, scale_values
+from gpu_envs.training.engines.ops import MOST_STAGED, MOST_WRITTEN_OUT, flags
+from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT, WARPS, WideNetwork
 from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import Case, Perceptron, SharedPerceptron
 from gpu_envs.training.observations import Scale
-from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, flags
-from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.process.group import Group
 
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")

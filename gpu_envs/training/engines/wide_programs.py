@@ -21,8 +21,8 @@ from gpu_envs.training.engines.kernels import (
     network_text,
     sizes_of,
 )
+from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
 from gpu_envs.training.heads import Head
-from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS
 
 UNIT = 64
 """Rows of a warpgroup."""

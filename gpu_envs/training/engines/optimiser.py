@@ -13,7 +13,7 @@ from gpu_envs.backend.launcher import MemberValue, Repeated, load_kernels
 from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.operations.ops import SUMS
+from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.process.group import ALONE, PEERS, Group, blocks_of, settings
 
 _FACTORS = 4
