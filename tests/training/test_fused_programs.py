@@ -80,7 +80,7 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
         grid = network.update_program().grid
         assert grid is not None
         assert network.update_blocks * (grid.shared_bytes + 1024) <= 228 * 1024
-        for threads, rows in ((512, ACT_ROWS), (network.update_threads, network.update_rows)):
+        for threads, rows in ((512, ACT_ROWS), (network.update_grid.threads, network.update_rows)):
             assert network.sizes_of({"rows": "TILE"}, threads) == {"rows": rows}
 
 

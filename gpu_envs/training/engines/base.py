@@ -33,7 +33,6 @@ LEARNER_SETTINGS = (
 POLICY_LOSS_SETTINGS = (*LEARNER_SETTINGS, "clip", "value_clip", "value_weight", "entropy_weight")
 """Settings of algorithms that the kernels of ``policy_loss.cuh`` know."""
 
-
 PERCEPTRON_SETTINGS = ("hidden", "activation", "initial_std", "normalise_observations", "precision", "fused")
 """Settings of networks that the kernels of perceptrons know."""
 
@@ -75,17 +74,9 @@ class ActRequest:
     def members(self) -> dict[str, MemberValue]:
         """Arguments of every kernel that acts."""
         observations = whole_rows(self.observations)
-        return {
-            "rows": len(observations),
-            "first_row": self.first_row,
-            "observations": observations,
-            "stream": self.stream,
-            "turn": self.turn,
-            "actions": self.actions,
-            "acted": self.acted,
-            "log_probs": self.log_probs,
-            "greedy": int(self.greedy),
-        }
+        names = ("first_row", "stream", "turn", "actions", "acted", "log_probs")
+        members = {name: getattr(self, name) for name in names}
+        return {**members, "rows": len(observations), "observations": observations, "greedy": int(self.greedy)}
 
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
         """The request for some of the rows."""
@@ -119,15 +110,8 @@ class ValueRequest:
         observations, rows = whole_rows(self.observations), len(self.values)
         if self.places is None and rows != len(observations):
             raise ValueError(f"there are observations of {len(observations)} rows, and room for {rows} values")
-        return {
-            "rows": rows,
-            "samples": len(observations),
-            "observations": observations,
-            "values": self.values,
-            "places": self.places,
-            "largest": self.largest,
-            "alive": self.alive,
-        }
+        members = {name: getattr(self, name) for name in ("values", "places", "largest", "alive")}
+        return {**members, "rows": rows, "samples": len(observations), "observations": observations}
 
 
 @final

@@ -29,8 +29,8 @@ from gpu_envs.training.engines.small_programs import (
     STRIPS_OF_BLOCK,
     SmallNetwork,
     blocks_for,
-    columns_at_a_time,
     reduce_program,
+    reduce_sizes,
 )
 from gpu_envs.training.networks import Case, Perceptron
 from gpu_envs.training.observations import Scale
@@ -77,7 +77,7 @@ class SmallEngine(KernelEngine):
         capability = torch.cuda.get_device_capability(torch.device(case.device).index)
         if capability < (8, 0):
             return "the device's compute capability is below 8.0"
-        needed = dataclasses.replace(_network(case), hopper=capability == (9, 0)).update_bytes
+        needed = dataclasses.replace(_network(case), hopper=capability == (9, 0)).update_grid.shared_bytes
         room = open_backend(resolve_device(case.device)).traits.shared_bytes
         if needed > room:
             return f"they take {needed} bytes of shared memory, and the device's blocks have {room}"
@@ -182,5 +182,5 @@ class SmallNetworks(PolicyNetworks):
     def _run_update(self, minibatch: Minibatch, last: str, **values: MemberValue) -> None:
         actors, critics = self.network.workers(self._update_blocks, minibatch.count)
         self._kernels["update"].launch(actors + critics, **minibatch.members, actors=actors)
-        blocks = min(-(-self._columns // columns_at_a_time()), self._processors * REDUCE_BLOCKS)
+        blocks = min(-(-self._columns // reduce_sizes()["columns"]), self._processors * REDUCE_BLOCKS)
         self._kernels[last].launch(blocks, actors=actors, critics=critics, **values)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, joined
 from gpu_envs.backend.structs import Struct
@@ -54,16 +54,9 @@ UPDATE_CALL = Struct.of(
     "UpdateCall", "float", *UPDATE_MEMBERS, ("int", "parameters"), ("float*", "partials", ("workers", "columns"))
 )
 
-_PARTIALS = (
-    ("int", "actors"),
-    ("int", "critics"),
-    ("int", "critic"),
-    ("int", "critic_end"),
-    ("int", "value_loss"),
-    ("int", "log_std"),
-    ("int", "log_stds"),
-    ("float", "low"),
-    ("float", "high"),
+_PARTIALS: tuple[Any, ...] = (
+    *(("int", name) for name in ("actors", "critics", "critic", "critic_end", "value_loss", "log_std", "log_stds")),
+    *(("float", name) for name in ("low", "high")),
     ("int", "parameters"),
     ("const float*", "flat", ("parameters",)),
     ("const float*", "partials", ("workers", "columns")),
@@ -71,22 +64,14 @@ _PARTIALS = (
 """What the blocks of an update leave, and what is in its columns."""
 
 REDUCE_CALL = Struct.of(
-    "ReduceCall",
-    "float",
-    *_PARTIALS,
-    ("float*", "gradient", ("parameters",)),
-    ("float*", "totals", (len(SUMS),)),
+    "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),))
 )
 
 STRIPS_OF_BLOCK = BLOCK // 32
 """Columns go by 32 where a step is taken along their sums."""
 
 STEP_CALL = Struct.of(
-    "StepCall",
-    "float",
-    *_PARTIALS,
-    *STEP_MEMBERS,
-    ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK)),
+    "StepCall", "float", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK))
 )
 
 _ACT = "training/small/act.cuh"
@@ -124,7 +109,7 @@ class SmallNetwork:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"most_groups": "most_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
         else:
-            sizes = {"bytes": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "most_groups": "0"}
+            sizes = {"of_0_groups": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "most_groups": "0"}
         return self.sizes_of(sizes, _THREADS, *self._update_parts(PRODUCTS), learns=True)
 
     @property
@@ -145,28 +130,23 @@ class SmallNetwork:
         return max(_FEW_GROUPS, -(-tiles // turns))
 
     @property
-    def _groups(self) -> int:
-        return self.groups or self._update_sizes["most_groups"]
-
-    @property
-    def update_threads(self) -> int:
-        """Threads of a block that goes forward and backward."""
-        return self._groups * _GROUP if self._by_groups else _THREADS
+    def update_grid(self) -> Grid:
+        """Threads and shared memory of a block that goes forward and backward."""
+        groups = self.groups or self._update_sizes["most_groups"]
+        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
+        early = self.update_blocks == 1
+        shared_bytes = self._update_sizes[f"of_{groups}_groups"]
+        return Grid(threads=groups * _GROUP or _THREADS, replicas=1, shared_bytes=shared_bytes, early=early)
 
     @property
     def update_rows(self) -> int:
-        """Rows that it takes at a time."""
-        return self.update_threads // 2
-
-    @property
-    def update_bytes(self) -> int:
-        """Its shared memory."""
-        return self._update_sizes[f"of_{self._groups}_groups" if self._by_groups else "bytes"]
+        """Rows that such a block takes at a time."""
+        return self.update_grid.threads // 2
 
     @property
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
-        return 1 if self._by_groups else self._update_sizes["blocks"]
+        return self._update_sizes.get("blocks", 1)
 
     @property
     def _actor_share(self) -> float:
@@ -189,23 +169,17 @@ class SmallNetwork:
     def act_program(self) -> Program:
         """Acting and values."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        grid = Grid(threads=_ACT_THREADS, replicas=1, shared_bytes=self._act_bytes)
+        shared_bytes = self.sizes_of({"act": "sizeof(ActMemory<PARAMETERS>)"}, _ACT_THREADS, _ACT)["act"]
+        grid = Grid(threads=_ACT_THREADS, replicas=1, shared_bytes=shared_bytes)
         return block_program(self._parts(_ACT_THREADS, _ACT), calls, self._settings(), grid, "THREADS, 1")
-
-    @functools.cached_property
-    def _act_bytes(self) -> int:
-        return self.sizes_of({"act": "sizeof(ActMemory<PARAMETERS>)"}, _ACT_THREADS, _ACT)["act"]
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
         sizes, products = self._update_sizes, PRODUCTS
         if self._by_groups:
             products = group_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
-        parts = self._parts(self.update_threads, *self._update_parts(products), learns=True)
-        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
-        early = self.update_blocks == 1
-        grid = Grid(threads=self.update_threads, replicas=1, shared_bytes=self.update_bytes, early=early)
-        calls, settings = {"update": UPDATE_CALL}, self._settings(learns=True)
+        grid, calls, settings = self.update_grid, {"update": UPDATE_CALL}, self._settings(learns=True)
+        parts = self._parts(grid.threads, *self._update_parts(products), learns=True)
         return block_program(parts, calls, settings, grid, "THREADS, UPDATE_BLOCKS", "<ALIKE>")
 
     def _update_parts(self, products: Part) -> list[Part]:
@@ -309,13 +283,8 @@ _REDUCE_PARTS = [f"training/{part}.cuh" for part in ("common/peers", "common/ada
 def reduce_program(processes: int = 1) -> Program:
     """The sum over an update's blocks: alone, or with a step along it that so many processes take together."""
     calls = {"reduce": REDUCE_CALL, "step": STEP_CALL}
-    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=_reduce_sizes()["bytes"], together=True)
+    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=reduce_sizes()["bytes"], together=True)
     return block_program(_REDUCE_PARTS, calls, _reduce_settings(processes), grid, f"STEP_THREADS, {REDUCE_BLOCKS}")
-
-
-def columns_at_a_time() -> int:
-    """Columns that such a block sums at a time."""
-    return _reduce_sizes()["columns"]
 
 
 def _reduce_settings(processes: int) -> KernelSettings:
@@ -324,6 +293,7 @@ def _reduce_settings(processes: int) -> KernelSettings:
 
 
 @functools.cache
-def _reduce_sizes() -> Mapping[str, int]:
+def reduce_sizes() -> Mapping[str, int]:
+    """Shared memory of a block that adds up, and the columns that it takes at a time."""
     sizes = {"bytes": "sizeof(StepMemory)", "columns": "StepMemory::TEAMS * WARP"}
     return sizes_of(_REDUCE_PARTS, _reduce_settings(1), sizes)

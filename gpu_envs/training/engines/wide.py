@@ -149,7 +149,7 @@ class WideKernels:
             blocks=self._blocks,
             packed=flat.new_empty(sizes["packed_bytes"], dtype=torch.uint8),
             sums=flat.new_empty(self._blocks, sizes["sums_of_block"]),
-            norm_sums=flat.new_empty(norms) if network.normalises else None,
+            norm_sums=flat.new_empty(norms) if norms[-1] else None,
             partials=flat.new_empty(sizes["partials_size"]),
         )
 
@@ -187,7 +187,7 @@ class WideKernels:
                 continue
             kernels["gradient"].launch(self.network.sizes["gradient_blocks"], **kept)
             kernels["reduce"].launch(
-                -(-(self.network.parameters + self.network.losses) // THREADS),
+                -(-(self.network.parameters + self.network.sizes["losses"]) // THREADS),
                 actors=actors,
                 more=int(first > 0),
                 last=int(piece.stop == count),

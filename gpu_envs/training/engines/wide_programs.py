@@ -89,11 +89,7 @@ GRADIENT_CALL = Struct.of(
 REDUCE_CALL = Struct.of(
     "WideReduceCall",
     "float",
-    ("int", "parameters"),
-    ("int", "actors"),
-    ("int", "blocks"),
-    ("int", "more"),
-    ("int", "last"),
+    *(("int", name) for name in ("parameters", "actors", "blocks", "more", "last")),
     ("const float*", "partials", ("partials_size",)),
     ("const float*", "sums", ("blocks", "sums_of_block")),
     ("const float*", "flat", ("parameters",)),
@@ -102,6 +98,7 @@ REDUCE_CALL = Struct.of(
 )
 
 _SIZES = {
+    "losses": "Shape::LOSSES",
     # shared memory of a block
     "block_bytes": "BLOCK_BYTES<Shape>",
     "gradient_bytes": "sizeof(GradientMemory) + 1024",
@@ -154,16 +151,6 @@ class WideNetwork:
         """Whether actor and critic have their hidden layers in common."""
         return len(self.nets) == 1 and not self.functions
 
-    @property
-    def normalises(self) -> bool:
-        """Whether the sums of hidden layers are normalised, row by row."""
-        return self.nets[0][0].gain >= 0
-
-    @property
-    def losses(self) -> int:
-        """How many sums of the loss there are."""
-        return 0 if self.functions else len(SUMS)
-
     @functools.cached_property
     def sizes(self) -> Mapping[str, int]:
         """The sizes that C++ works out, by the names in ``_SIZES``."""
@@ -211,14 +198,14 @@ class WideNetwork:
 
     @property
     def _shape(self) -> str:
-        nets, layers = len(self.nets), len(self.nets[0])
+        nets, layers, losses = len(self.nets), len(self.nets[0]), 0 if self.functions else len(SUMS)
         layer_rows = [[", ".join(map(str, dataclasses.astuple(layer))) for layer in net] for net in self.nets]
         table = ", ".join(f"{{{', '.join(f'{{{row}}}' for row in rows)}}}" for rows in layer_rows)
         return f"""struct Shape {{
     static constexpr int  FEATURES = {self.features}, LAYERS = {layers}, NETS = {nets}, PROCESSORS = {self.processors};
-    static constexpr int  LOSSES = {self.losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
+    static constexpr int  LOSSES = {losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
     static constexpr int  LOG_STD_AT = {self.log_std}, BY_INPUTS = {self.by_inputs}, INPUTS_FROM = {self.first_input};
-    static constexpr bool NORM = {_cpp(self.normalises)}, SHARED_TRUNK = {_cpp(self.shared)};
+    static constexpr bool NORM = {_cpp(self.nets[0][0].gain >= 0)}, SHARED_TRUNK = {_cpp(self.shared)};
     static constexpr bool FUNCTIONS = {_cpp(self.functions)};
     FN static constexpr Linear layer(int net, int l) {{
         constexpr Linear table[NETS][LAYERS] = {{{table}}};
