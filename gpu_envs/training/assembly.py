@@ -138,50 +138,11 @@ def _owners(module: nn.Module) -> list[tuple[str, Run]]:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    """A policy that another run has trained; it becomes part of the run that it acts in."""
-
-    networks: TorchNetworks
-    config: Run
-    """That other run."""
-    source: str
-    """Where it was taken from: folder (absolute) and policy."""
-
-    def state(self) -> dict[str, Any]:
-        """Copies of all that is needed to make it again without its source."""
-        module, scale = self.networks.module, self.networks.scale
-        return {
-            "state": {
-                "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
-                "observations": None if scale is None else scale.state(),
-                "epsilon": None if self.networks.epsilon is None else self.networks.epsilon.clone(),
-            },
-            "config": self.config.flat(),
-            "source": self.source,
-        }
-
-    def load(self, kept: Mapping[str, Any]) -> None:
-        """Takes over weights, whatever the source holds by now."""
-        then = Run.from_flat(upgraded(kept["config"]))
-        here, there = (vars(config.network) for config in (self.config, then))
-        name = next((name for name in _OF_THE_MODULE if here[name] != there[name]), None)
-        if name is not None:
-            raise CheckpointError(
-                f"the policy {self.source} is another one than when the checkpoint was written: {name} is "
-                f"{here[name]!r} and was {there[name]!r}; resume the run, which needs no source"
-            )
-        try:
-            self.networks.module.load_state_dict(kept["state"]["module"])
-        except RuntimeError as error:
-            raise CheckpointError(f"the policy {self.source} does not fit the one of the checkpoint: {error}") from None
-        if self.networks.scale is not None:
-            self.networks.scale.load(kept["state"]["observations"])
-
-
-@final
 class Player:
-    """A policy that acts. Without networks it is random: uniform over the possible actions, as a space's samples."""
+    """A policy that acts. Without networks it is random: uniform over the possible actions, as a space's samples.
+
+    A frozen one has the networks of a policy that another run has trained, and becomes part of the run it acts in.
+    """
 
     def __init__(
         self,
@@ -189,9 +150,9 @@ class Player:
         networks: Networks | None,
         threads: int | None,
         seed: int,
-        frozen: Frozen | None = None,
+        frozen: tuple[Run, str] | None = None,
     ) -> None:
-        """Allocates; ``frozen`` is the other run's policy whose networks these are, ``seed`` that of its actions."""
+        """Allocates; ``frozen`` is the other run and its policy's full name, ``seed`` that of the actions."""
         self.policy_rows, self.networks, self._frozen = policy_rows, networks, frozen
         rows, head, device = policy_rows.rows, policy_rows.head, policy_rows.device
         self._ops, box = Ops(head, device, threads), head.kind == "box"
@@ -212,13 +173,10 @@ class Player:
         *,
         greedy: bool = False,
     ) -> torch.Tensor:
-        """The environment's actions, ``[rows, width]``, overwritten by the next.
+        """The environment's actions in the step ``turn`` since ``advance``, ``[rows, width]``, overwritten by the next.
 
-        Args:
-            turn: Which step since ``advance``.
-            observations: By role, ``[num_envs, agents, features]``.
-            action_masks: By role, ``[num_envs, agents, choices]``; empty or None: everything is possible.
-            greedy: Take the likeliest.
+        Observations are by role, ``[num_envs, agents, features]``, and so are masks, ``[num_envs, agents, choices]``;
+        without any everything is possible. With ``greedy`` the likeliest actions are taken.
         """
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
         if self.networks is None:
@@ -255,17 +213,39 @@ class Player:
         self.stream[1].add_(steps)
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that its next actions depend on."""
-        return {
-            "stream": self.stream.clone(),
-            "frozen": self._frozen.state() if self._frozen is not None else None,
+        """Copies of everything that its next actions depend on; of a frozen one all it takes to make it again."""
+        if self._frozen is None:
+            return {"stream": self.stream.clone(), "frozen": None}
+        assert isinstance(self.networks, TorchNetworks)
+        module, scale, epsilon = self.networks.module, self.networks.scale, self.networks.epsilon
+        state = {
+            "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
+            "observations": None if scale is None else scale.state(),
+            "epsilon": None if epsilon is None else epsilon.clone(),
         }
+        run, source = self._frozen
+        return {"stream": self.stream.clone(), "frozen": {"state": state, "config": run.flat(), "source": source}}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave; memory stays where it is."""
-        if self._frozen is not None:
-            self._frozen.load(_kept(state, self.policy_rows.name))
+        """Takes over what ``state`` gave, whatever a source holds by now; memory stays where it is."""
         self.stream.copy_(state["stream"])
+        if self._frozen is None:
+            return
+        assert isinstance(self.networks, TorchNetworks)
+        kept, (run, source) = _kept(state, self.policy_rows.name), self._frozen
+        here, there = vars(run.network), vars(Run.from_flat(upgraded(kept["config"])).network)
+        name = next((name for name in _OF_THE_MODULE if here[name] != there[name]), None)
+        if name is not None:
+            raise CheckpointError(
+                f"the policy {source} is another one than when the checkpoint was written: {name} is "
+                f"{here[name]!r} and was {there[name]!r}; resume the run, which needs no source"
+            )
+        try:
+            self.networks.module.load_state_dict(kept["state"]["module"])
+        except RuntimeError as error:
+            raise CheckpointError(f"the policy {source} does not fit the one of the checkpoint: {error}") from None
+        if self.networks.scale is not None:
+            self.networks.scale.load(kept["state"]["observations"])
 
 
 def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] | None = None) -> Player:
@@ -282,8 +262,8 @@ def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] |
     else:
         own = _kept(saved, policy_rows.name)
         state, of_policy, source = own["state"], Run.from_flat(upgraded(own["config"])), own["source"]
-    frozen = Frozen(restored(state, policy_rows, of_policy, source), of_policy, source)
-    return Player(policy_rows, frozen.networks, config.cpu_threads, config.seed, frozen)
+    networks = restored(state, policy_rows, of_policy, source)
+    return Player(policy_rows, networks, config.cpu_threads, config.seed, (of_policy, source))
 
 
 def _kept(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -67,8 +67,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         algorithm = of_policy.algorithm
         check_actions(algorithm, head.kind, name)
         if isinstance(algorithm, OffPolicy):
-            _check_batch(of_policy, algorithm, rows, name)
-            _check_start(of_policy, algorithm, name)
+            _check_buffer(of_policy, algorithm, rows, name)
             correlated = head.width * (algorithm.exploration == "ou")
             lasts = features * places_of(algorithm.buffer_size, limit)
             kept = algorithm.buffer_size * stride_of(features, head.width) + lasts
@@ -81,8 +80,8 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 
-def _check_batch(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> None:
-    """Refuses a buffer that holds fewer transitions than an update draws."""
+def _check_buffer(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> None:
+    """Refuses a buffer below a batch, and random steps that, rounded up to iterations, take the whole run."""
     if config.num_envs == AUTO:
         return
     most = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
@@ -91,12 +90,6 @@ def _check_batch(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> N
             f"batch_size is {algorithm.batch_size:,}, and the buffer of the policy {policy!r} holds {most:,} "
             "transitions at most: give a smaller batch_size, or a larger buffer_size"
         )
-
-
-def _check_start(config: Run, algorithm: OffPolicy, policy: str) -> None:
-    """Refuses random steps at the start that, rounded up to whole iterations, take the whole run."""
-    if config.num_envs == AUTO:
-        return
     waits = -(-algorithm.learning_starts // (config.horizon * config.replicas))
     if waits >= config.iterations:
         raise ValueError(

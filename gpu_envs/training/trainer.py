@@ -94,8 +94,7 @@ class Trainer:
         self._plan = plan = Plan(config, self.device, config.replicas)
         modules = {} if modules is None else modules
         check_modules(modules, plan.policies)
-        weights = [(name, *item) for name, module in modules.items() for item in module.state_dict().items()]
-        shapes = {f"{name}: {key}": list(tensor.shape) for name, key, tensor in weights}
+        shapes = {name: {k: list(v.shape) for k, v in module.state_dict().items()} for name, module in modules.items()}
         self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": list(modules)} | shapes)
         check_room(plan)
         self.iteration, self.seconds = 0, 0.0
@@ -115,7 +114,7 @@ class Trainer:
     def _build(self, modules: Mapping[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device, plan = self.config, self.device, self._plan
         first_replica = self.group.rank * plan.num_envs
-        # modules of one's own are taken over when nothing can be wrong any more
+        # a user's modules are taken over when nothing can be wrong any more
         env = HorizonEnv(plan, config.horizon, first_replica) if modules else None
         self.learners: dict[str, Learner] = {}
         self.players: dict[str, Player] = {}
@@ -303,9 +302,9 @@ class Trainer:
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
-        run_dir = str(self._run.path) if self._run is not None else None
-        on_gpu = self.learners.items() if self._on_gpu else ()
-        why = {name: learner.fallback_reason for name, learner in on_gpu if learner.fallback_reason}
+        reasons = {name: learner.fallback_reason for name, learner in self.learners.items()} if self._on_gpu else {}
+        why = {name: text for name, text in reasons.items() if text}
+        run_dir = self._run and str(self._run.path)
         return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, why)
 
     def _take_in(self, report: IterationReport) -> None:

@@ -106,9 +106,8 @@ class TrainedPolicies:
             autoreset_mode: As of ``gpu_envs.make``.
             **options: Others of ``gpu_envs.make``.
         """
-        return make_env(
-            self.config.env, replicated(self.config, num_envs), num_envs, self.device, autoreset_mode, **options
-        )
+        run = replicated(self.config, num_envs)
+        return make_env(run.env, run, num_envs, self.device, autoreset_mode, **options)
 
     def acting_in(self, env: Any, *, greedy: bool = True, seed: int | None = None) -> "Acting":
         """Lets them act in an environment, such as one of ``make``.
@@ -144,12 +143,12 @@ class Acting:
         self._device, self._threads = policies.device, policies.config.cpu_threads
         self._seed, self._greedy, self._turn = seed, greedy, 0
         self._tensors = RoleTensors(env)
-        known = {part.role.name: part.role for parts in policies.parts.values() for part in parts}
-        there = {role.name: role for role in self._tensors.roles}
-        if {name: _told(role) for name, role in known.items()} != {name: _told(role) for name, role in there.items()}:
+        known = dict.fromkeys(_described(part.role) for parts in policies.parts.values() for part in parts)
+        there = list(map(_described, self._tensors.roles))
+        if sorted(known) != sorted(there):
             raise ValueError(
-                f"the policies act for {'; '.join(map(_told, known.values()))}, and the environment has "
-                f"{'; '.join(map(_told, there.values()))}: make it with the run's parameters, as make() does"
+                f"the policies act for {'; '.join(known)}, and the environment has {'; '.join(there)}: make it with "
+                "the run's parameters, as make() does"
             )
         self._players = Players(policies, env.num_envs, seed)
 
@@ -160,8 +159,8 @@ class Acting:
             observations: What ``reset`` or ``step`` has just given. Action masks are asked of the environment.
         """
         tensors = self._tensors
-        seen, masks = tensors.observations(observations), tensors.action_masks()
-        actions = self._players.act(self._turn, seen, masks, greedy=self._greedy)
+        rows, masks = tensors.observations(observations), tensors.action_masks()
+        actions = self._players.act(self._turn, rows, masks, greedy=self._greedy)
         self._turn += 1
         return tensors.taken(actions)
 
@@ -173,7 +172,7 @@ class Acting:
             yield
 
 
-def _told(role: RoleInfo) -> str:
+def _described(role: RoleInfo) -> str:
     return f"{role.agents} {role.name} of {role.features} features and actions {role.head}"
 
 
@@ -201,11 +200,8 @@ def play(
     each = -(-episodes // count)
     bar = Progress(each * count, None if progress is None else not progress, unit="episodes")
     start = time.perf_counter()
-    with (
-        explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device),
-        numbers,
-        contextlib.closing(bar),
-    ):
+    own = dataclasses.replace(config, num_envs=count, horizon=1)
+    with explain_shortage(own, device), numbers, contextlib.closing(bar):
         horizon_env = HorizonEnv(Plan(replicated(config, count), device, count, spec), 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         players = Players(policies, count, seed)
@@ -244,29 +240,21 @@ class Players:
         self._actions = shared_actions(policies.parts.values(), num_envs, self._device)
 
     def act(
-        self,
-        turn: int,
-        observations: Mapping[str, Rows],
-        action_masks: Mapping[str, torch.Tensor] | None = None,
-        *,
-        greedy: bool = False,
+        self, turn: int, observations: Mapping[str, Rows], masks: Mapping[str, torch.Tensor], *, greedy: bool
     ) -> Mapping[str, torch.Tensor]:
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
         with own_precision(self._device):
             for player in self._players:
-                player.policy_rows.give(player.act(turn, observations, action_masks, greedy=greedy), self._actions)
+                player.policy_rows.give(player.act(turn, observations, masks, greedy=greedy), self._actions)
         return self._actions
 
 
 def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, device: str) -> dict[str, torch.Tensor]:
     """By role, where actions are gathered of agents that several policies act for."""
     roles = {part.role.name: part.role for parts in policies for part in parts if not part.whole}
+    dtypes = {"box": torch.float32, "discrete": torch.int32}
     return {
-        name: torch.zeros(
-            (num_envs, role.agents, role.head.width),
-            dtype=torch.float32 if role.head.kind == "box" else torch.int32,
-            device=device,
-        )
+        name: torch.zeros((num_envs, role.agents, role.head.width), dtype=dtypes[role.head.kind], device=device)
         for name, role in roles.items()
     }
 
@@ -283,10 +271,10 @@ class Tally:
     def add(self, ended: torch.Tensor, numbers: Sequence[torch.Tensor]) -> None:
         """Takes in the step's episodes, ``[num_envs]``: where any ended, and numbers of those that did."""
         # those past the number wanted go into one place more, which is not read
-        place = torch.where(ended, self._done.clamp(max=self._each), self._each).unsqueeze(0)
-        for values, number in zip(self._values, numbers, strict=True):
-            values.scatter_(0, place, number.double().unsqueeze(0))
-        self._done.add_(ended.to(torch.int64))
+        place = torch.where(ended, self._done.clamp(max=self._each), self._each)
+        given = torch.stack([number.double() for number in numbers]).unsqueeze(1)
+        self._values.scatter_(1, place.expand_as(given), given)
+        self._done.add_(ended)
 
     def ended(self) -> int:
         """Returns how many of the wanted episodes have ended."""

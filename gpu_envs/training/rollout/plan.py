@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import gymnasium
 import numpy as np
@@ -38,16 +38,6 @@ _SCALES = {"float32": 1.0, "int32": 1.0, "uint8": 1.0 / 255.0}
 
 
 @final
-class Piece(NamedTuple):
-    """A Box of an observation, by its name in the Dict (empty: it is the observation), and its columns in the row."""
-
-    key: str
-    first: int
-    last: int
-    scale: float
-
-
-@final
 @dataclasses.dataclass(frozen=True)
 class Flattening:
     """How observations become rows: a Dict's Boxes one after another in the order of its keys, images from 0 to 1."""
@@ -56,39 +46,39 @@ class Flattening:
     """Of a row."""
     shape: tuple[int, ...]
     """Of one observation, where the environment writes into the rows by itself."""
-    pieces: tuple[Piece, ...]
-    """What is copied into the rows; none where the environment writes there."""
+    pieces: tuple[tuple[str, slice, float], ...]
+    """What is copied into the rows, of each Box key (empty: there is one), columns and scale; none: nothing is."""
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "Flattening":
         """Of a space of observations, if it can be flattened."""
-        named = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {"": space}
-        pieces: list[Piece] = []
-        first = 0
-        for key, box in named.items():
+        pieces, first = [], 0
+        for key, box in space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else [("", space)]:
             if not isinstance(box, gymnasium.spaces.Box) or np.dtype(box.dtype).name not in _SCALES:
                 raise ValueError(
                     f"observations of {box} cannot be learnt from; give a Box of float32, uint8 or int32, or a "
                     "Dict of such"
                 )
-            last = first + math.prod(box.shape)
-            pieces.append(Piece(key, first, last, _SCALES[np.dtype(box.dtype).name]))
-            first = last
+            columns = slice(first, first + math.prod(box.shape))
+            pieces.append((key, columns, _SCALES[np.dtype(box.dtype).name]))
+            first = columns.stop
         if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.float32:
             return cls(first, space.shape, ())
         return cls(first, (), tuple(pieces))
 
     def write(self, observations: Any, rows: torch.Tensor) -> None:
         """Copies observations, an array or a dict of arrays ``[num_envs, ...]``, into rows ``[num_envs, features]``."""
-        for piece in self.pieces:
-            source = observations[piece.key] if piece.key else observations
-            torch.mul(source.reshape(rows.shape[0], -1), piece.scale, out=rows[:, piece.first : piece.last])
+        for key, columns, scale in self.pieces:
+            source = observations[key] if key else observations
+            torch.mul(source.reshape(rows.shape[0], -1), scale, out=rows[:, columns])
 
     def rows(self, observations: Any, lead: int) -> torch.Tensor:
         """Observations with ``lead`` dimensions before those of the space as rows ``[..., features]``, maybe a view."""
-        first: torch.Tensor = observations[self.pieces[0].key] if self.pieces and self.pieces[0].key else observations
         if not self.pieces:
-            return first.reshape(*first.shape[:lead], self.features)
+            rows: torch.Tensor = observations.reshape(*observations.shape[:lead], self.features)
+            return rows
+        key = self.pieces[0][0]
+        first = observations[key] if key else observations
         rows = first.new_empty((math.prod(first.shape[:lead]), self.features), dtype=torch.float32)
         self.write(observations, rows)
         return rows
