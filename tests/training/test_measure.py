@@ -31,19 +31,9 @@ def measured(
     place, ends = str(rewards.device), torch.zeros_like(rewards, dtype=torch.bool)
     measure = Measure(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
     advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
-    Advantages(place, threads).compute(
-        rewards,
-        values[-1].clone(),
-        gamma=0.0,
-        lam=0.0,
-        values=values,
-        terminations=ends,
-        truncations=ends,
-        alive=alive,
-        advantages=advantages,
-        returns=returns,
-        moments=measure.moments,
-    )
+    arrays = {"values": values, "terminations": ends, "truncations": ends, "alive": alive, "moments": measure.moments}
+    written = {"advantages": advantages, "returns": returns}
+    Advantages(place, threads).compute(rewards, values[-1].clone(), gamma=0.0, lam=0.0, **arrays, **written)
     return measure, advantages, returns
 
 
