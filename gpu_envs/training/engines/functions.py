@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from gymnasium.spaces import Discrete
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.host import TILE
-from gpu_envs.backend.launcher import MemberValue, load_kernels
+from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import PQN
@@ -25,7 +25,7 @@ from gpu_envs.training.engines.base import (
     make_optimiser,
     whole_rows,
 )
-from gpu_envs.training.engines.kernels import Linear, Places, layers_of
+from gpu_envs.training.engines.kernels import Linear, Places, layers_of, load_filled
 from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
@@ -341,13 +341,13 @@ class Perceptrons(Functions):
         features, *outputs = form.sizes
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
         lines = features + nets * sum(outputs)  # of a tile: its inputs and the units of all nets
-        kernels = load_kernels(open_backend("cpu", threads), _program(form, lines, groups))
-        tiles = -(-rows // TILE)
-        kept, slopes = (torch.zeros((tiles, lines, TILE)) for _ in range(2))
-        forward, backward, of_weights = (kernel.fill(rows=rows, tiles=tiles, kept=kept) for kernel in kernels)
-        self._forward: Final = forward.fill(weights=weights).bind(rows)
-        self._backward: Final = backward.fill(weights=weights, slopes=slopes).bind(rows)
-        self._gradient: Final = of_weights.fill(slopes=slopes, gradient=gradient).bind(TILE * nets * sum(groups))
+        tiles, programs = -(-rows // TILE), [_program(form, lines, groups)]
+        memory = {name: torch.zeros((tiles, lines, TILE)) for name in ("kept", "slopes")}
+        kernels = load_filled(
+            open_backend("cpu", threads), programs, rows=rows, tiles=tiles, weights=weights, gradient=gradient, **memory
+        )
+        self._forward, self._backward = (kernels[name].bind(rows) for name in ("forth", "back"))
+        self._gradient = kernels["gradient"].bind(TILE * nets * sum(groups))
         self._of_inputs, self._of_outputs, self._by_inputs = (
             torch.Size(shape)
             for shape in ((rows, features), (rows, nets, outputs[-1]), (rows, nets, len(form.by_inputs)))

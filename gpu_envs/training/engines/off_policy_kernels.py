@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.backend.launcher import MemberValue, load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import DDPG, SAC, TD3
@@ -20,6 +19,7 @@ from gpu_envs.training.engines.functions import (
     function_limit,
     functions_of,
 )
+from gpu_envs.training.engines.kernels import load_filled
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, ActorCriticNetworks, Transitions
 from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.wide import GRADIENT, PACK
@@ -149,32 +149,29 @@ class FunctionActorCritic(KernelActorCritic):
         self._ones = zeros(rows, nets, 1).fill_(1.0)
         self._outputs, self._by_outputs = (zeros(rows, 1, forms[1].sizes[-1]) for _ in range(2))
         self._by_actions = zeros(rows, nets, width)
-        losses = program(self._features, width, nets, stochastic=self._algorithm.stochastic)
-        values: dict[str, MemberValue] = {
-            "rows": rows,
-            "inputs": self._acting,
-            "outputs": self._outputs,
-            "log_probs": zeros(rows),
-            "most": self._most_noise,
-            "targets": self._target_q,
-            "said": self._q_values,
-            "by_said": self._grad_q,
-            "curvatures": self._curvatures,
-            "by_actions": self._by_actions,
-            "log_temperature": self.log_temperature.detach(),
-            "target_entropy": self._target_entropy,
-            "by_outputs": self._by_outputs,
-            "by_temperature": self._by_temperature,
-        }
-        sums = {"judge": self._sums_of_rows[0], "steer": self._sums_of_rows[1]}
+        kernels = load_filled(
+            open_backend(case.device, case.threads),
+            [program(self._features, width, nets, stochastic=self._algorithm.stochastic)],
+            rows=rows,
+            inputs=self._acting,
+            outputs=self._outputs,
+            log_probs=zeros(rows),
+            most=self._most_noise,
+            targets=self._target_q,
+            said=self._q_values,
+            by_said=self._grad_q,
+            curvatures=self._curvatures,
+            by_actions=self._by_actions,
+            log_temperature=self.log_temperature.detach(),
+            target_entropy=self._target_entropy,
+            by_outputs=self._by_outputs,
+            by_temperature=self._by_temperature,
+        )
+        for name, sums in zip(("judge", "steer"), self._sums_of_rows, strict=True):
+            kernels[name].fill(sums=sums)
         self._choose, self._td_target, self._critic_loss, self._actor_loss = (
-            kernel.fill(
-                **{member.name: values[member.name] for member in struct.members if member.name in values},
-                **({"sums": sums[name]} if name in sums else {}),
-            ).bind(rows)  # what is left is of the learner's own batch
-            for kernel, (name, struct) in zip(
-                load_kernels(open_backend(case.device, case.threads), losses), losses.structs.items(), strict=True
-            )
+            kernel.bind(rows)
+            for kernel in kernels.values()  # what is left is of the learner's own batch
         )
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:

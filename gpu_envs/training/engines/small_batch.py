@@ -6,12 +6,11 @@ from typing import final
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import ELEMENTARY, Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, activation_functions, table
-from gpu_envs.training.engines.kernels import sizes_of
+from gpu_envs.training.engines.kernels import Part, load_filled, sizes_of
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, Transitions
 from gpu_envs.training.engines.off_policy_kernels import ActorCriticEngine, KernelActorCritic, losses_text, wide_limit
 from gpu_envs.training.engines.ops import SUMS
@@ -112,7 +111,7 @@ def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
     return program_of([*parts, ("small-batch", kernels)], _CALLS, settings), compiled["launched"]
 
 
-def _parts(actor: Form, critics: Form) -> tuple[list[str | tuple[str, str]], KernelSettings]:
+def _parts(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
     """Everything but the kernels."""
     features, width = actor.sizes[0], critics.sizes[0] - actor.sizes[0]
     prologue = losses_text(features, width, len(critics.nets), stochastic=actor.sizes[-1] > width)
@@ -146,41 +145,42 @@ class SmallBatchActorCritic(KernelActorCritic):
         rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(of_actor.sizes) - 2, self.rate.new_zeros
         self._steps_too = critics.processes == 1 and not critics.sums_apart
         source, self._blocks = program(of_actor, of_critics, critics.processes)
-        kernels = load_kernels(open_backend(case.device), source)
-        self._for_critics, self._for_actor = (
-            kernel.fill(
-                **adam.members,
-                rows=rows,
-                critics=critics.flat,
-                log_temperature=self.log_temperature.detach(),
-                sums=sums,
-                alone=int(self._steps_too),
-                squares_of_blocks=zeros(self._blocks),
-                kept=zeros(count * hidden, rows, _MOST),
-                slopes=zeros(count * hidden, rows, _MOST),
-            )
-            for kernel, sums, adam, count in zip(kernels, self._sums_of_rows, (critics, actor), (nets, 1), strict=True)
-        )
         (target_critics, _), *target_actors = self._follows
-        self._for_critics.fill(
+        members = temperature[0].members if temperature else {}
+        kernels = load_filled(
+            open_backend(case.device),
+            [source],
+            rows=rows,
+            critics=critics.flat,
+            log_temperature=self.log_temperature.detach(),
+            alone=int(self._steps_too),
             targets=target_critics,
             next_actor=target_actors[0][0] if target_actors else actor.flat,
             noise=self._noise,
             most=self._most_noise,
             inputs=zeros(rows, self._features + self._width),
             by_said=zeros(nets, rows),
-        )
-        members = temperature[0].members if temperature else {}
-        self._for_actor.fill(
             actor=actor.flat,
             target_entropy=self._target_entropy,
             by_outputs=zeros(rows, of_actor.sizes[-1]),
             by_temperature=self._by_temperature,
             target=target_actors[0][0] if target_actors else None,
-            tau=self._algorithm.tau if target_actors else 0.0,
             **{f"temperature_{name}": members.get(name) for name in ("message", "means", "squares", "steps")},
             temperature_norm=self._steps[2].norm if temperature else None,
         )
+        self._for_critics, self._for_actor = (
+            kernel.fill(
+                **adam.members,
+                sums=sums,
+                squares_of_blocks=zeros(self._blocks),
+                kept=zeros(count * hidden, rows, _MOST),
+                slopes=zeros(count * hidden, rows, _MOST),
+            )
+            for kernel, sums, adam, count in zip(
+                kernels.values(), self._sums_of_rows, (critics, actor), (nets, 1), strict=True
+            )
+        )
+        self._for_actor.fill(tau=self._algorithm.tau if target_actors else 0.0)
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         tau, step = self._algorithm.tau if follow else 0.0, self._steps[0].members

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import Repeated, load_kernels
+from gpu_envs.backend.launcher import Repeated
 from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
+from gpu_envs.training.engines.kernels import load_filled
 from gpu_envs.training.engines.off_policy import Transitions
 
 _WORDS = 4
@@ -124,10 +125,9 @@ class Replay:
         self.ring: Final = torch.zeros((rows, slots, stride_of(features, width)), device=backend.device)
         self.lasts: Final = torch.zeros((rows, places, features), device=backend.device)
         self.position: Final = torch.zeros(1, dtype=torch.int64, device=backend.device)
-        self._insert, draw = (
-            kernel.fill(rows=rows, slots=slots, places=places, limit=limit or 1, **self._kept)
-            for kernel in load_kernels(backend, program(features, width))
-        )
+        programs = [program(features, width)]
+        given = {"rows": rows, "slots": slots, "places": places, "limit": limit or 1}
+        self._insert, draw = load_filled(backend, programs, **given, **self._kept).values()
         self._draw: Final = Repeated(draw)
 
     def insert(self, steps: int, **arrays: Tensor | None) -> None:
