@@ -1,4 +1,4 @@
-"""What all adapters do first: make the environment that is asked for, or look at the one that is given."""
+"""Creates or checks the environment of an adapter."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -13,7 +13,7 @@ EnvT = TypeVar("EnvT")
 AnyEnv: TypeAlias = VectorEnv | MultiAgentEnv
 
 
-def opened(
+def open_env(
     env: str | Spec | VectorEnv | MultiAgentEnv,
     num_envs: int | None,
     autoreset_mode: str,
@@ -22,66 +22,63 @@ def opened(
     output: str | None = None,
     statistics: bool = False,
 ) -> Any:
-    """An environment in the mode that an adapter needs.
+    """Create an environment for an adapter, or check that an existing one suits it.
 
     Args:
-        env: An id, a place such as ``path/to/my_env.py:MY_ENV``, a spec, or an environment.
-        num_envs: With an id: how many replicas; None: one.
-        autoreset_mode: The mode that it must have.
-        options: With an id: what else ``gpu_envs.make`` takes.
-        output: The output that it must have; None: any. One made here gives torch's tensors.
-        statistics: It must keep returns, lengths and metrics of episodes.
+        env: An id, a path such as ``path/to/my_env.py:MY_ENV``, a spec, or an environment.
+        num_envs: Number of replicas, if ``env`` is not an environment (default: 1).
+        autoreset_mode: The required autoreset mode.
+        options: Other arguments of ``gpu_envs.make``, if ``env`` is not an environment.
+        output: The required output; None: any. New environments have torch output.
+        statistics: Whether returns, lengths and metrics of episodes are required.
 
     Returns:
         A ``VectorEnv`` or a ``MultiAgentEnv``.
     """
     if isinstance(env, str | Spec):
-        chosen = {"autoreset_mode": autoreset_mode, "output": "torch"}
-        for name, value in chosen.items():
-            given = options.get(name, value)
-            if (given.value if isinstance(given, AutoresetMode) else given) != value:
-                raise ValueError(f"{name} is {options[name]!r}; this adapter needs {value!r}: leave it out")
-        made = gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
-        return whole(_with_statistics(made) if statistics else made)
+        required = {"autoreset_mode": autoreset_mode, "output": "torch"}
+        for name, value in required.items():
+            option = options.get(name, value)
+            if (option.value if isinstance(option, AutoresetMode) else option) != value:
+                raise ValueError(f"{name} is {options[name]!r}, but this adapter requires {value!r}: leave it out")
+        new_env = gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **required})
+        return check_full_rows(_check_statistics(new_env) if statistics else new_env)
     if not isinstance(env, VectorEnv | MultiAgentEnv):
         raise TypeError(
-            f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', a place, such as "
-            "'path/to/my_env.py:MY_ENV', a spec, or what gpu_envs.make returned"
+            f"env is {type(env).__name__}: pass an id such as 'CartPole-v1', a path such as "
+            "'path/to/my_env.py:MY_ENV', a spec, or an environment from gpu_envs.make"
         )
-    beside = [name for name, given in {"num_envs": num_envs, **options}.items() if given is not None]
-    if beside:
-        raise ValueError(f"{', '.join(beside)} cannot be given beside an environment; give its id to have one made")
-    for name, needed, given in (
+    unused = [name for name, value in {"num_envs": num_envs, **options}.items() if value is not None]
+    if unused:
+        raise ValueError(f"{', '.join(unused)} cannot be combined with an existing environment: pass its id instead")
+    for name, required_value, value in (
         ("autoreset_mode", autoreset_mode, env.autoreset_mode.value),
         ("output", output or env.output, env.output),
     ):
-        if given != needed:
-            raise ValueError(f"the environment has {name}={given!r}; make it with {name}={needed!r}")
-    return whole(_with_statistics(env) if statistics else env)
+        if value != required_value:
+            raise ValueError(f"the environment has {name}={value!r}: make it with {name}={required_value!r}")
+    return check_full_rows(_check_statistics(env) if statistics else env)
 
 
-def _with_statistics(env: AnyEnv) -> AnyEnv:
-    """The environment, if it tells what an adapter hands on of episodes."""
+def _check_statistics(env: AnyEnv) -> AnyEnv:
     if not env.keeps_statistics:
         raise ValueError(
-            "the environment has statistics=False, and this adapter hands on returns and lengths of episodes; make it "
-            "without that"
+            "the environment has statistics=False, but this adapter reports returns and lengths of episodes: make it "
+            "without statistics=False"
         )
     return env
 
 
-def whole(env: EnvT) -> EnvT:
-    """The environment, if its rows hold all that an agent sees: libraries know nothing of rows in parts."""
+def check_full_rows(env: EnvT) -> EnvT:
+    """Return the environment, or raise a ValueError if it was made with ``shared_observations=True``."""
     if getattr(env, "single_shared_spaces", {}):
-        raise ValueError(
-            "shared_observations=True gives rows in parts, which adapters cannot hand on; leave it out for whole rows"
-        )
+        raise ValueError("shared_observations=True splits observations, which adapters do not support: leave it out")
     return env
 
 
-def check_mode_of_one(spec: Spec, render_mode: str | None) -> None:
-    """Raises a ValueError where one replica cannot be shown so; that a spec has no drawing is said elsewhere."""
+def check_render_mode(spec: Spec, render_mode: str | None) -> None:
+    """Raise a ValueError for a render mode that a single replica does not support."""
     if spec.drawing is not None and render_mode not in (None, "rgb_array", "human"):
         raise ValueError(
-            f"render_mode is {render_mode!r}; one replica of {spec.id} can be shown by 'rgb_array' or 'human', or None"
+            f"render_mode is {render_mode!r}, but one replica of {spec.id} supports 'rgb_array', 'human' and None"
         )

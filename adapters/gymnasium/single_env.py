@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.adapters.opening import check_mode_of_one
+from gpu_envs.adapters.opening import check_render_mode
 from gpu_envs.backend import device_of_one_replica
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.errors import ActionError, did_you_mean
@@ -61,7 +61,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             **params: The environment's own parameters.
         """
         spec = env_spec(env_id)
-        check_mode_of_one(spec, render_mode)
+        check_render_mode(spec, render_mode)
         for name in params:
             if name not in spec.settings:  # in Python's words, by which other libraries know an argument to leave out
                 raise TypeError(

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from gpu_envs.adapters.opening import check_mode_of_one, whole
+from gpu_envs.adapters.opening import check_full_rows, check_render_mode
 from gpu_envs.adapters.pettingzoo.agents import (
     Infos,
     Space,
@@ -166,7 +166,7 @@ class TeamEnv(ParallelEnv):
             **params: The environment's own parameters.
         """
         spec = team_spec(env_id)
-        check_mode_of_one(spec, render_mode)
+        check_render_mode(spec, render_mode)
         device = device or device_of_one_replica()
         self.metadata = metadata(spec)
         self.render_mode = render_mode
@@ -183,7 +183,7 @@ class TeamEnv(ParallelEnv):
             render_mode=render_mode,
             **params,
         )
-        whole(self.batch)
+        check_full_rows(self.batch)
         self.possible_agents = list(self.batch.possible_agents)
         self.agents: list[str] = []
         self.max_cycles = self.batch.max_episode_steps

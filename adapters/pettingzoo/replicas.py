@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from gpu_envs.adapters.opening import whole
+from gpu_envs.adapters.opening import check_full_rows
 from gpu_envs.adapters.pettingzoo.agents import (
     ByAgent,
     Infos,
@@ -68,7 +68,7 @@ class TeamVectorEnv:
         """
         spec = team_spec(env_id)
         limit = given_limit(max_cycles, max_episode_steps)
-        self.unwrapped = whole(MultiAgentEnv(spec, num_envs, max_episode_steps=limit, **kwargs))
+        self.unwrapped = check_full_rows(MultiAgentEnv(spec, num_envs, max_episode_steps=limit, **kwargs))
         self.num_envs = self.unwrapped.num_envs
         self.possible_agents = list(self.unwrapped.possible_agents)
         self.agents = self.possible_agents

@@ -7,7 +7,7 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.opening import open_env
 from gpu_envs.engine.results import Step
 from gpu_envs.extras import extra
 from gpu_envs.seeds import Seed
@@ -105,7 +105,7 @@ class VecEnv(RslRlVecEnv):
             rescale_actions: Map -1 to 1 to the bounds of the action space, where there are any.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
         """
-        made = opened(env, num_envs, "SameStep", options, output="torch", statistics=True)
+        made = open_env(env, num_envs, "SameStep", options, output="torch", statistics=True)
         self.env = made = _checked(made)
         self.num_envs = count = made.num_envs
         self.device = torch.device(made.device)

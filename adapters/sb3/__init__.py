@@ -1,4 +1,4 @@
-"""Stable-Baselines3: its vectorised environment, and its PPO with the bootstraps of time limits in one batch.
+"""Stable-Baselines3: a ``VecEnv`` for the environments, and a PPO for many environments.
 
 from gpu_envs.adapters import sb3
 sb3.PPO("MlpPolicy", sb3.VecEnv("CartPole-v1", 1024, stagger=True), device="cpu").learn(10_000_000)

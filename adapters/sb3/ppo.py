@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 whose rollouts do no work for environments in which nothing happened."""
+"""Stable-Baselines3's PPO with rollouts for thousands of environments."""
 
 from typing import Any, final
 
@@ -14,13 +14,12 @@ from stable_baselines3.common.vec_env import VecEnv
 
 @final
 class PPO(stable_baselines3.PPO):
-    """Stable-Baselines3's PPO, with ``collect_rollouts`` made for thousands of environments.
+    """Stable-Baselines3's PPO, with a ``collect_rollouts`` for thousands of environments.
 
-    The last observations of episodes that a time limit cut are valued in one batch instead of one by one, and infos are
-    looked at only where an episode ended. All else, callbacks and buffers included, is as in its base class; values of
-    last observations may differ from there in the last bit, as a batch's may from a single row's. Observations may be
-    a Dict (``MultiInputPolicy``). Like its base class it does not ask which actions are possible: sb3-contrib's
-    ``MaskablePPO`` does.
+    It computes the values of final observations of truncated episodes in one batch instead of one by one, and reads
+    infos only where an episode ended. These values may differ from the base class's in the last bit, as the results
+    of a batch and of a single row may. All else, including callbacks and buffers, is as in the base class. Action
+    masks are not used: for those, use sb3-contrib's ``MaskablePPO``.
     """
 
     _last_obs: Any
@@ -29,8 +28,8 @@ class PPO(stable_baselines3.PPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        # the callback sees this function's variables: they have the names of the base class's
-        assert self._last_obs is not None, "learn() resets the environments before the first rollout"
+        # callbacks read the local variables, so these have the names of the base class's
+        assert self._last_obs is not None, "call learn(), which resets the environments before the first rollout"
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         if self.use_sde:
@@ -41,9 +40,9 @@ class PPO(stable_baselines3.PPO):
                 self.policy.reset_noise(env.num_envs)
             with torch.no_grad():
                 obs_tensor = obs_as_tensor(self._last_obs, self.device)
-                chosen, values, log_probs = self.policy(obs_tensor)
-            actions = chosen.cpu().numpy()
-            clipped_actions = self._allowed(actions)
+                sampled, values, log_probs = self.policy(obs_tensor)
+            actions = sampled.cpu().numpy()
+            clipped_actions = self._clip_actions(actions)
             new_obs, rewards, dones, infos = env.step(clipped_actions)
             self.num_timesteps += env.num_envs
             callback.update_locals(locals())
@@ -64,8 +63,8 @@ class PPO(stable_baselines3.PPO):
         callback.on_rollout_end()
         return True
 
-    def _allowed(self, actions: np.ndarray) -> np.ndarray:
-        """What the environments are given for what the policy drew."""
+    def _clip_actions(self, actions: np.ndarray) -> np.ndarray:
+        """Unscale or clip continuous actions to the action space."""
         if not isinstance(self.action_space, spaces.Box):
             return actions
         if self.policy.squash_output:
@@ -73,17 +72,17 @@ class PPO(stable_baselines3.PPO):
         return np.asarray(np.clip(actions, self.action_space.low, self.action_space.high))
 
     def _bootstrap(self, rewards: np.ndarray, ended: np.ndarray, infos: list[dict[str, Any]]) -> None:
-        """Adds to the rewards what episodes that a time limit cut would still have brought, all in one batch."""
-        cut = [
+        """Add the discounted values of final observations to the rewards of truncated episodes, in one batch."""
+        truncated = [
             k
             for k, info in enumerate(infos)
             if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None
         ]
-        if not cut:
+        if not truncated:
             return
-        rows = [infos[k]["terminal_observation"] for k in cut]
+        rows = [infos[k]["terminal_observation"] for k in truncated]
         by_key = isinstance(rows[0], dict)
-        seen = {key: np.stack([row[key] for row in rows]) for key in rows[0]} if by_key else np.stack(rows)
+        observations = {key: np.stack([row[key] for row in rows]) for key in rows[0]} if by_key else np.stack(rows)
         with torch.no_grad():
-            values = self.policy.predict_values(self.policy.obs_to_tensor(seen)[0])
-        rewards[ended[cut]] += self.gamma * values.flatten().cpu().numpy()
+            values = self.policy.predict_values(self.policy.obs_to_tensor(observations)[0])
+        rewards[ended[truncated]] += self.gamma * values.flatten().cpu().numpy()

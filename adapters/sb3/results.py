@@ -1,4 +1,4 @@
-"""A step's results on their way to NumPy, brought from a GPU in one go."""
+"""Conversion of step results to NumPy, with a single copy from the GPU."""
 
 import math
 import sys
@@ -17,110 +17,110 @@ from gpu_envs.engine.by_role import ALONE, ByRole
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
 
-Live: TypeAlias = Callable[[str], Any]
-"""From a result's name to the environment's own memory of it."""
+ReadResult: TypeAlias = Callable[[str], Any]
+"""A function from the name of a result to the environment's array of it."""
 
-WRITTEN = (
+STEP_ARRAYS = (
     *("observations", "rewards", "terminations", "truncations"),
     *("final_obs", "episode_return", "episode_length"),
 )
-"""What a step writes where it is told to."""
+"""Arrays that ``step(..., out=)`` can write."""
 
-SELDOM = ("final_obs", "episode_return", "episode_length", "episode_metrics")
-"""What it writes only where an episode ended."""
+EPISODE_ARRAYS = ("final_obs", "episode_return", "episode_length", "episode_metrics")
+"""Arrays that a step writes only where an episode ended."""
 
-SEEN = ("observations", "final_obs")
-"""What it gives as a dict of arrays where the observation space is a Dict: ``name.key`` here."""
+OBSERVATION_ARRAYS = ("observations", "final_obs")
+"""Arrays that are dicts for a Dict space; their parts are named ``name.key``."""
 
 _ALIGNMENT = 256
-"""In bytes, of each result within the block: as a GPU's allocator would give."""
+"""Alignment in bytes of each result in the block, as in CUDA's allocator."""
 
 
-def shapes_of(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each result of a step, of a team those of one role."""
+def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of each result of a step, for one role of a team."""
     by_role = ByRole(env)
     rows, space = by_role.rows(role or ALONE), by_role.roles[role or ALONE].observation
-    found = {
-        **_seen("observations", rows, space),
+    shapes = {
+        **_observation_shapes("observations", rows, space),
         "rewards": (rows, env.precision),
         "terminations": (rows, "bool"),
         "truncations": (rows, "bool"),
-        **_seen("final_obs", rows, space),
+        **_observation_shapes("final_obs", rows, space),
         "episode_return": (rows, env.precision),
         "episode_length": (rows, "int32"),
         **{f"episode_metrics.{name}": (rows[:1], env.precision) for name in env.env_spec.metrics},
     }
-    return found if by_role.alone else found | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
+    return shapes if by_role.alone else shapes | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
 
 
-def _seen(name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of observations, those of each key of a Dict."""
+def _observation_shapes(
+    name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of observations, for each key of a Dict space."""
     parts = {f"{name}.{key}": part for key, part in space.items()} if isinstance(space, Dict) else {name: space}
-    found = {}
+    shapes = {}
     for label, part in parts.items():
         assert part.dtype is not None
-        found[label] = ((*rows, *(part.shape or ())), part.dtype.name)
-    return found
+        shapes[label] = ((*rows, *(part.shape or ())), part.dtype.name)
+    return shapes
 
 
-def keys_of(space: gymnasium.Space[Any]) -> tuple[str, ...]:
-    """The keys of a Dict; of other spaces none."""
+def dict_keys(space: gymnasium.Space[Any]) -> tuple[str, ...]:
+    """Return the keys of a Dict space, and an empty tuple for other spaces."""
     return tuple(space) if isinstance(space, Dict) else ()
 
 
-def joined(got: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Any:
-    """One of the results: of a Dict space the arrays by their keys."""
-    return {key: got[f"{name}.{key}"] for key in keys} if keys else got[name]
+def result_or_dict(results: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Any:
+    """Return a result by name, as a dict of arrays if ``keys`` is not empty."""
+    return {key: results[f"{name}.{key}"] for key in keys} if keys else results[name]
 
 
 class Results(ABC):
-    """Where one step after the other leaves what it gives."""
+    """Memory for the results of a step."""
 
     @abstractmethod
-    def prepare(self) -> Step | None:
-        """Where the next step is to write; None: into the environment's own memory."""
+    def out(self) -> Step | None:
+        """Return the ``out`` argument of the next step; None: the environment writes to its own memory."""
 
     @abstractmethod
-    def fetch(self, live: Live) -> dict[str, np.ndarray]:
-        """What the step gave.
+    def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
+        """Return the results of the step as NumPy arrays.
 
         Args:
-            live: Gives the environment's own results by name, those of one role.
+            read: Reads a result of the environment by name.
 
         Returns:
-            Arrays that no later step changes; but of final_obs, returns, lengths and metrics only the rows of
-            episodes that ended mean anything, and they are to be copied before the next step.
+            Arrays by name. Later steps do not change them, except final_obs, returns, lengths and metrics: these are
+            valid only in rows of episodes that ended, and must be copied before the next step.
         """
 
 
 @final
 class HostResults(Results):
-    """Copies of the environment's own memory: cheaper than to have it write elsewhere, where all is on the host."""
+    """Copies of the environment's memory, which on the CPU is cheaper than ``step(..., out=)``."""
 
     def __init__(self, shapes: Shapes) -> None:
-        """Keeps the names of the results."""
         self._names = list(shapes)
-        self._kept = [name for name in shapes if name.partition(".")[0] not in SELDOM]
+        self._kept = [name for name in shapes if name.partition(".")[0] not in EPISODE_ARRAYS]
         self._first: Any = None
         self._views: dict[str, np.ndarray] = {}
 
-    def prepare(self) -> None:
-        """The environment's own memory will do."""
+    def out(self) -> None:
+        """Return None: the environment writes to its own memory."""
 
-    def fetch(self, live: Live) -> dict[str, np.ndarray]:
-        first = live(self._names[0])
-        if first is not self._first:  # otherwise all results are where they were
+    def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
+        first = read(self._names[0])
+        if first is not self._first:  # otherwise all results are still in the same memory
             self._first = first
-            self._views = {name: to_numpy(live(name)) for name in self._names}
+            self._views = {name: to_numpy(read(name)) for name in self._names}
         return self._views | {name: self._views[name].copy() for name in self._kept}
 
 
 @final
 class DeviceResults(Results):
-    """One block of the GPU's memory that all results lie in, and one copy of it to pinned memory each step."""
+    """One block of GPU memory for all results, copied to pinned memory once per step."""
 
     def __init__(self, shapes: Shapes, role: str | None, device: str) -> None:
-        """Allocates both, for good."""
         self._made_of = shapes, role, device
         self._places: dict[str, tuple[slice, tuple[int, ...], str]] = {}
         size = 0
@@ -135,43 +135,48 @@ class DeviceResults(Results):
             name: self._block[place].view(getattr(torch, dtype)).view(shape)
             for name, (place, shape, dtype) in self._places.items()
         }
-        self._unwritten = [name for name in shapes if name.partition(".")[0] not in WRITTEN]
+        self._unwritten = [name for name in shapes if name.partition(".")[0] not in STEP_ARRAYS]
         keys = tuple(name.partition(".")[2] for name in shapes if name.startswith("observations."))
-        self._step = _step({name: joined(self._views, name, keys if name in SEEN else ()) for name in WRITTEN}, role)
+        self._step = _make_step(
+            {
+                name: result_or_dict(self._views, name, keys if name in OBSERVATION_ARRAYS else ())
+                for name in STEP_ARRAYS
+            },
+            role,
+        )
 
-    def prepare(self) -> Step:
+    def out(self) -> Step:
         return self._step
 
-    def fetch(self, live: Live) -> dict[str, np.ndarray]:
+    def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
         for name in self._unwritten:
-            self._views[name].copy_(torch.as_tensor(live(name)))
+            self._views[name].copy_(torch.as_tensor(read(name)))
         self._pinned.copy_(self._block)
         fresh = self._arrived.copy()
         return {name: fresh[place].view(dtype).reshape(shape) for name, (place, shape, dtype) in self._places.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"made_of": self._made_of}  # a copy has memory of its own
+        return {"made_of": self._made_of}  # a copy allocates its own memory
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])
 
 
-def settle(env: VectorEnv | MultiAgentEnv) -> None:
-    """Lets the work of torch's current stream be done before CuPy's goes on, and the other way round.
+def synchronize_streams(env: VectorEnv | MultiAgentEnv) -> None:
+    """Synchronize CuPy's and torch's current streams if the environment has CuPy output.
 
-    An environment with CuPy output works on CuPy's stream, and results are fetched on torch's; with all others the
-    two are one.
+    Such an environment runs on CuPy's stream, but results are fetched on torch's. Other environments use one stream.
     """
     if env.output == "cupy":
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
         torch.cuda.current_stream(env.device).synchronize()
 
 
-def results_for(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
-    """What suits the environment's device."""
-    shapes = shapes_of(env, role)
+def make_results(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
+    """Return result memory for the environment's device."""
+    shapes = result_shapes(env, role)
     return HostResults(shapes) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
 
 
-def _step(arrays: Mapping[str, Any], role: str | None) -> Step:
+def _make_step(arrays: Mapping[str, Any], role: str | None) -> Step:
     return Step(**(arrays if role is None else {name: {role: array} for name, array in arrays.items()}))

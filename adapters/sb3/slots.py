@@ -1,117 +1,123 @@
-"""What Stable-Baselines3 takes for environments: replicas, or the agents of one role in each of them."""
+"""The environments of the SB3 ``VecEnv``, called slots: replicas, or the agents of one role in each replica."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gpu_envs.adapters.sb3.others import Others
-from gpu_envs.adapters.sb3.results import WRITTEN, Live, joined, keys_of, results_for, settle
+from gpu_envs.adapters.sb3.other_roles import OtherRoles
+from gpu_envs.adapters.sb3.results import (
+    STEP_ARRAYS,
+    ReadResult,
+    dict_keys,
+    make_results,
+    result_or_dict,
+    synchronize_streams,
+)
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.by_role import ALONE, ByRole
 from gpu_envs.specs.spaces import from_zero
 
 SlotObservations: TypeAlias = np.ndarray | dict[str, np.ndarray]
-"""Observations ``[slots, ...]``; of a Dict space by key."""
+"""Observations ``[slots, ...]``, as a dict for a Dict space."""
 
-Last: TypeAlias = np.ndarray | list[dict[str, np.ndarray]]
-"""Observations of some slots, one after another."""
+SelectedObservations: TypeAlias = np.ndarray | list[dict[str, np.ndarray]]
+"""Observations of some slots: an array with a row per slot or, for a Dict space, a list of dicts."""
 
-EVERY: Final = slice(None)
-"""All replicas."""
+ALL_REPLICAS: Final = slice(None)
 
 
-class Stepped(NamedTuple):
-    """What a step leaves of all slots."""
+class StepResults(NamedTuple):
+    """Results of a step for all slots."""
 
     observations: SlotObservations
-    """Those of a new episode where one ended."""
+    """Observations; after the end of an episode, the first of the next episode."""
     rewards: np.ndarray
     """``[slots]`` float32."""
     dones: np.ndarray
     """``[slots]`` bool."""
     ended: np.ndarray
-    """The slots that are done, ascending; what follows has a row for each."""
-    last: Last
-    """The last observation of the episode."""
+    """Sorted indices of slots that are done; the fields below have a row for each."""
+    last: SelectedObservations
+    """Final observations."""
     truncated: np.ndarray
-    """Whether the time limit alone ended it."""
+    """Whether the episode was truncated and not terminated."""
     reported: np.ndarray
-    """Whether its return and length are given."""
+    """Whether the info reports return and length."""
     returns: np.ndarray
-    """The return."""
+    """Episode returns."""
     lengths: np.ndarray
-    """The length in steps."""
+    """Episode lengths in steps."""
     metrics: dict[str, np.ndarray]
-    """The environment's metrics by name."""
+    """Metrics of the environment by name."""
 
 
 class Slots(ABC):
-    """The slots of an environment. A staggered episode is never reported: it is not a whole one.
+    """The slots of an environment. Staggered episodes are not reported, because they are cut short.
 
     Attributes:
-        observation_space: Of one slot.
-        action_space: Of one slot: whole numbers count from 0, as Stable-Baselines3's policies give them.
-        of_replica: How many slots a replica has; slot *i* belongs to replica ``i // of_replica``.
+        observation_space: Observation space of a slot.
+        action_space: Action space of a slot; discrete actions start at 0, as Stable-Baselines3 requires.
+        of_replica: Number of slots per replica; slot *i* belongs to replica ``i // of_replica``.
     """
 
     def __init__(self, by_role: ByRole, role: str) -> None:
-        """Prepares for the results.
+        """Allocate memory for results.
 
         Args:
             by_role: The environment.
-            role: Whose agents the slots are.
+            role: Role of the slots' agents.
         """
         self._env, self._by_role, self._role = by_role.env, by_role, role
-        self._results = results_for(self._env, None if by_role.alone else role)
+        self._results = make_results(self._env, None if by_role.alone else role)
         self._midway = np.zeros(self._env.num_envs, bool)
-        own = by_role.roles[role]
-        self.observation_space = own.observation
-        self.action_space, self._first_action = from_zero(own.action)
-        self.of_replica = len(own.agents)
+        role_view = by_role.roles[role]
+        self.observation_space = role_view.observation
+        self.action_space, self._first_action = from_zero(role_view.action)
+        self.of_replica = len(role_view.agents)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._by_role = ByRole(self._env)
 
     @abstractmethod
-    def begin(
+    def start_episodes(
         self,
         observations: Any,
         infos: dict[str, Any],
         seed: int | None,
         *,
-        midway: bool = False,
-        replicas: slice | np.ndarray = EVERY,
+        staggered: bool = False,
+        replicas: slice | np.ndarray = ALL_REPLICAS,
     ) -> SlotObservations:
-        """Takes over what a reset gave, and returns the observations of the slots.
+        """Process the results of a reset, and return the observations of all slots.
 
         Args:
-            observations: The reset's.
-            infos: The reset's.
-            seed: Of the random numbers of those who act beside the slots; None: they go on.
-            midway: The episodes are staggered.
-            replicas: Those whose episodes are new.
+            observations: Observations of the reset.
+            infos: Infos of the reset.
+            seed: Seed of random policies of other roles; None: they continue their random sequence.
+            staggered: Whether the episodes are staggered.
+            replicas: The replicas that were reset.
         """
 
     @abstractmethod
-    def step(self, actions: Any) -> Stepped:
-        """Steps every replica once, with an action for each slot."""
+    def step(self, actions: Any) -> StepResults:
+        """Step all replicas with one action per slot."""
 
     def masks(self) -> np.ndarray:
-        """Which actions each slot may choose now, bool ``[slots, choices]``: a copy."""
+        """Return a copy of the action masks, bool ``[slots, choices]``."""
         masks = np.array(to_numpy(self._by_role.action_masks[self._role]), bool)
         return masks.reshape(-1, masks.shape[-1])
 
-    def _taken(self, actions: Any) -> Any:
-        """Actions as the environment takes them."""
+    def _env_actions(self, actions: Any) -> Any:
+        """Add the ``start`` of the environment's action space."""
         return actions if self._first_action is None else actions + self._first_action
 
-    def _live(self, results: tuple[Any, ...]) -> Live:
-        """A step's results by name; of a Dict space by ``name.key``."""
-        infos, named = results[4], dict(zip(WRITTEN, results[:4], strict=False))
-        over = "_final_obs" in infos  # NumPy output has it only where an episode ended
-        named["final_obs"] = infos["final_obs"] if over else named["observations"]
+    def _reader(self, results: tuple[Any, ...]) -> ReadResult:
+        """Return a function that reads a result of a step by name, ``name.key`` for a Dict space."""
+        infos, named = results[4], dict(zip(STEP_ARRAYS, results[:4], strict=False))
+        any_ended = "_final_obs" in infos  # NumPy output has this key only if an episode ended
+        named["final_obs"] = infos["final_obs"] if any_ended else named["observations"]
         alone, role = self._by_role.alone, self._role
 
         def read(label: str) -> Any:
@@ -119,80 +125,80 @@ class Slots(ABC):
             if name == "episode_metrics":
                 return self._env.episode_metrics[key]
             if name == "finished":
-                return infos["_final_obs"] if over else np.zeros(self._env.num_envs, bool)
-            given = named[name] if name in named else infos[name] if name == "alive" else getattr(self._env, name)
-            own = given if alone else given[role]
-            return own[key] if key else own
+                return infos["_final_obs"] if any_ended else np.zeros(self._env.num_envs, bool)
+            value = named[name] if name in named else infos[name] if name == "alive" else getattr(self._env, name)
+            role_value = value if alone else value[role]
+            return role_value[key] if key else role_value
 
         return read
 
-    def _metrics(self, got: dict[str, np.ndarray], ended: np.ndarray) -> dict[str, np.ndarray]:
-        """The metrics of the episodes of some slots."""
-        return {name: got[f"episode_metrics.{name}"][ended // self.of_replica] for name in self._env.env_spec.metrics}
+    def _metrics(self, fetched: dict[str, np.ndarray], ended: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            name: fetched[f"episode_metrics.{name}"][ended // self.of_replica] for name in self._env.env_spec.metrics
+        }
 
 
 @final
 class Replicas(Slots):
-    """A slot for each replica."""
+    """One slot per replica."""
 
     def __init__(self, by_role: ByRole) -> None:
         super().__init__(by_role, ALONE)
-        self._keys = keys_of(self.observation_space)
+        self._keys = dict_keys(self.observation_space)
 
-    def begin(
+    def start_episodes(
         self,
         observations: Any,
         infos: dict[str, Any],
         seed: int | None,
         *,
-        midway: bool = False,
-        replicas: slice | np.ndarray = EVERY,
+        staggered: bool = False,
+        replicas: slice | np.ndarray = ALL_REPLICAS,
     ) -> SlotObservations:
         del infos, seed
-        self._midway[replicas] = midway
+        self._midway[replicas] = staggered
         if self._keys:
             return {key: np.array(to_numpy(observations[key])) for key in self._keys}
         return np.array(to_numpy(observations))
 
-    def step(self, actions: Any) -> Stepped:
-        results = self._env.step(self._taken(actions), out=self._results.prepare())
-        settle(self._env)
-        got = self._results.fetch(self._live(results))
-        terminated, truncated = got["terminations"], got["truncations"]
+    def step(self, actions: Any) -> StepResults:
+        results = self._env.step(self._env_actions(actions), out=self._results.out())
+        synchronize_streams(self._env)
+        fetched = self._results.fetch(self._reader(results))
+        terminated, truncated = fetched["terminations"], fetched["truncations"]
         dones = terminated | truncated
         ended = np.flatnonzero(dones)
         reported = ~self._midway.take(ended)
         self._midway[ended] = False
-        return Stepped(
-            joined(got, "observations", self._keys),
-            got["rewards"].astype(np.float32, copy=False),
+        return StepResults(
+            result_or_dict(fetched, "observations", self._keys),
+            fetched["rewards"].astype(np.float32, copy=False),
             dones,
             ended,
-            rows(joined(got, "final_obs", self._keys), ended),
+            select_rows(result_or_dict(fetched, "final_obs", self._keys), ended),
             truncated.take(ended) & ~terminated.take(ended),
             reported,
-            got["episode_return"][ended],
-            got["episode_length"][ended],
-            self._metrics(got, ended),
+            fetched["episode_return"][ended],
+            fetched["episode_length"][ended],
+            self._metrics(fetched, ended),
         )
 
 
 @final
 class Agents(Slots):
-    """A slot for each agent of one role in each replica, agent after agent.
+    """One slot per agent of the trained role, ordered by replica and then by agent.
 
-    A slot is done when its agent goes out. It then waits: it observes zeros and gets no reward, until the replica's
-    episode ends and it is done once more, never by the time limit. Return and length of the agent are reported then:
-    together with those of the replica's other agents, so that short lives are not counted more often.
+    A slot is done when its agent becomes inactive. It then observes zeros and gets no reward until the replica's
+    episode ends, when it is done again, without truncation. The agent's return and length are reported only then, as
+    for all agents of the replica: otherwise short episodes would be counted more often.
 
-    The others choose once for each step: one that is refused, and taken again with other actions, finds them as they
-    were.
+    Actions of other roles are drawn once per step, and reused if the step fails with an ActionError and is repeated.
 
     Attributes:
-        alive: Whether each slot's agent is in the game.
+        alive: Whether each slot's agent is active, bool ``[slots]``.
     """
 
-    def __init__(self, by_role: ByRole, role: str, others: Others) -> None:
+    def __init__(self, by_role: ByRole, role: str, others: OtherRoles) -> None:
         super().__init__(by_role, role)
         self._others = others
         self._seen: dict[str, Any] = {}
@@ -200,65 +206,65 @@ class Agents(Slots):
         self._rows = by_role.rows(role)
         self.alive = np.ones(by_role.env.num_envs * self.of_replica, bool)
 
-    def begin(
+    def start_episodes(
         self,
         observations: Any,
         infos: dict[str, Any],
         seed: int | None,
         *,
-        midway: bool = False,
-        replicas: slice | np.ndarray = EVERY,
+        staggered: bool = False,
+        replicas: slice | np.ndarray = ALL_REPLICAS,
     ) -> SlotObservations:
-        self._midway[replicas] = midway
+        self._midway[replicas] = staggered
         self._seen, self._chosen = observations, None
         if seed is not None:
             self._others.seed(seed)
         self.alive = np.array(to_numpy(infos["alive"][self._role])).reshape(-1)
         return self._flat(np.array(to_numpy(observations[self._role])))
 
-    def step(self, actions: Any) -> Stepped:
-        given = np.reshape(self._taken(actions), (*self._rows, *(self.action_space.shape or ())))
+    def step(self, actions: Any) -> StepResults:
+        role_actions = np.reshape(self._env_actions(actions), (*self._rows, *(self.action_space.shape or ())))
         if self._chosen is None:
             self._chosen = self._others.act(self._seen)
-        settle(self._env)
-        results = self._env.step(self._chosen | {self._role: given}, out=self._results.prepare())
-        settle(self._env)
+        synchronize_streams(self._env)
+        results = self._env.step(self._chosen | {self._role: role_actions}, out=self._results.out())
+        synchronize_streams(self._env)
         self._seen, self._chosen = results[0], None
-        got = self._results.fetch(self._live(results))
-        observations = self._flat(got["observations"])
-        over = np.repeat(got["finished"], self.of_replica)
-        alive = got["alive"].reshape(-1)
-        out = self.alive & ~alive & ~over
-        dones = out | over
+        fetched = self._results.fetch(self._reader(results))
+        observations = self._flat(fetched["observations"])
+        episode_over = np.repeat(fetched["finished"], self.of_replica)
+        alive = fetched["alive"].reshape(-1)
+        deactivated = self.alive & ~alive & ~episode_over
+        dones = deactivated | episode_over
         ended = np.flatnonzero(dones)
-        finished = over[ended]
-        last = self._flat(got["final_obs"])[ended]
+        finished = episode_over[ended]
+        last = self._flat(fetched["final_obs"])[ended]
         last[~finished] = observations[ended[~finished]]
-        observations[out] = 0
-        truncated = (got["truncations"] & ~got["terminations"]).reshape(-1)[ended]
+        observations[deactivated] = 0
+        truncated = (fetched["truncations"] & ~fetched["terminations"]).reshape(-1)[ended]
         reported = finished & ~np.repeat(self._midway, self.of_replica)[ended]
-        self._midway[got["finished"]] = False
+        self._midway[fetched["finished"]] = False
         self.alive = alive
-        return Stepped(
+        return StepResults(
             observations,
-            got["rewards"].reshape(-1).astype(np.float32, copy=False),
+            fetched["rewards"].reshape(-1).astype(np.float32, copy=False),
             dones,
             ended,
             last,
             truncated,
             reported,
-            got["episode_return"].reshape(-1)[ended],
-            got["episode_length"].reshape(-1)[ended],
-            self._metrics(got, ended),
+            fetched["episode_return"].reshape(-1)[ended],
+            fetched["episode_length"].reshape(-1)[ended],
+            self._metrics(fetched, ended),
         )
 
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
 
 
-def rows(seen: SlotObservations, chosen: np.ndarray) -> Last:
-    """Copies of some slots' observations: an array, or a dict of arrays for each."""
-    if not isinstance(seen, dict):
-        return np.asarray(seen[chosen])
-    copies = {key: array[chosen] for key, array in seen.items()}
-    return [{key: array[i] for key, array in copies.items()} for i in range(len(chosen))]
+def select_rows(observations: SlotObservations, slots: np.ndarray) -> SelectedObservations:
+    """Return copies of the observations of some slots: an array, or a list of dicts for a Dict space."""
+    if not isinstance(observations, dict):
+        return np.asarray(observations[slots])
+    copies = {key: array[slots] for key, array in observations.items()}
+    return [{key: array[i] for key, array in copies.items()} for i in range(len(slots))]

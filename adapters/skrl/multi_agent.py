@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 
-from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.skrl.wrapper import Beginning, Underneath, from_zero
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.results import Step
@@ -67,7 +67,7 @@ class MultiAgentWrapper(Underneath, MultiAgentEnvWrapper):
                 critics look at it. False: the states are None.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
         """
-        made = opened(env, num_envs, "SameStep", options, output="torch")
+        made = open_env(env, num_envs, "SameStep", options, output="torch")
         if not isinstance(made, MultiAgentEnv):
             raise ValueError(f"{made!r} has one agent: use gpu_envs.adapters.skrl.Wrapper")
         super().__init__(made)

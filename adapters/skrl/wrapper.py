@@ -7,7 +7,7 @@ import torch
 from skrl import config
 from skrl.envs.wrappers.torch import Wrapper as StockWrapper
 
-from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.opening import open_env
 from gpu_envs.engine.results import Step
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed, check_seed, derived_seed, random_seed
@@ -75,7 +75,7 @@ class Wrapper(Underneath, StockWrapper):
                 For training, not for evaluation.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
         """
-        made = opened(env, num_envs, "SameStep", options, output="torch")
+        made = open_env(env, num_envs, "SameStep", options, output="torch")
         if not isinstance(made, VectorEnv):
             raise ValueError(f"{made!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
         super().__init__(made)

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.torchrl.grouped import Grouped
 from gpu_envs.adapters.torchrl.specs import allowed
 from gpu_envs.engine.by_role import ByRole
@@ -67,7 +67,7 @@ class Env(EnvBase):
                 parameters.
         """
         unread = {"statistics": False} if isinstance(env, str) else {}  # nobody asks: torchrl sums up rewards itself
-        made = opened(env, num_envs, "Disabled", {**unread, **options}, output="torch")
+        made = open_env(env, num_envs, "Disabled", {**unread, **options}, output="torch")
         device = torch.device(made.device)
         super().__init__(device=device, batch_size=(made.num_envs,))
         self.env: Final = made

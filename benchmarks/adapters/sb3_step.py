@@ -71,9 +71,9 @@ def split(venv: Any, actions: list[np.ndarray], steps: int) -> dict[str, float]:
 
 def result_bytes(env: Any) -> int:
     """The bytes of what comes back from a step."""
-    from gpu_envs.adapters.sb3.results import shapes_of
+    from gpu_envs.adapters.sb3.results import result_shapes
 
-    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in shapes_of(env, None).values())
+    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in result_shapes(env, None).values())
 
 
 def yardstick(plan: AdapterPlan, actions: list[np.ndarray], back: int) -> dict[str, Any]:

@@ -252,14 +252,14 @@ def test_takes_an_environment(player: type[Player], make: Make, place: Place) ->
 def test_environments_that_do_not_fit_are_refused(player: type[Player], make: Make, mode: str) -> None:
     if mode != player.mode:
         needed = f"autoreset_mode='{player.mode}'"
-        with pytest.raises(ValueError, match=f"autoreset_mode='{mode}'; make it with {needed}"):
+        with pytest.raises(ValueError, match=f"autoreset_mode='{mode}': make it with {needed}"):
             made(player, fitting(make, player, autoreset_mode=mode))
         with pytest.raises(ValueError, match=f"autoreset_mode is '{mode}'.*'{player.mode}'.*leave it out"):
             made(player, first_of(player)[0], 2, device="cpu", autoreset_mode=mode)
     elif player.output != "any":
-        with pytest.raises(ValueError, match=f"output='numpy'; make it with output='{player.output}'"):
+        with pytest.raises(ValueError, match=f"output='numpy': make it with output='{player.output}'"):
             made(player, fitting(make, player, output="numpy"))
-        with pytest.raises(ValueError, match=f"output is 'numpy'; this adapter needs '{player.output}'"):
+        with pytest.raises(ValueError, match=f"output is 'numpy', but this adapter requires '{player.output}'"):
             made(player, first_of(player)[0], 2, device="cpu", output="numpy")
 
 
@@ -270,7 +270,7 @@ def test_environments_without_statistics(player: type[Player], make: Make) -> No
     if player.module in ("sb3", "rsl_rl"):
         for env, *more in ((fitting(make, player, statistics=False),), (name, 2)):
             options = {"device": "cpu", "statistics": False, **params} if more else {}
-            with pytest.raises(ValueError, match=r"has statistics=False, and this adapter .* make it without that"):
+            with pytest.raises(ValueError, match=r"has statistics=False, but this adapter .* make it without"):
                 made(player, env, *more, **options)
         return
     ours = player(fitting(make, player, statistics=False), seed=1)
@@ -285,9 +285,9 @@ def test_options_beside_an_environment_are_refused(player: type[Player], make: M
     env = fitting(make, player)
     parameter = {"gravity": 9.0} if player.cases is not TEAMS else {"grid_length": 5}
     for options in ({"num_envs": 2}, {"device": "cpu"}, parameter, {"max_episode_steps": 5}, {"threads": 1}):
-        with pytest.raises(ValueError, match=rf"{next(iter(options))} cannot be given beside an environment"):
+        with pytest.raises(ValueError, match=rf"{next(iter(options))} cannot be combined with an existing environment"):
             made(player, env, **options)
-    with pytest.raises(ValueError, match="num_envs, max_episode_steps cannot be given beside an environment"):
+    with pytest.raises(ValueError, match="num_envs, max_episode_steps cannot be combined with an existing environment"):
         made(player, env, 2, max_episode_steps=4)
 
 
@@ -301,7 +301,7 @@ def test_what_is_no_environment_is_refused(player: type[Player]) -> None:
     foreign: Any
     for foreign in (gymnasium.make("CartPole-v1"), {}):
         if player in OF_ENVIRONMENTS:
-            with pytest.raises(TypeError, match=rf"env is {type(foreign).__name__}; give an id, such as 'CartPole-v1'"):
+            with pytest.raises(TypeError, match=rf"env is {type(foreign).__name__}: pass an id such as 'CartPole-v1'"):
                 made(player, foreign)
 
 

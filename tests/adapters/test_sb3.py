@@ -1,4 +1,4 @@
-"""What the SB3 adapter gives and is made from, its attributes and pictures."""
+"""The SB3 adapter: results, constructor, attributes and images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def test_contract(env_id: str, device: str) -> None:
         assert venv.get_images() == [None] * 3
 
 
-def test_infos_are_constant_but_for_episodes_that_ended(device: str) -> None:
+def test_infos_change_only_where_episodes_end(device: str) -> None:
     venv = vec("CartPole-v1", 5, device=device, max_episode_steps=LIMIT)
     venv.reset()
     before: list[dict[str, Any]] | None = None
@@ -75,7 +75,7 @@ def test_infos_are_constant_but_for_episodes_that_ended(device: str) -> None:
     assert 0 < times[0] <= times[-1] < 600
 
 
-def test_episodes_against_sums(device: str) -> None:
+def test_episode_infos_match_summed_rewards(device: str) -> None:
     venv = vec("Pendulum-v1", 3, device=device, max_episode_steps=20)
     venv.reset()
     sums, counts, ends = np.zeros(3), np.zeros(3, int), 0
@@ -90,7 +90,7 @@ def test_episodes_against_sums(device: str) -> None:
             assert isinstance(infos[i]["episode"]["l"], int)
             assert infos[i]["episode"]["angle"] == pytest.approx(float(venv.env.episode_metrics["angle"][i]), rel=0)
             assert infos[i]["TimeLimit.truncated"] is True
-            infos[i]["episode"].clear()  # which changes nothing to come
+            infos[i]["episode"].clear()  # must not change later infos
             sums[i] = counts[i] = 0
             ends += 1
     assert ends == 9
@@ -99,7 +99,7 @@ def test_episodes_against_sums(device: str) -> None:
 @pytest.mark.parametrize(
     "given", [{"role": "tagger"}, {"others": "still"}, {"others": {}}, {"others": lambda seen: seen}]
 )
-def test_roles_are_for_teams(given: Mapping[str, Any]) -> None:
+def test_roles_require_a_team(given: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="role"):
         sb3.VecEnv("CartPole-v1", 2, device="cpu", **given)
 
@@ -163,7 +163,7 @@ def test_methods_are_called_by_environment(device: str) -> None:
     venv.env_method("set_attr", "gravity", values=4.0)
     assert venv.get_attr("gravity") == [4.0] * 4
     for method, *given in (("set_attr", "gravity", 5.0), ("stagger", 0), ("close",)):
-        with pytest.raises(ValueError, match=rf"{method}\(\) acts on all replicas at once, and indices names some"):
+        with pytest.raises(ValueError, match=rf"{method}\(\) acts on all replicas, but indices selects some"):
             venv.env_method(method, *given, indices=[0])
     assert venv.get_attr("gravity") == [4.0] * 4
     venv.step(np.zeros(4, np.int64))
@@ -172,7 +172,7 @@ def test_methods_are_called_by_environment(device: str) -> None:
 
 
 def test_reset_by_environment(env_id: str, device: str) -> None:
-    """Episodes begin anew in those chosen, with the observation that a reset there gives; the others go on."""
+    """``reset`` restarts only selected episodes, and returns their first observations."""
     venv, before, after = (vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=seed) for seed in (4, 4, 7))
     first, _, begun = after.reset(), before.reset(), venv.reset()
     for actions in actions_for(venv, 5):
@@ -201,7 +201,7 @@ def test_reset_by_environment(env_id: str, device: str) -> None:
 
 
 def test_reset_of_staggered_environments(device: str) -> None:
-    """An episode that began midway is not reported; one that began at a reset is, and so are all later ones."""
+    """Staggered episodes are not reported; episodes after a reset and all later episodes are."""
     venv = vec("Pendulum-v1", 3, device=device, stagger=True, max_episode_steps=9, seed=1)
     venv.reset()
     venv.env_method("reset", indices=1)
@@ -214,7 +214,7 @@ def test_reset_of_staggered_environments(device: str) -> None:
     assert [infos[1]["episode"]["l"] for infos in ended] == [9] * 3
 
 
-def test_choices_and_switches_are_set_by_environment(device: str) -> None:
+def test_choice_and_bool_parameters_are_set_by_environment(device: str) -> None:
     venv = vec("CartPole-v1", 3, device=device)
     for index in (1, 0):
         venv.set_attr("kinematics_integrator", "semi-implicit", index)

@@ -1,4 +1,4 @@
-"""What the adapter's documentation says of small images is so, in Stable-Baselines3's own policies."""
+"""Small images fail in Stable-Baselines3's policies as documented, and the documented alternatives work."""
 
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ pytestmark = pytest.mark.usefixtures("forgets")
 
 
 class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 has no types
-    """All parts of an observation, one after another."""
+    """Concatenates all parts of an observation."""
 
     def __init__(self, space: spaces.Dict) -> None:
         super().__init__(space, spaces.flatdim(space))
 
     def forward(self, observations: dict[str, Any]) -> Any:
-        """Joins them."""
         return torch.cat([part.flatten(1) for part in observations.values()], 1)
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def mean_return(model: Any, venv: Any, *, deterministic: bool = False) -> float:
-    """Of the first two episodes of each environment."""
+    """Return the mean return of the first two episodes of each environment."""
     mean, _ = evaluate_policy(model, venv, 2 * venv.num_envs, deterministic=deterministic)
     return float(mean)
 
@@ -30,7 +30,7 @@ def test_ppo_learns_cartpole(algorithm: Any, device: str) -> None:
     venv = vec("CartPole-v1", 32, device=device, stagger=True)
     settings = {"n_steps": 64, "batch_size": 256, "n_epochs": 6, "learning_rate": 2e-3, "gamma": 0.98}
     model = algorithm("MlpPolicy", venv, gae_lambda=0.9, device="cpu", seed=0, **settings).learn(60_000)
-    # at random 22; all of four seeds 500
+    # random policy: 22; four seeds: 500 each
     assert mean_return(model, vec("CartPole-v1", 20, device=device, seed=1000)) >= 450
 
 
@@ -41,7 +41,7 @@ def test_dqn_learns_cartpole(device: str) -> None:
     model = stable.DQN(
         "MlpPolicy", venv, learning_rate=1e-3, gamma=0.98, exploration_fraction=0.3, device="cpu", **settings
     ).learn(20_000)
-    # at random 22; the last hundred episodes of four seeds: 152 to 166
+    # random policy: 22; last hundred episodes of four seeds: 152 to 166
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) >= 100
 
 
@@ -52,7 +52,7 @@ def test_sac_learns_pendulum(device: str) -> None:
     model = stable.SAC(
         "MlpPolicy", venv, learning_rate=3e-3, gamma=0.98, tau=0.02, policy_kwargs=small, device="cpu", **settings
     ).learn(4000)
-    # at random -1200; four seeds: -181 to -188
+    # random policy: -1200; four seeds: -181 to -188
     assert mean_return(model, vec("Pendulum-v1", 20, device=device, seed=1000), deterministic=True) >= -350
 
 
@@ -64,6 +64,6 @@ def test_ppo_learns_to_tag(device: str) -> None:
     evaluation = vec("TagGridWorld-v0", 100, device=device, role="tagger", seed=1000, **params)
     before = mean_return(model, evaluation)
     model.learn(60_000)
-    # ten is what a capture pays; three seeds: 1.6 to 2.5 before, 9.9 afterwards
+    # the reward of a capture is 10; three seeds: 1.6 to 2.5 before training, 9.9 after
     assert before < 4
     assert mean_return(model, evaluation) >= 8

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3 stores of the adapter's steps, its own PPO and this package's, against records and sums."""
+"""Rollout and replay buffers of Stable-Baselines3's algorithms and of this package's PPO on the adapter."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ PPOS = [pytest.param(stable.PPO, id="stock"), pytest.param(sb3.PPO, id="ours")]
 
 @pytest.mark.parametrize("algorithm", PPOS)
 def test_policies_act_in_evaluation_mode(algorithm: Any, device: str) -> None:
-    """In the second roll-out too, after the training in between."""
+    """Also in the second rollout, after training."""
     keeper = Keeper()
     model = algorithm("MlpPolicy", vec("CartPole-v1", 4, device=device), n_steps=8, batch_size=32, device="cpu", seed=0)
     model.learn(64, callback=keeper)
@@ -37,11 +37,11 @@ def test_policies_act_in_evaluation_mode(algorithm: Any, device: str) -> None:
     assert model.policy.training
 
 
-# --- advantages against sums on paper ---
+# --- advantages against values computed by hand ---
 
 
 @pytest.mark.parametrize("algorithm", PPOS)
-def test_advantages_against_sums_on_paper(algorithm: Any, device: str, tmp_path: Path) -> None:
+def test_advantages_match_values_computed_by_hand(algorithm: Any, device: str, tmp_path: Path) -> None:
     """Clocks that begin at 0 or 10 and pay what they show; a limit of three steps; a critic of 4 times the count.
 
     Discount 1/2 and lambda 1/2, so that an advantage is its error plus a quarter of the next advantage, unless the
@@ -95,7 +95,7 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def both_rollouts(
     env_id: str, params: Mapping[str, Any], settings: Mapping[str, Any], device: str
 ) -> tuple[list[Any], list[Keeper]]:
-    """One roll-out of each PPO, from the same seeds: the models and what their callbacks kept."""
+    """Run a rollout of each PPO from the same seeds; return the models and the records of their callbacks."""
     models, keepers = [], []
     for algorithm in (stable.PPO, sb3.PPO):
         venv = vec(env_id, 16, device=device, **params)
@@ -107,14 +107,14 @@ def both_rollouts(
 
 @pytest.mark.parametrize(("env_id", "params", "settings"), PAIRS)
 def test_both_store_the_same(env_id: str, params: Mapping[str, Any], settings: Mapping[str, Any], device: str) -> None:
-    """All but the values of last observations bit for bit: those come out of one batch here, of rows there.
+    """Both PPOs store the same bits, except values of final observations: one computes a batch, one single rows.
 
     A product of matrices is summed in another order than that of a row and a matrix, so they may differ by some
     roundings; in rewards, and through them in advantages and returns, by as much.
     """
     models, keepers = both_rollouts(env_id, params, settings, device)
     stock, ours = (keeper.kept[0] for keeper in keepers)
-    assert keepers[0].names <= keepers[1].names  # the variables that callbacks see
+    assert keepers[0].names <= keepers[1].names  # the local variables that callbacks read
     for name in ("observations", "actions", "episode_starts", "values", "log_probs"):
         assert_same_bits(ours[name], stock[name], name)
     for name in ("rewards", "advantages", "returns"):
@@ -126,20 +126,20 @@ def test_both_store_the_same(env_id: str, params: Mapping[str, Any], settings: M
     assert models[0].num_timesteps == models[1].num_timesteps
 
 
-def test_both_learn_the_same_where_nothing_is_cut(device: str) -> None:
-    """Then all is the same bit for bit, after many updates too."""
+def test_both_learn_the_same_without_truncation(device: str) -> None:
+    """Bit for bit, after many updates."""
     models = []
     for algorithm in (stable.PPO, sb3.PPO):
         venv = vec("CartPole-v1", 8, device=device, max_episode_steps=-1)
         model = algorithm("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=3, device="cpu", seed=2)
         models.append(model.learn(32 * 8 * 5))
     assert_same_bits(parameters_of(models[1]), parameters_of(models[0]))
-    assert_same_bits(models[1]._last_obs, models[0]._last_obs)  # noqa: SLF001 - where SB3 keeps what it saw last
+    assert_same_bits(models[1]._last_obs, models[0]._last_obs)  # noqa: SLF001 - SB3's last observations
 
 
 @pytest.mark.parametrize("algorithm", PPOS)
-def test_a_callback_may_stop_it(algorithm: Any, device: str) -> None:
-    class Stop(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3's types are not looked at
+def test_a_callback_can_stop_the_rollout(algorithm: Any, device: str) -> None:
+    class Stop(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3's types are not checked
         def _on_step(self) -> bool:
             return bool(self.n_calls < 5)
 
@@ -155,8 +155,8 @@ def test_a_callback_may_stop_it(algorithm: Any, device: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "env_id"), [("DQN", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1")])
-def test_the_replay_buffer_holds_what_was_observed(name: str, env_id: str, device: str) -> None:
-    """The observation after a step is the episode's last one, where it ended; time limits are noted as such."""
+def test_the_replay_buffer_holds_final_observations(name: str, env_id: str, device: str) -> None:
+    """At the end of an episode the next observation is the final one, and truncation is recorded as a timeout."""
     count, steps, limit = 5, 60, 12
     venv = Recorder(vec(env_id, count, device=device, max_episode_steps=limit))
     model = getattr(stable, name)(
@@ -185,5 +185,5 @@ def test_the_replay_buffer_holds_what_was_observed(name: str, env_id: str, devic
     if env_id == "CartPole-v1":
         assert not timeouts.all(where=buffer.dones[:steps] == 1)
         assert_same_bits(buffer.actions[:steps, :, 0], actions)
-    else:  # stored between -1 and 1, which halves are exact of
+    else:  # stored scaled to [-1, 1]; halves are exact
         assert_same_bits(2 * buffer.actions[:steps], actions)

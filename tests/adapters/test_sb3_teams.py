@@ -1,4 +1,4 @@
-"""A team's agents as environments of Stable-Baselines3: slots, going out, waiting, who acts for the other roles."""
+"""Teams in the SB3 adapter: one environment per agent, inactive agents, and policies of the other roles."""
 
 import copy
 import pickle
@@ -44,12 +44,12 @@ CASES = [
 
 
 def drawn(env: Any, role: str, steps: int, seed: int = 0) -> np.ndarray:
-    """Random actions of a role, ``[steps, num_envs, agents, ...]``."""
+    """Sample actions of a role, ``[steps, num_envs, agents, ...]``."""
     return np.stack([actions[role] for actions in draw(env, steps, seed)])
 
 
 def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
-    """Copies of the actions that each step of the environment is given, by role."""
+    """Record copies of the actions passed to each step of the environment, by role."""
     given: list[dict[str, np.ndarray]] = []
     step = env.step
 
@@ -68,7 +68,7 @@ def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarr
 def test_slots_are_the_agents_of_a_role(
     team_id: str, role: str, other: str, params: Mapping[str, Any], place: Place
 ) -> None:
-    """Against the environment itself, stepped with the same actions, agent by agent in plain Python."""
+    """Compare with the environment stepped with the same actions, agent by agent in plain Python."""
     count, steps = 7, 80
     given = gpu_envs.make(team_id, count, device=place.device, output=place.output, autoreset_mode="SameStep", **params)
     plain: Any = gpu_envs.make(team_id, count, device=place.device, autoreset_mode="SameStep", **params)
@@ -139,7 +139,7 @@ def test_slots_are_the_agents_of_a_role(
 # --- the other roles ---
 
 
-def test_others_stand_still(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_still_roles_do_not_move(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     venv = vec("TagGridWorld-v0", 5, role="tagger", others="still", device=device, **(GRID | {"grid_length": 50}))
     given = spy_on(venv.env, monkeypatch)
     venv.reset()
@@ -158,10 +158,10 @@ def test_others_stand_still(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
     [("TagGridWorld-v0", {}), ("TagContinuous-v0", {}), ("TagContinuous-v0", {"actions": "continuous"})],
 )
 @pytest.mark.parametrize("asked", ["default", "random", {}, {"runner": "random"}])
-def test_others_act_at_random(
+def test_random_roles_sample_uniformly(
     team_id: str, params: dict[str, Any], asked: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uniformly over the space, each agent, replica and step apart."""
+    """Over the whole space, independently for each agent, replica and step."""
     others = {} if asked == "default" else {"others": asked}
     sizes = {} if team_id == "TagGridWorld-v0" else {"num_runners": 3, "num_taggers": 1}
     venv = vec(team_id, 100, role="tagger", device=device, seed=1, **others, **sizes, **params)
@@ -182,7 +182,7 @@ def test_others_act_at_random(
             n = int(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec[j])
             assert set(np.unique(column)) == set(range(n))
             shares = np.bincount(column, minlength=n) / len(column)
-        # a share's deviation is at most sqrt(p / samples); ten times that, of at least 2,000 samples
+        # the standard deviation of a frequency is at most sqrt(p / samples); the tolerance is ten times that
         bound = 10 * np.sqrt(1 / len(shares) / len(column))
         assert np.abs(shares - 1 / len(shares)).max() < bound
     assert (drawn_actions[0] != drawn_actions[1]).any()
@@ -190,8 +190,8 @@ def test_others_act_at_random(
 
 
 @pytest.mark.parametrize("mapping", [False, True])
-def test_others_follow_a_function(mapping: bool, place: Place) -> None:
-    """It is called once a step, with torch's tensors of what the role sees now, and moves the role."""
+def test_a_function_acts_for_a_role(mapping: bool, place: Place) -> None:
+    """The function is called once per step with tensors of the role's observations, and moves the role."""
     seen: list[np.ndarray] = []
     kinds = set()
 
@@ -218,21 +218,21 @@ def test_others_follow_a_function(mapping: bool, place: Place) -> None:
     assert observations.shape == (8, 13)
 
 
-# --- mistakes ---
+# --- error messages ---
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"role": "taggr"}, "no role 'taggr'.*Did you mean 'tagger'"),
+        ({"role": "taggr"}, "role is 'taggr'.*Did you mean 'tagger'"),
         ({"role": "tagger", "others": {"runnr": "still"}}, "'runnr'.*Did you mean 'runner'"),
-        ({"role": "tagger", "others": {"tagger": "still"}}, "'tagger', which is no other role"),
+        ({"role": "tagger", "others": {"tagger": "still"}}, "'tagger', which is not another role"),
         ({"role": "tagger", "others": "stil"}, "'stil' for 'runner'.*Did you mean 'still'"),
         ({"role": "tagger", "others": {"runner": "rando"}}, "'rando' for 'runner'.*Did you mean 'random'"),
         ({"role": "tagger", "others": None}, "None for 'runner'"),
     ],
 )
-def test_mistakes_of_making(given: Mapping[str, Any], message: str) -> None:
+def test_invalid_roles_and_policies(given: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sb3.VecEnv("TagGridWorld-v0", 2, device="cpu", **given)
 
@@ -240,8 +240,8 @@ def test_mistakes_of_making(given: Mapping[str, Any], message: str) -> None:
 # --- seeds, options, attributes ---
 
 
-def test_random_others_differ_without_a_seed_and_with_another(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed that a copy is given begins its others anew, and those of no other."""
+def test_random_roles_depend_on_the_seed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a seed they differ; seeding a copy changes the random roles of this copy only."""
     venvs = [vec("TagGridWorld-v0", 50, role="tagger", device=device, seed=s, **GRID) for s in (None, None, 1, 2, 1)]
     venvs += [copy.deepcopy(venvs[2]), pickle.loads(pickle.dumps(venvs[2]))]
     for twin in venvs[5:]:
@@ -259,7 +259,7 @@ def test_random_others_differ_without_a_seed_and_with_another(device: str, monke
             assert (runs[i] != runs[j]).any(), (i, j)
 
 
-def test_options_are_of_replicas(device: str) -> None:
+def test_options_apply_to_replicas(device: str) -> None:
     venv = vec("TagGridWorld-v0", 2, role="tagger", others="still", device=device, **GRID)
     places = [
         {"x": np.array([0, 1, 2]), "y": np.array([3, 3, 3])},
@@ -273,7 +273,7 @@ def test_options_are_of_replicas(device: str) -> None:
     with pytest.raises(ValueError, match="agents of replica 0 have different options"):
         venv.reset()
     venv.set_options(places)
-    with pytest.raises(ValueError, match="2 options; expected 4"):
+    with pytest.raises(ValueError, match="a list of 2: pass one dict, or a list of 4"):
         venv.reset()
 
 
@@ -281,7 +281,7 @@ def test_attributes_by_slot(device: str) -> None:
     venv = vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
     venv.reset()
     assert venv.get_attr("max_speed") == [1.0] * 6
-    venv.set_attr("max_speed", 2.0, indices=[2])  # an agent's replica is all there is to set
+    venv.set_attr("max_speed", 2.0, indices=[2])  # sets the agent's replica
     assert venv.get_attr("max_speed") == [1.0, 1.0, 2.0, 2.0, 1.0, 1.0]
     assert venv.get_attr("max_speed", [-1, -3, 2]) == [1.0, 2.0, 2.0]
     assert venv.get_attr("max_speed", 3) == [2.0]
@@ -295,11 +295,11 @@ def test_attributes_by_slot(device: str) -> None:
 
 
 def test_reset_by_slot(device: str) -> None:
-    """A replica begins anew, by the indices of all its agents; the others go on."""
+    """The indices of all agents of a replica reset it; other replicas continue."""
     venv, plain = (vec("TagGridWorld-v0", 3, role="runner", device=device, seed=2) for _ in range(2))
     other = vec("TagGridWorld-v0", 3, role="tagger", others="still", device=device, seed=2)
     other.reset()
-    with pytest.raises(ValueError, match="its episode is of all 4: name all"):
+    with pytest.raises(ValueError, match="4 agents reset together: select all of them"):
         other.env_method("reset", indices=[4, 5, 7])
     for one in (venv, plain):
         one.reset()
@@ -317,14 +317,14 @@ def test_reset_by_slot(device: str) -> None:
 
 @pytest.mark.parametrize("other", ["random", "function"])
 def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others do in the next step what they would have done without it, wherever their choices come from."""
+    """In the next step other roles act as they would have without the error, whatever their policy."""
 
-    def others_of(seed: int) -> Any:
+    def make_policy(seed: int) -> Any:
         rng = np.random.default_rng(seed)
         return "random" if other == "random" else lambda seen: rng.integers(0, 5, seen.shape[:2])
 
     venv, plain = (
-        vec("TagGridWorld-v0", 3, role="runner", others=others_of(5), device=device, seed=2) for _ in range(2)
+        vec("TagGridWorld-v0", 3, role="runner", others=make_policy(5), device=device, seed=2) for _ in range(2)
     )
     chosen, expected = spy_on(venv.env, monkeypatch), spy_on(plain.env, monkeypatch)
     for given in (None, *drawn(venv.env, "runner", 5).reshape(5, -1)):
@@ -342,12 +342,12 @@ def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: 
 
 
 def test_staggered_teams(device: str) -> None:
-    """First episodes end apart, and are not reported."""
+    """First episodes end at different steps, and are not reported."""
     venv = vec(
         *("TagGridWorld-v0", 60), role="tagger", others="still", stagger=True, seed=2, device=device, grid_length=100
     )
     plain = vec("TagGridWorld-v0", 60, role="tagger", others="still", seed=2, device=device, grid_length=100)
-    assert_same_bits(venv.reset(), plain.reset())  # the time, which is the last number, too
+    assert_same_bits(venv.reset(), plain.reset())  # including the time, their last number
     ends: list[list[int]] = [[] for _ in range(240)]
     for step in range(130):
         _, _, dones, infos = venv.step(np.zeros(240, np.int64))
@@ -363,8 +363,8 @@ def test_staggered_teams(device: str) -> None:
 # --- algorithms ---
 
 
-def test_evaluation_counts_whole_lives(device: str) -> None:
-    """Not the moments in which agents go out."""
+def test_evaluation_counts_full_episodes(device: str) -> None:
+    """An agent that becomes inactive does not end an episode of evaluation."""
     venv = Recorder(vec("TagContinuous-v0", 2, role="runner", others="still", device=device, **FIELD))
     model = stable.PPO("MlpPolicy", venv, device="cpu", seed=4)
     rewards, lengths = evaluate_policy(model, venv, 12, return_episode_rewards=True)
@@ -377,18 +377,20 @@ def test_evaluation_counts_whole_lives(device: str) -> None:
     assert list(zip(rewards, lengths, strict=True)) == expected
     assert len(expected) == 12
     assert min(lengths) < max(lengths) == FIELD["episode_length"]
-    # a runner is paid an eighth a step; ten less if caught, one more if not
+    # a runner gets 1/8 per step, -10 if caught and +1 if not
     assert {reward - length / 8 for reward, length in expected} == {-10.0, 1.0}
 
 
 @pytest.mark.parametrize(("env_id", "role"), [("CartPole-v1", None), ("TagGridWorld-v0", "runner")])
-def test_results_in_one_block(env_id: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU's results go through gives the same as the host's own way, in copies too."""
+def test_device_results_equal_host_results(env_id: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``DeviceResults`` returns the same as ``HostResults``, also after unpickling."""
     from gpu_envs.adapters.sb3 import results, slots
 
     plain = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
     monkeypatch.setattr(
-        slots, "results_for", lambda env, role: results.DeviceResults(results.shapes_of(env, role), role, env.device)
+        slots,
+        "make_results",
+        lambda env, role: results.DeviceResults(results.result_shapes(env, role), role, env.device),
     )
     blocked = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
     plain.reset()

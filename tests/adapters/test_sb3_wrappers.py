@@ -23,7 +23,7 @@ LIMIT = 15
 
 
 def ppo(venv: Any, **kwargs: Any) -> Any:
-    """A small model."""
+    """Create a small model."""
     settings: dict[str, Any] = {"n_steps": 16, "batch_size": 32, "n_epochs": 2, "device": "cpu", "seed": 0} | kwargs
     return sb3.PPO("MlpPolicy", venv, **settings)
 
@@ -31,8 +31,8 @@ def ppo(venv: Any, **kwargs: Any) -> Any:
 # --- VecMonitor ---
 
 
-def test_vec_monitor_counts_the_same(device: str, tmp_path: Path) -> None:
-    """It is not needed, and says so; what it reports is what the adapter does."""
+def test_vec_monitor_reports_the_same_episodes(device: str, tmp_path: Path) -> None:
+    """``VecMonitor`` warns that it is not needed, and reports the adapter's episodes."""
     plain = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
     inner = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
     with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
@@ -94,14 +94,14 @@ def test_vec_normalize_frozen_saved_and_synchronised(device: str, tmp_path: Path
 # --- other wrappers ---
 
 
-def test_wrappers_upon_wrappers_learn(device: str) -> None:
+def test_stacked_wrappers_learn(device: str) -> None:
     inner = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT)
     venv = vec_env.VecCheckNan(vec_env.VecFrameStack(vec_env.VecNormalize(inner), 2), raise_exception=True)
     model = ppo(venv).learn(256)
     assert model.num_timesteps == 256
     assert len(model.ep_info_buffer) > 10
-    assert all(episode["r"] == episode["l"] for episode in model.ep_info_buffer)  # of the environment, unnormalised
-    # nothing was written into the infos of steps in which no episode ended
+    assert all(episode["r"] == episode["l"] for episode in model.ep_info_buffer)  # not normalised
+    # no wrapper wrote to the shared empty infos
     infos = inner.step(np.zeros(4, np.int64))[3]
     assert all(set(info) in (set(), {"terminal_observation", "TimeLimit.truncated", "episode"}) for info in infos)
 
@@ -110,8 +110,8 @@ def test_wrappers_upon_wrappers_learn(device: str) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_evaluation_is_that_of_single_environments(deterministic: bool, device: str) -> None:
-    """The same episodes, one by one; and no warning of a missing Monitor."""
+def test_evaluation_equals_single_environments(deterministic: bool, device: str) -> None:
+    """The same episodes, without a warning about a missing Monitor."""
     model = ppo(vec("CartPole-v1", 4, device=device), seed=5).learn(512)
     found = []
     for venv in (vec("CartPole-v1", 3, device=device), single_envs("CartPole-v1", 3)):
@@ -128,7 +128,7 @@ def test_evaluation_is_that_of_single_environments(deterministic: bool, device: 
 
 
 def test_eval_callback(device: str, tmp_path: Path) -> None:
-    class Count(callbacks.BaseCallback):  # type: ignore[misc]  # Stable-Baselines3's types are not looked at
+    class Count(callbacks.BaseCallback):  # type: ignore[misc]  # Stable-Baselines3's types are not checked
         times = 0
 
         def _on_step(self) -> bool:
@@ -179,7 +179,7 @@ def test_checkpoints(device: str, tmp_path: Path) -> None:
     assert len(parameters_of(loaded)) == len(parameters_of(model))
 
 
-# --- saving, loading, going on ---
+# --- saving, loading, continuing ---
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "DQN"])
@@ -200,8 +200,8 @@ def test_saved_and_loaded_models_act_alike(name: str, device: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("algorithm", [stable.PPO, sb3.PPO, stable.DQN], ids=["stock", "ours", "DQN"])
-def test_learning_goes_on_where_it_was(algorithm: Any, device: str) -> None:
-    """Without a reset of the environment, in the middle of its episodes."""
+def test_learning_continues_where_it_stopped(algorithm: Any, device: str) -> None:
+    """Without a reset, in the middle of episodes."""
     venv = Recorder(vec("CartPole-v1", 4, device=device, max_episode_steps=100))
     settings = {"learning_starts": 32} if algorithm is stable.DQN else {"n_steps": 8, "batch_size": 32}
     model = algorithm("MlpPolicy", venv, device="cpu", seed=0, **settings)
@@ -212,6 +212,6 @@ def test_learning_goes_on_where_it_was(algorithm: Any, device: str) -> None:
         assert model.num_timesteps == 32 * (i + 1)
         assert venv.resets == 1
     lengths += [info["episode"]["l"] for infos in venv.infos for info in infos if info]
-    assert max(lengths) > 8  # longer than what one call of learn lets it
+    assert max(lengths) > 8  # longer than one call of learn
     model.learn(32)
     assert venv.resets == 2

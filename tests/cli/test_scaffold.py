@@ -15,7 +15,7 @@ from wrong_specs import one
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, Param, Table, VectorEnv, scaffold
-from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.opening import open_env
 from gpu_envs.cli import main
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.params import ARGUMENTS
@@ -140,7 +140,7 @@ def test_masks_that_the_spec_forgot(tmp_path: Path) -> None:
 def test_make_takes_a_spec_whose_id_is_taken_then(tmp_path: Path) -> None:
     spec = walk(tmp_path)
     assert gpu_envs.make(spec, 3, device="cpu").num_envs == 3
-    assert opened(spec, 2, "SameStep", {"device": "cpu"}, output="torch").num_envs == 2
+    assert open_env(spec, 2, "SameStep", {"device": "cpu"}, output="torch").num_envs == 2
     other = one(id=spec.id)
     for use in (gpu_envs.make, gpu_envs.register):
         with pytest.raises(ValueError, match=r"is taken by another .* gpu_envs\.register\(spec, replace=True\)"):

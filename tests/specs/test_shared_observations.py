@@ -214,5 +214,5 @@ def test_adapters_give_whole_rows() -> None:
     for made in (pettingzoo.parallel_env, pettingzoo.vector_env):
         env = made("RiceN-v0", device="cpu", num_regions=2)
         assert env.observation_space("region_0").shape[-1] == 2 * 13 + 17
-        with pytest.raises(ValueError, match=r"shared_observations=True gives rows in parts, which adapters cannot"):
+        with pytest.raises(ValueError, match=r"shared_observations=True splits observations, which adapters do not"):
             made("RiceN-v0", device="cpu", num_regions=2, shared_observations=True)
