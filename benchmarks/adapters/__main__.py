@@ -18,7 +18,7 @@ from benchmarks.adapters.plan import AdapterPlan
 from benchmarks.adapters.sb3 import sb3
 from benchmarks.adapters.sb3_step import sb3_step
 from benchmarks.command import log
-from gpu_envs.training.process.settings import torch_threads
+from gpu_envs.training.process.device import torch_threads
 
 
 def wrappers(plan: AdapterPlan) -> dict[str, Any]:

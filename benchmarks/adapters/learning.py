@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.adapters.plan import AdapterPlan, reached
-from gpu_envs.training.process.settings import torch_threads
+from gpu_envs.training.process.device import torch_threads
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 """Where the programs are that train by each library; their tests run them too."""

@@ -14,7 +14,7 @@ from benchmarks.adapters.plan import AdapterPlan, judged
 from benchmarks.adapters.timing import in_turns, medians
 from benchmarks.replicas import tensors_of_actions
 from benchmarks.timing import waiting
-from gpu_envs.training.process.settings import torch_threads
+from gpu_envs.training.process.device import torch_threads
 
 LIBRARIES = ("torchrl", "skrl", "rsl_rl")
 THREADS = 1

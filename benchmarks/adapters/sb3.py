@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.adapters.plan import AdapterPlan, judged, reached
 from benchmarks.adapters.timing import medians
-from gpu_envs.training.process.settings import torch_threads
+from gpu_envs.training.process.device import torch_threads
 
 ENV = "CartPole-v1"
 WAIT_BAR = 0.05

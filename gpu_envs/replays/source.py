@@ -182,7 +182,7 @@ def _of_run(path: Path, wanted: Wanted) -> ReplaySource:
 
 def _played(loaded: "TrainedPolicies", wanted: Wanted, title: str, facts: Mapping[str, str], seed: int) -> ReplaySource:
     """An environment as an evaluation has it, with the same first episodes, but for the next one's beginning."""
-    from gpu_envs.training.process.memory import explain_shortage
+    from gpu_envs.training.process.device import explain_shortage
 
     count, config, device = _count(wanted.replicas), loaded.config, loaded.device
     with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):

@@ -12,7 +12,7 @@ from gpu_envs.codegen import layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learner import sample_arrays
 from gpu_envs.training.policy import check_actions, check_names, learns
-from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
+from gpu_envs.training.process.device import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.rollout.replay import places_of, stride_of

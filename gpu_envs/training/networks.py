@@ -14,8 +14,7 @@ from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
 from gpu_envs.training.policy import Network, check_names, listed
-from gpu_envs.training.process.memory import is_shortage
-from gpu_envs.training.process.settings import wake_autograd
+from gpu_envs.training.process.device import is_shortage, wake_autograd
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
 

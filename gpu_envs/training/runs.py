@@ -16,9 +16,8 @@ from gpu_envs.training.assembly import make_player, restored
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
+from gpu_envs.training.process.device import alone, explain_shortage, torch_threads
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import alone, torch_threads
 from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -23,10 +23,16 @@ from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_room
 from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
-from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
+from gpu_envs.training.process.device import (
+    RandomState,
+    alone,
+    captured,
+    explain_shortage,
+    own_precision,
+    torch_threads,
+    why_eager,
+)
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, alone, own_precision, torch_threads
 from gpu_envs.training.process.watch import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
@@ -103,7 +109,7 @@ class Trainer:
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, kept or {})
         self.eager_because = why_eager(self.device, config.graphs)
-        self.phases: list[GraphWork] = []
+        self.phases: list[Callable[[], None]] = []
         self._begin_episodes()
 
     def _begin_episodes(self, *when: str) -> None:
@@ -178,7 +184,7 @@ class Trainer:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
         if self.phases:
             return
-        works: list[GraphWork] = [self.roll_out, self.learn]
+        works: list[Callable[[], None]] = [self.roll_out, self.learn]
         if not self.eager_because:
             start = self.state(whole=False)
             try:

@@ -16,8 +16,8 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
 from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
+from gpu_envs.training.process.device import ROOM, ShortageError, available, give_back
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer

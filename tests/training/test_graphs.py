@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.process.graphs import captured  # noqa: E402
+from gpu_envs.training.process.device import captured  # noqa: E402
 
 
 def test_graphs_change_no_bit(device: str) -> None:

@@ -19,7 +19,7 @@ import gpu_envs  # noqa: E402
 from gpu_envs.backend import host  # noqa: E402
 from gpu_envs.training import Run, Trainer, memory_estimate  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
-from gpu_envs.training.process import memory  # noqa: E402
+from gpu_envs.training.process import device as memory  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("masked_environments")

@@ -21,8 +21,8 @@ from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.horizon import DeviceSchedules  # noqa: E402
 from gpu_envs.training.presets import PRESETS  # noqa: E402
-from gpu_envs.training.process import memory  # noqa: E402
-from gpu_envs.training.process.settings import torch_threads  # noqa: E402
+from gpu_envs.training.process import device as memory  # noqa: E402
+from gpu_envs.training.process.device import torch_threads  # noqa: E402
 from gpu_envs.training.process.watch import interruption  # noqa: E402
 from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
 

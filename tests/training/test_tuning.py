@@ -16,7 +16,7 @@ from ranks import together  # noqa: E402
 
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
-from gpu_envs.training.process.memory import ROOM, ShortageError  # noqa: E402
+from gpu_envs.training.process.device import ROOM, ShortageError  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 from gpu_envs.training.tuning import Size, Tuning, grows, largest  # noqa: E402
 

@@ -23,7 +23,7 @@ from gpu_envs.training.engines.functions import FunctionQValues  # noqa: E402
 from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.torch import TorchQValues  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.process.settings import wake_autograd  # noqa: E402
+from gpu_envs.training.process.device import wake_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

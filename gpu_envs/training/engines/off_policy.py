@@ -17,8 +17,8 @@ from gpu_envs.training.engines.optimiser import Adam, Step, flattened
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
 from gpu_envs.training.networks import ActorCritic, Case, learning_parameters
 from gpu_envs.training.observations import Rows, Scale, whole
+from gpu_envs.training.process.device import wake_autograd
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.settings import wake_autograd
 
 _EPSILON = 1e-8
 """Of Adam."""

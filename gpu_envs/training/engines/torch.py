@@ -31,8 +31,8 @@ from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.heads import Head
 from gpu_envs.training.networks import Case, PartedLinear, PolicyModule, inwards
 from gpu_envs.training.observations import Parts, Rows, Scale, chosen_rows, of_living, raise_to_largest, whole
+from gpu_envs.training.process.device import wake_autograd
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.settings import wake_autograd
 
 _FORBIDDEN = -1e9
 """The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number."""

@@ -14,7 +14,7 @@ import torch
 
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
 from gpu_envs.extras import MissingExtraError
-from gpu_envs.training.process.memory import is_shortage
+from gpu_envs.training.process.device import is_shortage
 
 if torch.__version__ < "2.6":
     raise MissingExtraError(

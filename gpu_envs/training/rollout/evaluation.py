@@ -18,8 +18,7 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
-from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, alone, own_precision, torch_threads
+from gpu_envs.training.process.device import RandomState, alone, explain_shortage, own_precision, torch_threads
 from gpu_envs.training.record.summary import Progress, evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, replicated
