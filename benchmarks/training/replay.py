@@ -44,15 +44,9 @@ def _measured(features: int, width: int, rows: int, slots: int, count: int, band
 
     observations = torch.rand(HORIZON + 1, rows, features, device="cuda")
     ended = some() < 0.01
-    step = {
-        "observations": observations,
-        "actions": some(width),
-        "rewards": some(),
-        "terminations": ended,
-        "truncations": torch.zeros_like(ended),
-        "alive": None,
-        "final_obs": some(features),
-    }
+    names = ("observations", "actions", "rewards", "terminations", "truncations", "alive", "final_obs")
+    arrays = (observations, some(width), some(), ended, torch.zeros_like(ended), None, some(features))
+    step = dict(zip(names, arrays, strict=True))
     for _ in range(-(-slots // HORIZON)):
         buffer.insert(HORIZON, **step)
     drawn, stream = Transitions.made(count, features, width, "cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")

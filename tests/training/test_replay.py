@@ -75,10 +75,8 @@ def filled(steps: Steps, slots: int, device: str, horizons: list[int]) -> Replay
     replay = Replay(rows, slots, features, width, device, 1, LIMIT)
     first = 0
     for horizon in horizons:
-        given = steps.between(first, first + horizon)
-        replay.insert(
-            horizon, **{name: torch.tensor(array, device=replay.ring.device) for name, array in given.items()}
-        )
+        given = steps.between(first, first + horizon).items()
+        replay.insert(horizon, **{name: torch.tensor(array, device=replay.ring.device) for name, array in given})
         first += horizon
     assert replay.position.item() == first
     return replay

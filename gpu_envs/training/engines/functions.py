@@ -348,10 +348,8 @@ class Perceptrons(Functions):
         )
         self._forward, self._backward = (kernels[name].bind(rows) for name in ("forth", "back"))
         self._gradient = kernels["gradient"].bind(TILE * nets * sum(groups))
-        self._of_inputs, self._of_outputs, self._by_inputs = (
-            torch.Size(shape)
-            for shape in ((rows, features), (rows, nets, outputs[-1]), (rows, nets, len(form.by_inputs)))
-        )
+        self._of_inputs, self._of_outputs = (rows, features), (rows, nets, outputs[-1])
+        self._by_inputs = (rows, nets, len(form.by_inputs))
 
     def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
         self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
@@ -368,7 +366,7 @@ class Perceptrons(Functions):
             self._gradient()
 
 
-def _address(tensor: Tensor | None, shape: torch.Size) -> int | None:
+def _address(tensor: Tensor | None, shape: tuple[int, ...]) -> int | None:
     """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
     if tensor is None:
         return None
