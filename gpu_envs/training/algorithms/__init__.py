@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.a2c import A2C
 from gpu_envs.training.algorithms.base import Algorithm, OffPolicy, OnPolicy
 from gpu_envs.training.algorithms.ddpg import DDPG
@@ -10,7 +11,7 @@ from gpu_envs.training.algorithms.pqn import PQN
 from gpu_envs.training.algorithms.sac import SAC
 from gpu_envs.training.algorithms.td3 import TD3
 
-ALGORITHMS: Mapping[str, type[Algorithm]] = {each.name: each for each in (PPO, A2C, PQN, SAC, TD3, DDPG)}
+ALGORITHMS: Mapping[str, type[Algorithm]] = {each.name: documented(each) for each in (PPO, A2C, PQN, SAC, TD3, DDPG)}
 """Each algorithm by the name that the command line gives it."""
 
 __all__ = ["A2C", "ALGORITHMS", "DDPG", "PPO", "PQN", "SAC", "TD3", "Algorithm", "OffPolicy", "OnPolicy"]

@@ -3,12 +3,10 @@
 import dataclasses
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import PolicyGradient, Tensor
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class A2C(PolicyGradient):
     """One pass over a horizon, without clipping."""

@@ -3,12 +3,10 @@
 import dataclasses
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import Deterministic
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DDPG(Deterministic):
     """TD3 with one critic, without smoothing and without delay."""

@@ -3,13 +3,11 @@
 import dataclasses
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import Minibatched, PolicyGradient, Tensor
 from gpu_envs.training.settings import setting
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPO(PolicyGradient, Minibatched):
     """Several epochs over a horizon, with the probability ratio clipped."""

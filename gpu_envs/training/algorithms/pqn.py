@@ -3,14 +3,12 @@
 import dataclasses
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import Minibatched, Tensor
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import setting
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PQN(Minibatched):
     """Q(lambda) over a horizon, for discrete actions: the best choice or, with a probability, any other."""

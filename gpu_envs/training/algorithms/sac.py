@@ -4,13 +4,11 @@ import dataclasses
 import math
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE, OffPolicy, Tensor
 from gpu_envs.training.settings import setting
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicy):
     """Two critics, a squashed Gaussian actor, and a learnt temperature."""

@@ -3,13 +3,11 @@
 import dataclasses
 from typing import ClassVar, final
 
-from gpu_envs.documented import documented
 from gpu_envs.training.algorithms.base import Deterministic, Tensor
 from gpu_envs.training.settings import MOST, setting
 
 
 @final
-@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TD3(Deterministic):
     """Two critics, target actions smoothed by noise, and an actor that learns with every second update."""
