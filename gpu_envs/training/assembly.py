@@ -155,12 +155,13 @@ class Player:
         """Allocates; ``frozen`` is the other run and its policy's full name, ``seed`` that of the actions."""
         self.policy_rows, self.networks, self._frozen = policy_rows, networks, frozen
         rows, head, device = policy_rows.rows, policy_rows.head, policy_rows.device
-        self._ops, box = Ops(head, device, threads), head.kind == "box"
+        box = head.kind == "box"
         self._actions = torch.zeros((rows, head.width), dtype=torch.float32 if box else torch.int32, device=device)
         self._log_probs = torch.zeros(rows, device=device)
         self._acted = torch.zeros((rows, head.width), device=device) if box else None
         self.stream = torch.tensor([derived_seed(seed, "player", policy_rows.name), 0], device=device)
         if networks is None:
+            self._ops = Ops(head, device, threads)
             self._level = torch.zeros((rows, head.parameters), device=device)
             self._low = torch.tensor(head.low, device=device)
             self._width = torch.tensor(head.high, device=device) - self._low

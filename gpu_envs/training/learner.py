@@ -149,7 +149,7 @@ class Learner(ABC):
 
     def _observed(self, storage: Mapping[str, RoleStorage]) -> Rows:
         """What is seen before each step and after the last, ``[horizon + 1, rows, features]``."""
-        return self.policy_rows.observed({name: s.rows for name, s in storage.items()}, 1)
+        return self.policy_rows.observed({name: s.rows() for name, s in storage.items()}, 1)
 
     def _seen_last(self, storage: Mapping[str, RoleStorage]) -> Rows:
         """What is seen at ends of episodes, ``[horizon, rows, features]``."""
@@ -266,7 +266,7 @@ class OnPolicyLearner(Learner):
     # --- the horizon ---
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
-        observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
+        observations = self.policy_rows.observed({name: s.rows(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         networks, notes = self.networks, self.networks.notes_largest
         alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and notes}

@@ -52,8 +52,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
     shared, per_step = dict[str, int](), 0
     for role in plan.roles:
         kinds = {"alone": not spec.has_team, "limited": limit is not None}
-        one, two = (vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
-        stored += _bytes(two) - _bytes(one)
+        stored += _growth(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
     stored += 4 * horizon * len(spec.metrics)
     check_names("policies", config.own, plan.policies)
     for name, parts in plan.policies.items():
@@ -75,8 +74,8 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
             per_step += -(-4 * rows * kept // algorithm.buffer_size)
             continue
         assert isinstance(algorithm, OnPolicy)
-        once, twice = (sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
-        stored += _bytes(twice) - _bytes(once) + 4 * rows * algorithm.normalise_rewards
+        stored += _growth(sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
+        stored += 4 * rows * algorithm.normalise_rewards
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 
@@ -115,10 +114,10 @@ def _environment(plan: Plan) -> int:
     return (many - few) // _MANY + 4 * len(own) + int(everywhere)
 
 
-def _bytes(arrays: Iterable[object]) -> int:
-    """The bytes of the tensors among them, and of tensors in tuples."""
-    flat = [part for array in arrays for part in (array if isinstance(array, tuple) else (array,))]
-    return sum(part.numel() * part.element_size() for part in flat if isinstance(part, torch.Tensor))
+def _growth(sizes: Iterable[Iterable[object]]) -> int:
+    """How many bytes more the second's tensors have than the first's."""
+    one, two = (sum(part.nbytes for part in arrays if isinstance(part, torch.Tensor)) for arrays in sizes)
+    return two - one
 
 
 def check_room(plan: Plan) -> None:

@@ -143,7 +143,7 @@ class OffPolicyLearner(Learner):
             torch.erf(exploration.next(stream, t) / 2**0.5, out=actions)
             self.networks.unscale(actions, self._acted)
             return self._acted
-        observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
+        observations = self.policy_rows.observed({name: s.rows(t) for name, s in storage.items()}, 0)
         outputs = self.networks.outputs(observations)
         self.networks.choose(outputs, exploration.next(stream, t), actions, self._acted)
         return self._acted

@@ -95,21 +95,16 @@ class RoleStorage:
             return row
         return None if flattening.pieces else row.view(*row.shape[:-1], *flattening.shape)
 
-    @property
-    def rows(self) -> Rows:
-        """What is seen before each step and after the last, ``[horizon + 1, num_envs, agents, features]``."""
-        return self._rows(self.observations, self.shared_observations)
+    def rows(self, t: int | slice = slice(None)) -> Rows:
+        """What is seen before each step and after the last, ``[horizon + 1, num_envs, agents, features]``; or some."""
+        shared = self.shared_observations
+        return self._rows(self.observations[t], None if shared is None else shared[t])
 
     @property
     def last_rows(self) -> Rows:
         """What is seen at ends of episodes, ``[horizon, num_envs, agents, features]``."""
         assert self.final_obs is not None
         return self._rows(self.final_obs, self.final_shared)
-
-    def rows_at(self, t: int) -> Rows:
-        """What is seen before step ``t``, ``[num_envs, agents, features]``."""
-        shared = self.shared_observations
-        return self._rows(self.observations[t], None if shared is None else shared[t])
 
     def _rows(self, own: torch.Tensor, shared: torch.Tensor | None) -> Rows:
         split = self.role.split
@@ -265,7 +260,7 @@ class HorizonEnv:
 
     def observations(self, t: int) -> dict[str, Rows]:
         """By role, what is seen before step ``t``, ``[num_envs, agents, features]``."""
-        return {name: storage.rows_at(t) for name, storage in self.storage.items()}
+        return {name: storage.rows(t) for name, storage in self.storage.items()}
 
     def action_masks(self, t: int) -> dict[str, torch.Tensor]:
         """By role, what is possible in step ``t``, ``[num_envs, agents, choices]``; empty where there are no masks."""

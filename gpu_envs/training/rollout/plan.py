@@ -272,11 +272,9 @@ class PolicyRows:
             self.spans = [(slice(0, self.rows), 0)]
 
     def take(self, by_role: Mapping[str, torch.Tensor], lead: int) -> torch.Tensor:
-        """The rows of these agents, ``[*lead, rows, ...]``: a view where they are all of one role.
+        """The rows ``[*lead, rows, ...]`` of arrays ``[*lead, num_envs, agents, ...]``: a view where all are of a role.
 
-        Args:
-            by_role: Arrays of ``[*lead, num_envs, agents, ...]``.
-            lead: How many dimensions come first.
+        So many dimensions as ``lead`` come first.
         """
         taken = []
         for part, index in zip(self.parts, self._indices, strict=True):
@@ -289,25 +287,23 @@ class PolicyRows:
     def observed(self, by_role: Mapping[str, Rows], lead: int) -> Rows:
         """The observations of these agents, as ``take`` gives other arrays; of those in parts in groups of ``each``.
 
-        Args:
-            by_role: ``[*lead, num_envs, agents, features]``; in parts ``[*lead, num_envs, agents, numbers]`` and, of
-                what a replica's agents share, ``[*lead, num_envs, numbers]`` or of each agent.
-            lead: How many dimensions come first.
+        What agents share is ``[*lead, num_envs, numbers]``, or of each agent.
         """
-        given = {part.role.name: by_role[part.role.name] for part in self.parts}
+        rows_of = {part.role.name: by_role[part.role.name] for part in self.parts}
         if self.split is None:
-            return self.take({role: _whole(rows, lead) for role, rows in given.items()}, lead)
-        parts = {role: rows for role, rows in given.items() if isinstance(rows, Parts)}
+            return self.take({role: _whole(rows, lead) for role, rows in rows_of.items()}, lead)
+        parts = {role: rows for role, rows in rows_of.items() if isinstance(rows, Parts)}
         own = self.take({role: rows.own for role, rows in parts.items()}, lead)
         shared = {role: rows.shared for role, rows in parts.items()}
         first = next(iter(parts.values()))
         if first.shared.dim() == first.own.dim():
             return Parts(own, self.take(shared, lead), 1, self.split)
-        counts = [len(part.members) if self.each == 1 else 1 for part in self.parts]
-        taken = [
-            shared[part.role.name].repeat_interleave(count, lead) if count > 1 else shared[part.role.name]
-            for part, count in zip(self.parts, counts, strict=True)
-        ]
+        taken = [shared[part.role.name] for part in self.parts]
+        if self.each == 1:
+            taken = [
+                array if len(part.members) == 1 else array.repeat_interleave(len(part.members), lead)
+                for part, array in zip(self.parts, taken, strict=True)
+            ]
         return Parts(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.each, self.split)
 
     def give(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
