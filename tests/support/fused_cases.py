@@ -1,6 +1,7 @@
 """Heads of policies, and small networks of all kinds that the fused kernels run."""
 
 import dataclasses
+import types
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ def discrete(*sizes: int) -> Head:
 def box(count: int) -> Head:
     """So many real elements from -2 to 1."""
     return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
+
+
+def scale_of(parts: Any) -> Any:
+    """The scale of a mean and an inverse deviation, or None."""
+    return parts and types.SimpleNamespace(offset=parts[0], inverse=parts[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Case:
     def fused(self, precision: str, flat: Any, scale: Any = None, few: bool = False, rows: int = 2**31) -> Any:
         """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
         adam = Adam([torch.nn.Parameter(flat.clone())], device="cuda")
-        fused: Any = SmallNetworks(self.network(precision), "cuda", adam, scale, rows)
+        fused: Any = SmallNetworks(self.network(precision), "cuda", adam, scale_of(scale), rows)
         if few:
             fused._processors, fused._update_blocks = 2, 4  # noqa: SLF001 - as on a GPU with few processors
         return fused

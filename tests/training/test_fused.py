@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_cases import CASES, Case  # noqa: E402
+from fused_cases import CASES, Case, scale_of  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 
 from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
@@ -340,7 +340,7 @@ class Learning:
 
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
-        self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, given.scale)
+        self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, scale_of(given.scale))
         self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
         self.how = Step(made(0.01), 0.5, most_kl=most_kl, **self.told)
 

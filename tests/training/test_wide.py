@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_cases import box, discrete  # noqa: E402
+from fused_cases import box, discrete, scale_of  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 from trainers import run_of  # noqa: E402
@@ -202,8 +202,8 @@ def wide_of(case: Case, given: Given, precision: str, blocks: int | None = None)
     adam = Adam(list(module.parameters()), device="cuda")
     blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
     network = wide_network(module, case.head, case.features, case.activation, precision, blocks)
-    scale = None if given.scale is None else tuple(part.cuda() for part in given.scale)
-    return WideNetworks(network, "cuda", adam, scale), adam
+    scale = given.scale and tuple(part.cuda() for part in given.scale)
+    return WideNetworks(network, "cuda", adam, scale_of(scale)), adam
 
 
 def reference(case: Case, given: Given, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:

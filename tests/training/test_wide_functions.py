@@ -35,6 +35,7 @@ from gpu_envs.training.engines.functions import Form, WideFunctions, function_ne
 from gpu_envs.training.engines.kernels import Places, layers_of  # noqa: E402
 from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
+from gpu_envs.training.observations import ObservationScale  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ def test_functions_that_do_not_fit_are_refused() -> None:
 def test_a_gradient_by_inputs_knows_no_scale() -> None:
     case, nothing = FUNCTIONS["critics"], torch.zeros(0)
     with pytest.raises(ValueError, match="scale the inputs before"):
-        WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, (nothing, nothing))
+        WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, ObservationScale(1, "cpu"))
 
 
 @hopper

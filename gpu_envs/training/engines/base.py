@@ -5,8 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, final
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.algorithms import Algorithm
@@ -47,27 +46,27 @@ class ActRequest:
 
     observations: Rows
     """``[rows, features]``."""
-    actions: torch.Tensor
+    actions: Tensor
     """Receives the actions that the loss is of, ``[rows, width]``."""
-    log_probs: torch.Tensor
+    log_probs: Tensor
     """Receives their log-probabilities, ``[rows]``."""
-    stream: torch.Tensor
+    stream: Tensor
     """Key and counter of the random numbers, on the device."""
     turn: int
     """Is added to the counter."""
-    values: torch.Tensor | None = None
+    values: Tensor | None = None
     """Receives the values, ``[rows]``, of networks that ``act_with_value``; None: not wanted."""
-    acted: torch.Tensor | None = None
+    acted: Tensor | None = None
     """Receives the environment's actions, where those differ (a box)."""
     greedy: bool = False
     """Whether to take the likeliest action."""
-    action_mask: torch.Tensor | None = None
+    action_mask: Tensor | None = None
     """``[rows, choices]``, zero where a choice is forbidden; None: all are allowed."""
     first_row: int = 0
     """Number of the first row, on which its random numbers depend."""
-    largest: torch.Tensor | None = None
+    largest: Tensor | None = None
     """As of ``ValueRequest``, for networks that have ``notes_largest``."""
-    alive: torch.Tensor | None = None
+    alive: Tensor | None = None
     """As of ``ValueRequest``."""
 
     @property
@@ -81,8 +80,7 @@ class ActRequest:
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
         """The request for some of the rows."""
         by_row = ("observations", "actions", "log_probs", "values", "acted", "action_mask", "alive")
-        arrays = {name: getattr(self, name) for name in by_row}
-        some: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
+        some: dict[str, Any] = {n: t if (t := getattr(self, n)) is None else t[rows] for n in by_row}
         return dataclasses.replace(self, first_row=first_row, **some)
 
 
@@ -93,15 +91,15 @@ class ValueRequest:
 
     observations: Rows
     """``[rows, features]``."""
-    values: torch.Tensor
+    values: Tensor
     """Receives the values, of each row or of each of ``places``."""
-    places: torch.Tensor | None = None
+    places: Tensor | None = None
     """Which rows are valued, whole groups of them; below zero: none, and the value may be anything. None: all."""
-    largest: torch.Tensor | None = None
+    largest: Tensor | None = None
     """``[1]``, raised to the largest magnitude in rows of active agents; NaN counts as larger than all."""
-    alive: torch.Tensor | None = None
+    alive: Tensor | None = None
     """Whether the agent of each row is active; None: all are."""
-    action_mask: torch.Tensor | None = None
+    action_mask: Tensor | None = None
     """As of ``ActRequest``, without ``places``."""
 
     @property
@@ -123,11 +121,11 @@ class Minibatch:
     """Of all samples of the horizon, ``[samples, features]``; of those in parts minibatches are whole groups."""
     samples: Samples
     """All else that is known of them."""
-    indices: torch.Tensor | None
+    indices: Tensor | None
     """The samples of the minibatch; None: all."""
     algorithm: OnPolicy
     """Whose loss it is."""
-    scalars: torch.Tensor
+    scalars: Tensor
     """Mean and inverse standard deviation of advantages, the entropy's weight and the clip range, on the device."""
 
     @property
@@ -152,9 +150,9 @@ class Minibatch:
         return dataclasses.replace(self, observations=self.observations[piece], samples=Samples(**parts))
 
 
-def whole_rows(observations: Rows) -> torch.Tensor:
+def whole_rows(observations: Rows) -> Tensor:
     """Observations as kernels take them; engines of kernels refuse those in parts."""
-    assert isinstance(observations, torch.Tensor)
+    assert isinstance(observations, Tensor)
     if len(observations) >= 2**31:
         raise ValueError(f"there are {len(observations)} rows of observations; give fewer than 2^31")
     return observations
@@ -163,7 +161,7 @@ def whole_rows(observations: Rows) -> torch.Tensor:
 class Networks(ABC):
     """A policy's module on its device, as it acts."""
 
-    epsilon: torch.Tensor | None = None
+    epsilon: Tensor | None = None
     """Probability of a random choice for each element of an action, ``[1]``; None: outputs are a distribution."""
 
     @abstractmethod
@@ -186,7 +184,7 @@ class PolicyNetworks(Networks):
         """Writes the values of observations."""
 
     @abstractmethod
-    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+    def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         """Leaves the gradient of a minibatch's summed loss with the optimiser, and its ``SUMS`` in ``totals``."""
 
     def learn(self, minibatch: Minibatch, step: Step) -> None:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, final
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import Backend
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
@@ -17,7 +16,8 @@ from gpu_envs.backend.toolchain import whole
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.engines.ops import LOSS_MEMBERS, SUMS, head_settings
 from gpu_envs.training.heads import Head
-from gpu_envs.training.observations import OBSERVATION_LIMIT
+from gpu_envs.training.networks import Perceptron, SharedPerceptron
+from gpu_envs.training.observations import OBSERVATION_LIMIT, Scale
 
 Part: TypeAlias = str | tuple[str, str]
 """Of a program: a header's path, or a name and a text."""
@@ -78,7 +78,7 @@ class Linear:
 
 
 @final
-class Places(dict[torch.Tensor, int]):
+class Places(dict[Tensor, int]):
     """Where parameters that lie one after another begin, and where the last one ends."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -100,9 +100,18 @@ def layers_of(layers: nn.Module, places: Places) -> tuple[Linear, ...]:
     return tuple(found)
 
 
-def scale_values(scale: tuple[torch.Tensor, torch.Tensor] | None) -> dict[str, MemberValue]:
-    """The values of ``SCALE``, for the mean and the inverse standard deviation of observations, ``[features]`` each."""
-    mean, inverse = scale or (None, None)
+def nets_of(module: Perceptron | SharedPerceptron) -> tuple[tuple[tuple[Linear, ...], ...], int]:
+    """The layers of actor and critic, or of both in one, and where the log-deviations of a box begin."""
+    places = Places(module.parameters())
+    log_std = -1 if module.log_std is None else places[module.log_std]
+    if isinstance(module, SharedPerceptron):
+        return (layers_of(module.trunk, places) + layers_of(module.heads, places),), log_std
+    return (layers_of(module.actor, places), layers_of(module.critic, places)), log_std
+
+
+def scale_values(scale: Scale) -> dict[str, MemberValue]:
+    """The values of ``SCALE``."""
+    mean, inverse = (None, None) if scale is None else (scale.offset, scale.inverse)
     return {"mean": mean, "inverse": inverse, "limit": OBSERVATION_LIMIT}
 
 
@@ -139,15 +148,9 @@ def block_program(
     bounds: str,
     arguments: str = "",
 ) -> Program:
-    """A program whose kernels call functions of the same names.
+    """A program whose kernels call functions of the same names, with such template arguments.
 
-    Args:
-        parts: Everything but the kernels.
-        calls: The struct of each kernel.
-        settings: What is compiled in.
-        grid: Threads and shared memory of a block.
-        bounds: How many threads a block has, and how many blocks a multiprocessor.
-        arguments: Of the functions' templates, in angle brackets.
+    The bounds say how many threads a block has, and how many blocks a multiprocessor, in C++.
     """
     kernels = "\n".join(
         f"KERNEL_OF_BLOCKS(kernel_{name}, {call.name}, {bounds}) {{ {name}{arguments}(call); }}"

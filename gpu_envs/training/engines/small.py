@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Final, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import MemberValue
@@ -20,7 +20,7 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     make_optimiser,
 )
-from gpu_envs.training.engines.kernels import ARITHMETIC, Places, layers_of, load_filled, scale_values
+from gpu_envs.training.engines.kernels import ARITHMETIC, load_filled, nets_of, scale_values
 from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.engines.small_programs import (
@@ -85,13 +85,9 @@ class SmallEngine(KernelEngine):
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         assert isinstance(module, Perceptron)
-        optimiser, places = make_optimiser(case, module, group), Places(module.parameters())
-        nets = layers_of(module.actor, places), layers_of(module.critic, places)
-        log_std = -1 if module.log_std is None else places[module.log_std]
+        optimiser, (nets, log_std) = make_optimiser(case, module, group), nets_of(module)
         network = dataclasses.replace(_network(case), nets=nets, log_std=log_std)
-        return SmallNetworks(
-            network, case.device, optimiser, None if scale is None else (scale.offset, scale.inverse), case.samples
-        )
+        return SmallNetworks(network, case.device, optimiser, scale, case.samples)
 
 
 def _network(case: Case) -> SmallNetwork:
@@ -106,22 +102,9 @@ class SmallNetworks(PolicyNetworks):
     acts_with_value = False
 
     def __init__(
-        self,
-        network: SmallNetwork,
-        device: str,
-        optimiser: Adam,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
-        rows: int = 2**31,
+        self, network: SmallNetwork, device: str, optimiser: Adam, scale: Scale = None, rows: int = 2**31
     ) -> None:
-        """Starts to compile the kernels.
-
-        Args:
-            network: What is compiled in.
-            device: ``cuda`` or ``cuda:N``.
-            optimiser: Has all parameters, and takes the gradient of the summed loss.
-            scale: Mean and inverse standard deviation of observations, ``[features]`` each.
-            rows: About how many an update has.
-        """
+        """Starts to compile the kernels, for updates of about so many rows; the optimiser has all parameters."""
         backend = open_backend(resolve_device(device))
         self._processors: Final = backend.traits.processors
         hopper = torch.cuda.get_device_capability(torch.device(device).index) == (9, 0)
@@ -162,13 +145,13 @@ class SmallNetworks(PolicyNetworks):
     def act_with(self, call: Any, request: ActRequest) -> None:
         """Fills in an ``ActCall``, which another kernel takes."""
         for name, value in (self._inputs | request.members).items():
-            setattr(call, name, value.data_ptr() if isinstance(value, torch.Tensor) else value)
+            setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
     def values(self, request: ValueRequest) -> None:
         blocks = blocks_for(len(request.values), ACT_ROWS, self._processors)
         self._kernels["values"].launch(blocks, **request.members)
 
-    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+    def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         """Goes forward and backward in one launch, and sums over blocks in another."""
         self._run_update(minibatch, "reduce", totals=totals)
 

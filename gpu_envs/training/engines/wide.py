@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import MemberValue
@@ -21,7 +21,7 @@ from gpu_envs.training.engines.base import (
     ValueRequest,
     make_optimiser,
 )
-from gpu_envs.training.engines.kernels import Linear, Places, layers_of, load_filled, scale_values
+from gpu_envs.training.engines.kernels import load_filled, nets_of, scale_values
 from gpu_envs.training.engines.ops import MOST_STAGED, MOST_WRITTEN_OUT, flags
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT, WARPS, WideNetwork
@@ -72,7 +72,7 @@ class WideEngine(KernelEngine):
         optimiser, net = make_optimiser(case, module, group), case.network
         processors = open_backend(case.device).traits.processors
         network = wide_network(module, case.head, case.features, net.activation, net.precision, processors)
-        return WideNetworks(network, case.device, optimiser, None if scale is None else (scale.offset, scale.inverse))
+        return WideNetworks(network, case.device, optimiser, scale)
 
 
 def exceeded_limit(
@@ -100,34 +100,16 @@ def wide_network(
     module: Perceptron | SharedPerceptron, head: Head, features: int, activation: str, precision: str, processors: int
 ) -> WideNetwork:
     """What is compiled in for a module whose parameters lie one after another."""
-    places = Places(module.parameters())
-    if isinstance(module, SharedPerceptron):
-        nets: tuple[tuple[Linear, ...], ...] = (layers_of(module.trunk, places) + layers_of(module.heads, places),)
-    else:
-        nets = (layers_of(module.actor, places), layers_of(module.critic, places))
-    log_std = -1 if module.log_std is None else places[module.log_std]
-    return WideNetwork(head, features, nets, activation, precision, places.end, log_std, processors)
+    nets, log_std = nets_of(module)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return WideNetwork(head, features, nets, activation, precision, count, log_std, processors)
 
 
 class WideKernels:
     """Perceptrons of up to three hidden layers in one flat buffer; gradients are the same every time."""
 
-    def __init__(
-        self,
-        network: WideNetwork,
-        device: str,
-        flat: torch.Tensor,
-        gradient: torch.Tensor,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
-        """Starts to compile the kernels.
-
-        Args:
-            network: What is compiled in.
-            device: ``cuda`` or ``cuda:N``.
-            flat: All parameters.
-            gradient: Receives the gradient by them.
-            scale: Mean and inverse standard deviation of observations, ``[features]`` each.
+    def __init__(self, network: WideNetwork, device: str, flat: Tensor, gradient: Tensor, scale: Scale = None) -> None:
+        """Starts to compile the kernels; ``gradient`` receives the gradient by all parameters, which are ``flat``.
 
         Raises:
             ValueError: There is a scale, and the gradient by inputs would not know of it.
@@ -137,7 +119,7 @@ class WideKernels:
         self.network: Final = network
         self._gradient: Final = gradient
         self._blocks: Final = network.processors
-        self._kept: torch.Tensor = flat.new_empty(0, dtype=torch.uint8)
+        self._kept: Tensor = flat.new_empty(0, dtype=torch.uint8)
         sizes, norms = network.sizes, (self._blocks, WARPS, network.sizes["norm_sums_of_warp"])
         self._kernels: Final = load_filled(
             open_backend(resolve_device(device)),
@@ -157,7 +139,7 @@ class WideKernels:
         self,
         count: int,
         members: Callable[[slice], dict[str, MemberValue]],
-        totals: torch.Tensor | None,
+        totals: Tensor | None,
         *,
         weights: bool = True,
         packed: bool = False,
@@ -205,13 +187,7 @@ class WideKernels:
 class WideNetworks(WideKernels, PolicyNetworks):
     """The default policy with wide layers."""
 
-    def __init__(
-        self,
-        network: WideNetwork,
-        device: str,
-        optimiser: Adam,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
+    def __init__(self, network: WideNetwork, device: str, optimiser: Adam, scale: Scale = None) -> None:
         """Starts to compile the kernels; the optimiser has all parameters, and takes the gradient."""
         super().__init__(network, device, optimiser.flat, optimiser.gradient, scale)
         self.acts_with_value = self.notes_largest = network.shared
@@ -232,7 +208,7 @@ class WideNetworks(WideKernels, PolicyNetworks):
         self._pack_weights()
         self._kernels["values"].launch(self._blocks_for(len(request.values)), **request.members)
 
-    def gradient(self, minibatch: Minibatch, totals: torch.Tensor) -> None:
+    def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         if minibatch.count == 0:
             self._gradient.zero_()
             totals.zero_()

@@ -58,20 +58,18 @@ class FusedRollout:
         return self._networks.network.act_and_step_program(layout, self._sim.backend.traits.processors)
 
     def _joined(self) -> Callable[[], None]:
-        horizon_env = self._horizon_env
-        storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
-        learner = self._learner
+        horizon_env, learner = self._horizon_env, self._learner
+        storage = horizon_env.storage[ALONE]
         ((_, first_row),) = learner.policy_rows.spans
         call, launch = joined(self._sim, self._program())
         call.horizon = horizon_env.horizon
         step = call.step
         step.action_kind = KINDS[dtype_of(learner.actions)]
         step.observations = storage.observations[1].data_ptr()
-        for name in ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs"):
-            array = getattr(storage, name)
+        names = ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs")
+        arrays = {"episode_metrics": horizon_env.episode_metrics, **{name: getattr(storage, name) for name in names}}
+        for name, array in arrays.items():
             setattr(step, name, None if array is None else array.data_ptr())
-        if metrics is not None:
-            step.episode_metrics = metrics.data_ptr()
         observations, stream = storage.observations[0].flatten(0, 1), learner.streams["actions"]
         written = learner.actions, learner.log_probs
         request = ActRequest(observations, *written, stream, turn=0, acted=learner.acted, first_row=first_row)
