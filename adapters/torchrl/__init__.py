@@ -1,4 +1,4 @@
-"""The environments as TorchRL's own: an ``EnvBase``, not a wrapped Gymnasium environment; teams grouped by role."""
+"""TorchRL: a batched ``EnvBase`` for the environments, with the agents of a team grouped by role."""
 
 from gpu_envs.extras import extra
 

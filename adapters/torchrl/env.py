@@ -1,4 +1,4 @@
-"""The environment as TorchRL sees it."""
+"""A TorchRL ``EnvBase`` for any environment of this package."""
 
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -8,8 +8,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from gpu_envs.adapters.opening import open_env
-from gpu_envs.adapters.torchrl.grouped import Grouped
-from gpu_envs.adapters.torchrl.specs import allowed
+from gpu_envs.adapters.torchrl.role_groups import RoleGroups
+from gpu_envs.adapters.torchrl.specs import nonempty_mask
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed, Seeds, check_seed
@@ -19,31 +19,28 @@ from gpu_envs.vector_env import VectorEnv
 
 @final
 class Env(EnvBase):
-    """Many replicas of an environment as a TorchRL environment of batch size ``[num_envs]``, on their own device.
+    """A TorchRL environment of batch size ``[num_envs]`` on the device of its replicas.
 
-    A step writes straight into fresh tensors, so what was collected stays as it is. Neither a step nor a reset by a
-    mask on the device waits for the device, nor does ``step_and_maybe_reset``; a ``TransformedEnv`` waits to see
-    whether anything is done, which is TorchRL's way.
+    A step writes to new tensors, so collected data is never overwritten. ``step``, ``step_and_maybe_reset`` and a reset
+    with a mask on the device do not synchronize with the device; a ``TransformedEnv`` does, to check for done replicas.
 
-    Of a single-agent environment there are ``observation``, ``action``, ``reward`` and the ends: ``done``,
-    ``terminated``, ``truncated``. Of a team each role has a group: ``td["tagger", "observation"]`` is
-    ``[num_envs, agents, ...]``, and beside it are ``action``, ``reward``, the three ends, and ``mask``: who is in the
-    game. An agent that is out stays done until its replica begins anew. The ends at the root are those of replicas:
-    done where all agents are, terminated where all are, truncated where the time limit cut an agent short.
+    A single-agent environment has the keys ``observation``, ``action``, ``reward``, ``done``, ``terminated`` and
+    ``truncated``. A team has these keys in a group for each role, such as ``td["tagger", "observation"]`` of shape
+    ``[num_envs, agents, ...]``, with a ``mask`` of active agents. An inactive agent stays done until its replica is
+    reset. The root has ``done``, ``terminated`` and ``truncated`` of replicas: done if all agents are done, terminated
+    if all are terminated, truncated if any agent was truncated.
 
-    Observations of a Dict space have its own keys in place of ``observation``. Where the rules say which actions are
-    possible there is ``action_mask`` too, bool ``[..., choices]``, the choices of several numbers one after another,
-    and ``rand_action`` draws among these. A ``TransformedEnv`` has action specs of its own: give it TorchRL's
-    ``ActionMask``.
+    A Dict observation space has its own keys instead of ``observation``. If the environment has action masks, there is
+    an ``action_mask``, bool ``[..., choices]`` (concatenated for MultiDiscrete actions), and ``rand_action`` samples
+    valid actions. A ``TransformedEnv`` has its own action specs: add TorchRL's ``ActionMask`` transform.
 
-    A reset by a mask may choose any replicas. One whose episode is over is reset before it is stepped again, as TorchRL
-    does by itself, or left out by a ``_step`` mask. A seed, of ``set_seed`` too, holds from the next reset of all on.
+    Any replicas can be reset with a mask. Replicas whose episode is over must be reset before the next step, as TorchRL
+    does, or excluded with a ``_step`` mask. A seed, also from ``set_seed``, applies to the next full reset.
 
     Attributes:
-        env: The ``VectorEnv`` or ``MultiAgentEnv``, with its live state, its parameters and its ``check``, which raises
-            what actions that came from a GPU did wrong.
-        num_envs: The number of replicas.
-        group_map: By role the names of its agents; of a single-agent environment empty.
+        env: The ``VectorEnv`` or ``MultiAgentEnv``. Its ``check`` raises errors of invalid actions on the GPU.
+        num_envs: Number of replicas.
+        group_map: Agent names by role; empty for a single-agent environment.
     """
 
     def __init__(
@@ -55,51 +52,50 @@ class Env(EnvBase):
         categorical_actions: bool = True,
         **options: Any,
     ) -> None:
-        """Makes the replicas, or takes those that there are.
+        """Create the environment, or wrap an existing one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment that was made with
+            env: An id such as ``CartPole-v1``, a path such as ``my_env.py:MY_ENV``, a spec, or an environment made with
                 ``output="torch"`` and ``autoreset_mode="Disabled"``.
-            num_envs: How many replicas; None: one.
-            seed: Of the first reset.
-            categorical_actions: Discrete actions are numbers, from 0 up; False: they are one-hot.
-            **options: What ``gpu_envs.make`` takes, such as ``device``, ``max_episode_steps`` and the environment's own
-                parameters.
+            num_envs: Number of replicas, if ``env`` is not an environment (default: 1).
+            seed: Seed of the first reset.
+            categorical_actions: Whether discrete actions are numbers from 0 (the default) or one-hot.
+            **options: Arguments of ``gpu_envs.make``, such as ``device``, and parameters of the environment.
         """
-        unread = {"statistics": False} if isinstance(env, str) else {}  # nobody asks: torchrl sums up rewards itself
-        made = open_env(env, num_envs, "Disabled", {**unread, **options}, output="torch")
-        device = torch.device(made.device)
-        super().__init__(device=device, batch_size=(made.num_envs,))
-        self.env: Final = made
-        self.num_envs: Final = made.num_envs
-        by_role = ByRole(made)
+        defaults = {"statistics": False} if isinstance(env, str) else {}  # TorchRL sums rewards itself
+        wrapped = open_env(env, num_envs, "Disabled", {**defaults, **options}, output="torch")
+        device = torch.device(wrapped.device)
+        super().__init__(device=device, batch_size=(wrapped.num_envs,))
+        self.env: Final = wrapped
+        self.num_envs: Final = wrapped.num_envs
+        by_role = ByRole(wrapped)
         groups = {} if by_role.alone else by_role.roles
         self.group_map: Final = {name: list(role.agents) for name, role in groups.items()}
         self._next_seed: Seeds = check_seed(seed)
-        self._grouped: Final = Grouped(by_role, device, categorical=categorical_actions)
+        self._grouped: Final = RoleGroups(by_role, device, categorical=categorical_actions)
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = self._grouped.specs()
         specs = self.full_action_spec
         self._masks: Final = [(key, specs[action], choices) for key, action, choices in self._grouped.masks()]
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        chosen = tensordict.get("_step", None)
-        if chosen is None:
-            return self._narrowed(self._grouped.step(tensordict))
-        _check_left_out(chosen, tensordict.get("done", None))
+        step_mask = tensordict.get("_step", None)
+        if step_mask is None:
+            return self._with_valid_actions(self._grouped.step(tensordict))
+        _check_step_mask(step_mask, tensordict.get("done", None))
         self.env.allow_frozen_steps()
         try:
-            return self._narrowed(self._grouped.step(tensordict))
+            return self._with_valid_actions(self._grouped.step(tensordict))
         finally:
             self.env.allow_frozen_steps(False)
 
-    def _narrowed(self, present: TensorDictBase) -> TensorDictBase:
-        """The same; from here on random actions are drawn among those that it says are possible."""
+    def _with_valid_actions(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Restrict ``rand_action`` to the action masks of a TensorDict, and return the TensorDict."""
         for key, spec, choices in self._masks:
-            mask = present.get(key, None)
+            mask = tensordict.get(key, None)
             if mask is not None:
-                spec.update_mask(allowed(mask, choices))
-        return present
+                spec.update_mask(nonempty_mask(mask, choices))
+        return tensordict
 
     def _reset(
         self,
@@ -108,48 +104,48 @@ class Env(EnvBase):
         seed: Seeds = None,
         options: Mapping[str, Any] | None = None,
     ) -> TensorDictBase:
-        """Begins new episodes; ``reset`` hands on arguments.
+        """Start new episodes.
 
         Args:
-            tensordict: Its ``_reset``, bools of ``[num_envs, 1]``, says in which replicas; without it in all.
-            seed: Replica *i* gets ``seed + i``.
-            options: The environment's own, for this reset alone.
+            tensordict: May contain ``_reset``, a bool mask ``[num_envs, 1]`` of replicas to reset; default: all.
+            seed: Replica *i* uses ``seed + i``.
+            options: Options of the environment's ``reset``.
         """
-        given = dict(options or {})
+        reset_options = dict(options or {})
         mask = None if tensordict is None else self._mask(tensordict)
         if mask is not None:
-            if self.device.type == "cpu" and not bool(mask.any()):  # which the environment takes for a mistake there
-                return self._narrowed(self._grouped.copied(self._grouped.present()))
-            given["reset_mask"] = mask
+            if self.device.type == "cpu" and not bool(mask.any()):  # the environment refuses an empty mask
+                return self._with_valid_actions(self._grouped.copied(self._grouped.observe()))
+            reset_options["reset_mask"] = mask
         elif seed is None:
             seed, self._next_seed = self._next_seed, None
-        return self._narrowed(self._grouped.copied(self._grouped.begin(seed, given)))
+        return self._with_valid_actions(self._grouped.copied(self._grouped.reset(seed, reset_options)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Resets what is done, as TorchRL's own does, but without asking the device whether anything is.
+        """Reset replicas that are done; unlike TorchRL's method, without waiting for the device.
 
         Args:
-            tensordict: What ``step_mdp`` returned.
+            tensordict: The result of ``step_mdp``.
 
         Returns:
-            The same. Where it was done: with what is there now, and zeros for what the environment has no part in.
+            The same TensorDict. In replicas that were done it has the first observations, and zeros under other keys.
         """
         done = tensordict.get("done", None)
         if done is not None and (self.device.type != "cpu" or bool(done.any())):
-            self._grouped.restart(tensordict, done)
-            self._narrowed(tensordict)
+            self._grouped.reset_done(tensordict, done)
+            self._with_valid_actions(tensordict)
         return tensordict
 
     def _mask(self, tensordict: TensorDictBase) -> torch.Tensor | None:
-        """The replicas to reset, ``[num_envs]``; None: all of them."""
+        """Return the mask of replicas to reset, ``[num_envs]``, or None for all."""
         mask: torch.Tensor | None = tensordict.get("_reset", None)
         if mask is not None:
             return mask.reshape(self.num_envs)
         for role in self.group_map:
             if tensordict.get((role, "_reset"), None) is not None:
                 raise ValueError(
-                    f"the group {role!r} has a '_reset' of its own; the agents of a replica begin anew together: "
-                    f"give '_reset' at the root, of shape [{self.num_envs}, 1]"
+                    f"the group {role!r} has a '_reset', but the agents of a replica are reset together: "
+                    f"set '_reset' at the root, of shape [{self.num_envs}, 1]"
                 )
         return None
 
@@ -157,32 +153,34 @@ class Env(EnvBase):
         self._next_seed = seed
 
     def to(self, device: torch.device | str | int) -> "Env":
-        """Returns this environment, if it is there already: replicas stay where they were made."""
-        wanted = torch.device(device)
-        if wanted.type == self.device.type == "cuda" and wanted.index is None:
-            wanted = torch.device("cuda", torch.cuda.current_device())
-        if wanted != self.device:
-            raise ValueError(f"these replicas live on {self.device}; make others there: device={str(wanted)!r}")
+        """Return this environment if it is on the device; replicas cannot be moved to another one."""
+        target = torch.device(device)
+        if target.type == self.device.type == "cuda" and target.index is None:
+            target = torch.device("cuda", torch.cuda.current_device())
+        if target != self.device:
+            raise ValueError(
+                f"replicas on {self.device} cannot be moved: create an environment with device={str(target)!r}"
+            )
         return self
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Ends the use of this and of ``env``; a second time is an error, unless ``raise_if_closed`` is False."""
+        """Close this environment and ``env``; a second call is an error unless ``raise_if_closed`` is False."""
         if self.is_closed and raise_if_closed:
-            raise RuntimeError("this environment is closed already; close(raise_if_closed=False) lets that pass")
+            raise RuntimeError("this environment is already closed: use close(raise_if_closed=False) to ignore this")
         self.is_closed = True
         self.env.close()
 
     def __del__(self) -> None:
-        """Leaves ``env`` open, which others may hold; it has nothing that the garbage collector does not free."""
+        """Leave ``env`` open, which may be in use elsewhere; its memory is garbage collected."""
 
     def __repr__(self) -> str:
         return f"torchrl.Env({self.env!r})"
 
 
-def _check_left_out(chosen: torch.Tensor, done: torch.Tensor | None) -> None:
-    """Raises an error where a ``_step`` mask leaves out a replica that is not done."""
-    if done is None or not bool((chosen.reshape(-1) | done.reshape(-1)).all()):
+def _check_step_mask(step_mask: torch.Tensor, done: torch.Tensor | None) -> None:
+    """Raise a ValueError if a ``_step`` mask excludes a replica that is not done."""
+    if done is None or not bool((step_mask.reshape(-1) | done.reshape(-1)).all()):
         raise ValueError(
-            "'_step' leaves out replicas that are not 'done' in the same TensorDict; those whose episode goes on are "
-            "stepped together, so leave out none of them"
+            "'_step' excludes replicas that are not 'done' in the same TensorDict: exclude only done replicas, because "
+            "all running episodes are stepped together"
         )

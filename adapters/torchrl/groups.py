@@ -1,4 +1,4 @@
-"""Those who share spaces: the agents of a role, or the one agent of each replica."""
+"""Specs and step memory of a group: the agents of a role, or the single agent of each replica."""
 
 from typing import Any, Final, NamedTuple, final
 
@@ -11,20 +11,20 @@ from torchrl.data import Binary, Composite, Unbounded
 from gpu_envs.adapters.torchrl.specs import (
     MASK,
     OBSERVATION,
+    action_offset,
     action_spec,
     choices_of,
-    first_actions,
     flag_spec,
     observation_specs,
 )
 from gpu_envs.engine.by_role import RoleView
 
-ENDS = ("done", "terminated", "truncated")
-"""TorchRL's names for the end of an episode; ``done`` is either of the others."""
+END_KEYS = ("done", "terminated", "truncated")
+"""TorchRL's keys for the end of an episode; ``done`` is terminated or truncated."""
 
 
 class Specs(NamedTuple):
-    """What TorchRL is told of an environment, or of one group of agents."""
+    """TorchRL specs of an environment or of a group of agents."""
 
     observation: Composite
     action: Composite
@@ -32,27 +32,27 @@ class Specs(NamedTuple):
     done: Composite
 
 
-class Fresh(NamedTuple):
-    """Memory of one step."""
+class StepMemory(NamedTuple):
+    """Memory for the results of one step."""
 
     observations: dict[str, torch.Tensor]
-    """By TorchRL's keys."""
+    """Observations by TorchRL's keys."""
     reward: torch.Tensor
-    """This and the ends have a last dimension of one, as TorchRL wants them."""
+    """Rewards; like the ends with a last dimension of 1, as TorchRL requires."""
     terminated: torch.Tensor
     truncated: torch.Tensor
     action_mask: torch.Tensor | None
-    """As the environment writes it, int8; None: there is none."""
+    """Action mask, int8; None if the environment has none."""
 
 
 @final
 class Group:
-    """Those who share spaces: their specs, and the memory of their steps.
+    """Agents with the same spaces.
 
     Attributes:
-        lead: The dimensions before those of one agent's: replicas, and in teams agents.
-        masked: Whether the rules say which actions are possible.
-        choices: How many there are, for each number of an action.
+        lead: Leading dimensions of arrays: replicas and, for teams, agents.
+        masked: Whether there is an action mask.
+        choices: Number of choices of each element of an action.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Group:
         categorical: bool,
         masked: bool = False,
     ) -> None:
-        """Derives specs and shapes.
+        """Create the specs.
 
         Args:
-            role: Whose group it is.
-            lead: The dimensions before one agent's.
-            precision: Of rewards.
-            device: Where all is.
-            categorical: Discrete actions are numbers, not one-hot.
-            masked: The rules say which actions are possible.
+            role: Role of the agents.
+            lead: Leading dimensions of arrays.
+            precision: Precision of rewards.
+            device: Device of all tensors.
+            categorical: Whether discrete actions are numbers, not one-hot.
+            masked: Whether there is an action mask.
         """
         observation, action = role.observation, role.action
         self.lead: Final = torch.Size(lead)
@@ -87,10 +87,10 @@ class Group:
         self._action: Final = action_spec(action, self.lead, device, categorical=categorical)
         self.choices: Final = choices_of(action)
         self._one_hot: Final = not categorical and not isinstance(action, gymnasium.spaces.Box)
-        self._first: Final = first_actions(action, device)
+        self._first: Final = action_offset(action, device)
 
     def specs(self) -> Specs:
-        """The specs by their keys."""
+        """Return the specs."""
         batch = {"shape": self.lead, "device": self._device}
         reward = Unbounded(self.column, dtype=self._reward_dtype, device=self._device)
         observations = dict(self._observations)
@@ -101,20 +101,20 @@ class Group:
             Composite(observations, **batch),
             Composite({"action": self._action}, **batch),
             Composite({"reward": reward}, **batch),
-            Composite({name: flag_spec(self.column, self._device) for name in ENDS}, **batch),
+            Composite({name: flag_spec(self.column, self._device) for name in END_KEYS}, **batch),
         )
 
-    def actions(self, given: torch.Tensor) -> torch.Tensor:
-        """Actions as the environment takes them."""
+    def actions(self, actions: torch.Tensor) -> torch.Tensor:
+        """Convert TorchRL's actions to the environment's."""
         if self._one_hot:
-            given = self._action.to_categorical(given, safe=False)
-        return given if self._first is None else given + self._first
+            actions = self._action.to_categorical(actions, safe=False)
+        return actions if self._first is None else actions + self._first
 
-    def fresh(self) -> Fresh:
-        """Allocates what a step writes."""
+    def allocate(self) -> StepMemory:
+        """Allocate memory for the results of a step."""
         device, column = self._device, self.column
         mask = (*self.lead, sum(self.choices)) if self.masked else None
-        return Fresh(
+        return StepMemory(
             {key: torch.empty(row, dtype=dtype, device=device) for key, row, dtype in self._rows},
             torch.empty(column, dtype=self._reward_dtype, device=device),
             torch.empty(column, dtype=torch.bool, device=device),
@@ -123,41 +123,43 @@ class Group:
         )
 
     def keyed(self, observations: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """What the environment shows, by TorchRL's keys.
+        """Return observations and action mask by TorchRL's keys.
 
         Args:
-            observations: A tensor, or tensors by the keys of a Dict.
-            mask: Which actions are possible, int8; None: that is not said.
+            observations: A tensor, or tensors by the keys of a Dict space.
+            mask: Action mask, int8, or None.
         """
-        seen = dict(observations) if self._by_key else {OBSERVATION: observations}
-        return seen if mask is None else seen | {MASK: mask.view(torch.bool)}
+        tensors = dict(observations) if self._by_key else {OBSERVATION: observations}
+        return tensors if mask is None else tensors | {MASK: mask.view(torch.bool)}
 
-    def places(self, fresh: Fresh) -> tuple[Any, Any, Any, Any]:
-        """Where the environment is to write: observations, rewards, terminations, truncations."""
-        lead, seen = self.lead, fresh.observations if self._by_key else fresh.observations[OBSERVATION]
-        return seen, fresh.reward.view(lead), fresh.terminated.view(lead), fresh.truncated.view(lead)
+    def step_arrays(self, memory: StepMemory) -> tuple[Any, Any, Any, Any]:
+        """Return the arrays for ``step(..., out=)``: observations, rewards, terminations, truncations."""
+        lead, observations = self.lead, memory.observations if self._by_key else memory.observations[OBSERVATION]
+        return observations, memory.reward.view(lead), memory.terminated.view(lead), memory.truncated.view(lead)
 
-    def stepped(self, fresh: Fresh) -> dict[str, torch.Tensor]:
-        """What a step wrote, by TorchRL's keys."""
+    def results(self, memory: StepMemory) -> dict[str, torch.Tensor]:
+        """Return the results of a step by TorchRL's keys."""
         return {
-            **fresh.observations,
-            **({} if fresh.action_mask is None else {MASK: fresh.action_mask.view(torch.bool)}),
-            "reward": fresh.reward,
-            "done": fresh.terminated | fresh.truncated,
-            "terminated": fresh.terminated,
-            "truncated": fresh.truncated,
+            **memory.observations,
+            **({} if memory.action_mask is None else {MASK: memory.action_mask.view(torch.bool)}),
+            "reward": memory.reward,
+            "done": memory.terminated | memory.truncated,
+            "terminated": memory.terminated,
+            "truncated": memory.truncated,
         }
 
     def tensordict(self, tensors: dict[str, torch.Tensor]) -> TensorDict:
-        """A TensorDict of tensors that fit."""
+        """Return a TensorDict of tensors whose shapes and devices are known to be valid."""
         return unchecked(tensors, self.lead, self._device)
 
 
-def no_ends(shape: torch.Size, device: torch.device) -> dict[str, torch.Tensor]:
-    """The ends after a reset."""
-    return dict(zip(ENDS, torch.zeros((len(ENDS), *shape), dtype=torch.bool, device=device).unbind(), strict=True))
+def not_done(shape: torch.Size, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return False for each end of an episode, as after a reset."""
+    return dict(
+        zip(END_KEYS, torch.zeros((len(END_KEYS), *shape), dtype=torch.bool, device=device).unbind(), strict=True)
+    )
 
 
 def unchecked(tensors: dict[str, Any], lead: torch.Size, device: torch.device) -> TensorDict:
-    """A TensorDict of what is known to fit: to look at it again is what takes long in making one."""
+    """Return a TensorDict without checking its tensors; the check takes most of the time of the constructor."""
     return TensorDict._new_unsafe(tensors, batch_size=lead, device=device)

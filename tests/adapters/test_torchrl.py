@@ -1,4 +1,4 @@
-"""TorchRL's interface: its own checks, the specs, the actions, what it is made from."""
+"""The TorchRL adapter: TorchRL's checks, specs, actions, devices and closing."""
 
 import functools
 from typing import Any
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- TorchRL's own checks ---
 
 
-def test_torchrls_own_environment(env_id: str) -> None:
-    """TorchRL's way to Gymnasium: it tries arguments, and leaves out those that an environment does not know."""
+def test_torchrl_gym_env_wraps_a_single_environment(env_id: str) -> None:
+    """TorchRL's ``GymEnv`` tries arguments, and leaves out arguments that raise a TypeError."""
     env = GymEnv(f"gpu_envs/{env_id}", frame_skip=2)
     check_env_specs(env)
     plain: Any = gymnasium.make(f"gpu_envs/{env_id}").unwrapped
     env.set_seed(0)
     rolled = env.rollout(3)
-    plain.reset(seed=0)  # which sets the seed there, and then the rollout resets
+    plain.reset(seed=0)  # ``GymEnv`` also resets with the seed before the rollout resets
     assert_same_bits(rolled["observation"][0].numpy(), plain.reset()[0])
     for _ in range(2):
         action = rolled["action"][0]
@@ -48,7 +48,7 @@ def test_torchrls_own_environment(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", ALL_IDS)
 @pytest.mark.parametrize("num_envs", [1, 7])
 @pytest.mark.parametrize("categorical", [True, False])
-def test_torchrl_finds_nothing_wrong(env_id: str, num_envs: int, categorical: bool, device: str) -> None:
+def test_check_env_specs_passes(env_id: str, num_envs: int, categorical: bool, device: str) -> None:
     env = made(env_id, num_envs, device, categorical_actions=categorical, max_episode_steps=2)
     check_env_specs(env, break_when_any_done="both")
     check_env_specs(env, seed=3)
@@ -60,7 +60,7 @@ def key_of(role: str | None, name: str) -> Any:
 
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
-def test_specs_say_what_the_spaces_say(env_id: str, device: str) -> None:
+def test_specs_match_the_spaces(env_id: str, device: str) -> None:
     env = made(env_id, 3, device)
     raw: Any = env.env
     assert env.batch_size == (3,)
@@ -103,7 +103,7 @@ def test_specs_say_what_the_spaces_say(env_id: str, device: str) -> None:
             assert env.full_action_spec_unbatched[at("action")].shape == action.shape[1:]
 
 
-def test_types_are_told_whatever_the_default_is() -> None:
+def test_specs_ignore_the_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         check_env_specs(made("CartPole-v1", 2, "cpu"))
@@ -119,14 +119,14 @@ def test_types_are_told_whatever_the_default_is() -> None:
 
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
-def test_one_hot_actions_do_the_same(env_id: str, device: str) -> None:
+def test_one_hot_actions_are_equivalent(env_id: str, device: str) -> None:
     env, numbers = (made(env_id, 3, device, seed=1, categorical_actions=one) for one in (False, True))
     spec, other = env.full_action_spec, numbers.full_action_spec
     now, then = env.reset(), numbers.reset()
     one_hot = [key for key in spec.keys(True, True) if isinstance(spec[key], OneHot | MultiOneHot)]
     torch.manual_seed(0)
     for _ in range(5):
-        action = spec.rand()  # of what is possible now
+        action = spec.rand()  # samples valid actions
         numbered = {
             key: spec[key].to_categorical(value) if key in one_hot else value for key, value in leaves(action).items()
         }
@@ -139,8 +139,8 @@ def test_one_hot_actions_do_the_same(env_id: str, device: str) -> None:
     assert bool(one_hot) == any(isinstance(s, Categorical | MultiCategorical) for s in other.values(True, True))
 
 
-def test_choices_are_kept_once() -> None:
-    """A MultiCategorical would keep an object for each of 2 * 300 * 110 numbers, and draw them one by one."""
+def test_choices_are_stored_once() -> None:
+    """A MultiCategorical would store 2 * 300 * 110 specs, and sample them one by one."""
     env = Env("TagContinuous-v0", 300, device="cpu")
     for role, names in env.group_map.items():
         spec = env.full_action_spec[role, "action"]
@@ -149,7 +149,7 @@ def test_choices_are_kept_once() -> None:
         assert len(spec.space.boxes) == 2
 
 
-def test_choices_do_what_multi_categorical_does() -> None:
+def test_choices_behave_like_multi_categorical() -> None:
     nvec = [3, 5]
     mine, theirs = Choices(nvec).expand(6, 4, 2), MultiCategorical(nvec).expand(6, 4, 2)
     torch.manual_seed(0)
@@ -183,8 +183,8 @@ def group(action: gymnasium.Space[Any], *, categorical: bool = True) -> Group:
     return Group(RoleView(ALONE, (ALONE,), seen, action), (2,), "float32", torch.device("cpu"), categorical=categorical)
 
 
-def test_actions_count_from_zero() -> None:
-    """Whatever those of the space count from."""
+def test_actions_start_at_zero() -> None:
+    """Whatever the ``start`` of the space."""
     few = group(gymnasium.spaces.Discrete(3, start=-1))
     assert few.specs().action["action"].space.n == 3
     assert few.actions(torch.tensor([0, 2])).tolist() == [-1, 1]
@@ -196,20 +196,20 @@ def test_actions_count_from_zero() -> None:
     assert group(gymnasium.spaces.MultiDiscrete([3, 2])).actions(given) is given
 
 
-def test_other_spaces_are_refused() -> None:
+def test_unsupported_spaces_raise() -> None:
     with pytest.raises(TypeError, match=r"the observation space is Text.*Box"):
         box_spec(gymnasium.spaces.Text(3), "observation", torch.Size([2]), torch.device("cpu"))
 
 
-# --- what is given ---
+# --- devices, closing, resets ---
 
 
-def test_it_stays_on_its_device() -> None:
+def test_to_another_device_raises() -> None:
     env = made("CartPole-v1", 2, "cpu")
     assert env.to("cpu") is env
     assert env.to(torch.device("cpu")) is env
     for other in ("meta", "cuda", "cuda:1"):
-        with pytest.raises(ValueError, match=f"live on cpu; make others there: device='{other}'"):
+        with pytest.raises(ValueError, match=f"on cpu cannot be moved: create an environment with device='{other}'"):
             env.to(other)
 
 
@@ -218,17 +218,17 @@ def test_closing() -> None:
     assert not env.is_closed
     env.close()
     assert env.is_closed
-    with pytest.raises(RuntimeError, match="closed already"):
+    with pytest.raises(RuntimeError, match="already closed"):
         env.close()
     env.close(raise_if_closed=False)
     raw = plain("CartPole-v1", 2, "cpu", "Disabled")
     env = Env(raw)
     del env
-    raw.reset(seed=0)  # is still open, for others
+    raw.reset(seed=0)  # is still open
 
 
-def test_a_reset_of_no_replica_changes_nothing(device: str) -> None:
-    """One agent or a team: what is there is there still, and the next step goes on."""
+def test_an_empty_reset_mask_changes_nothing(device: str) -> None:
+    """For a single agent and for a team."""
     for env_id in ("CartPole-v1", "TagGridWorld-v0"):
         env = made(env_id, 3, device)
         first = env.rollout(4, break_when_any_done=False)[:, -1]["next"]
@@ -239,14 +239,14 @@ def test_a_reset_of_no_replica_changes_nothing(device: str) -> None:
                 assert_same_bits(again[key], first[key], str(key))
 
 
-def test_stepping_what_is_over_is_an_offence_again_after_a_mask(device: str) -> None:
+def test_stepping_an_ended_episode_raises_after_a_step_mask(device: str) -> None:
     env = made("CartPole-v1", 2, device, max_episode_steps=3)
     done = env.rollout(3)[:, -1]["next"].exclude("reward")
     env.step(env.rand_action(done.clone()).set("_step", torch.zeros(2, dtype=torch.bool, device=env.device)))
 
     def step_once_more() -> None:
         env.step(env.rand_action(done.clone()))
-        env.env.check()  # on the host the step itself says it
+        env.env.check()  # on the CPU the step itself raises
 
     with pytest.raises(gpu_envs.ActionError, match="over"):
         step_once_more()

@@ -1,4 +1,4 @@
-"""TorchRL's collectors, PPO with them, and the environment that they are measured by."""
+"""TorchRL's collectors and PPO on the adapter, and the constant environment of the benchmark."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from benchmarks.peers.torchrl_constant import ConstantEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# --- with the rest of TorchRL ---
+# --- collectors and training ---
 
 
 @COLLECTORS
@@ -55,7 +55,7 @@ def test_collectors_collect(env_id: str, device: str) -> None:
 @pytest.mark.slow
 @COLLECTORS
 def test_ppo_learns_cart_pole() -> None:
-    """A fifth of the example: 22 at random, and of three seeds 276, 339 and 343."""
+    """A fifth of the example: return 22 with random actions; 276, 339 and 343 for three seeds."""
     import torchrl_ppo
 
     result = torchrl_ppo.train(torchrl_ppo.Args(updates=20))
@@ -64,7 +64,7 @@ def test_ppo_learns_cart_pole() -> None:
 
 
 @pytest.mark.parametrize("episode_length", [None, 1, 5])
-def test_the_constant_environment_is_one(episode_length: int | None, device: str) -> None:
+def test_the_constant_environment_is_valid(episode_length: int | None, device: str) -> None:
     env = ConstantEnv(20, device, episode_length)
     check_env_specs(env, break_when_any_done="both")
     real = made("CartPole-v1", 20, device)

@@ -1,4 +1,4 @@
-"""TorchRL's steps and resets: the environment's trajectories bit for bit, memory, masks, ends, seeds."""
+"""Steps and resets of the TorchRL adapter: trajectories, memory, masks, ends of episodes and seeds."""
 
 import pytest
 from harness import IDS, TEAM_IDS, assert_same_bits
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- teams ---
 
 
-def test_those_who_are_out_are_masked(device: str) -> None:
+def test_inactive_agents_are_masked(device: str) -> None:
     env = made("TagContinuous-v0", 6, device, seed=0, max_episode_steps=80)
     out_before_the_end = 0
     for before in walk(env, acted(env, 200), env.reset()):
@@ -36,11 +36,11 @@ def test_those_who_are_out_are_masked(device: str) -> None:
     assert out_before_the_end > 100
 
 
-def test_agents_of_a_replica_begin_anew_together() -> None:
+def test_agents_of_a_replica_are_reset_together() -> None:
     env = made("TagGridWorld-v0", 2, "cpu")
     now = env.reset()
     now["tagger", "_reset"] = torch.ones(2, 4, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"'tagger' has a '_reset' of its own.*at the root"):
+    with pytest.raises(ValueError, match=r"'tagger' has a '_reset'.*at the root"):
         env.reset(now)
 
 
@@ -48,7 +48,7 @@ def test_agents_of_a_replica_begin_anew_together() -> None:
 
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
-def test_a_mask_resets_any_replicas_and_no_others(env_id: str, device: str) -> None:
+def test_a_mask_resets_only_its_replicas(env_id: str, device: str) -> None:
     env = made(env_id, 5, device, seed=2)
     now = env.reset()
     for action in acted(env, 3):
@@ -68,7 +68,7 @@ def test_a_mask_resets_any_replicas_and_no_others(env_id: str, device: str) -> N
         assert_same_bits(values[~mask], state[name][~mask], name)
 
 
-def test_rollouts_end_with_the_first_or_the_last(device: str) -> None:
+def test_rollouts_break_when_any_or_all_are_done(device: str) -> None:
     env = TransformedEnv(made("CartPole-v1", 8, device, seed=0), RewardSum())
     until_first = env.rollout(500, break_when_any_done=True)
     assert bool(until_first[:, -1]["next", "done"].any())
@@ -84,15 +84,15 @@ def test_rollouts_end_with_the_first_or_the_last(device: str) -> None:
     env.base_env.env.check()
 
 
-def test_no_running_replica_is_left_out() -> None:
+def test_a_step_mask_must_include_running_replicas() -> None:
     env = made("CartPole-v1", 2, "cpu", seed=0)
     now = env.rand_action(env.reset())
     now["_step"] = torch.tensor([True, False])
-    with pytest.raises(ValueError, match="'_step' leaves out replicas that are not 'done'"):
+    with pytest.raises(ValueError, match="'_step' excludes replicas that are not 'done'"):
         env.step(now)
 
 
-def test_options_hold_for_one_reset(device: str) -> None:
+def test_options_apply_to_one_reset(device: str) -> None:
     env = made("CartPole-v1", 4, device, seed=0)
     assert bool((env.reset(options={"low": 0.3, "high": 0.4})["observation"] >= 0.3).all())
     assert bool((env.reset()["observation"].abs() <= 0.05).all())
@@ -101,8 +101,8 @@ def test_options_hold_for_one_reset(device: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
-def test_what_is_done_begins_anew_as_torchrl_does_it(env_id: str, device: str) -> None:
-    """TorchRL's own way asks the device whether anything is done, and whether resets went well; it is the oracle."""
+def test_maybe_reset_matches_torchrl(env_id: str, device: str) -> None:
+    """TorchRL's method, which waits for the device, is the reference."""
     env, other = (made(env_id, 9, device, seed=5, max_episode_steps=25) for _ in range(2))
     now, then = env.reset(), other.reset()
     for one, each in ((env, now), (other, then)):
@@ -119,7 +119,7 @@ def test_what_is_done_begins_anew_as_torchrl_does_it(env_id: str, device: str) -
         done = now["done"].clone()
         assert env.maybe_reset(now) is now
         then = EnvBase.maybe_reset(other, then)
-        if not bool(done.all()):  # where all are done, TorchRL keeps what an environment has no part in
+        if not bool(done.all()):  # if all are done, TorchRL keeps entries that the environment does not write
             assert_same_bits(leaves(now), leaves(then))
             assert bool((now["memory"][done[:, 0]] == 0).all())
         partial += int(0 < int(done.sum()) < 9)
@@ -128,7 +128,7 @@ def test_what_is_done_begins_anew_as_torchrl_does_it(env_id: str, device: str) -
     assert partial > 0
 
 
-def test_nothing_happens_where_nothing_is_done() -> None:
+def test_maybe_reset_does_nothing_without_done() -> None:
     env = made("CartPole-v1", 2, "cpu", seed=0)
     now = env.reset()
     before = leaves(now.clone())
@@ -137,7 +137,7 @@ def test_nothing_happens_where_nothing_is_done() -> None:
     assert env.maybe_reset(now.select("observation")).keys() == {"observation"}
 
 
-def test_entries_that_are_no_tensors_stay() -> None:
+def test_non_tensor_entries_are_unchanged() -> None:
     env = made("CartPole-v1", 2, "cpu", seed=0, max_episode_steps=1)
     now = env.rand_action(env.reset())
     now["note"] = "kept"
@@ -148,7 +148,7 @@ def test_entries_that_are_no_tensors_stay() -> None:
 # --- seeds ---
 
 
-def test_a_reset_by_a_mask_leaves_the_seed_for_later() -> None:
+def test_a_masked_reset_does_not_use_the_seed() -> None:
     env = made("CartPole-v1", 2, "cpu", seed=0)
     now = env.reset()
     env.set_seed(7)
@@ -167,21 +167,21 @@ def test_a_reset_by_a_mask_leaves_the_seed_for_later() -> None:
 @pytest.mark.skipif("not torch.cuda.is_available()", reason="no CUDA device")
 @pytest.mark.parametrize("env_id", ALL_IDS)
 @pytest.mark.parametrize("categorical", [True, False])
-def test_nothing_waits_for_the_device(env_id: str, categorical: bool) -> None:
+def test_steps_do_not_synchronize(env_id: str, categorical: bool) -> None:
     env = made(env_id, 100, "cuda", seed=0, categorical_actions=categorical, max_episode_steps=3)
     actions = acted(env, 8)
     now = env.reset()
-    for action in actions:  # once, so that all is compiled
+    for action in actions:  # compile everything first
         _, now = env.step_and_maybe_reset(now.update(action))
     ended = torch.zeros(1, dtype=torch.int64, device="cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for action in actions:
-            following = env._step(action)  # noqa: SLF001 - what TorchRL calls
+            following = env._step(action)  # noqa: SLF001 - TorchRL calls it
             ended += following["done"].sum()
-            again = env._reset(TensorDict({"_reset": following["done"]}, batch_size=[100], device=env.device))  # noqa: SLF001 - what TorchRL calls
-        for action in actions:  # nor does TorchRL, where the environment is not wrapped
+            again = env._reset(TensorDict({"_reset": following["done"]}, batch_size=[100], device=env.device))  # noqa: SLF001 - TorchRL calls it
+        for action in actions:  # TorchRL does not synchronize without a TransformedEnv
             _, now = env.step_and_maybe_reset(now.update(action))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -253,19 +253,19 @@ class TestTorchRL:
     def test_nothing_is_possible(self) -> None:
         """Then everything is drawn from: where an episode has ended, nobody acts on it."""
         pytest.importorskip("torchrl")
-        from gpu_envs.adapters.torchrl.specs import allowed
+        from gpu_envs.adapters.torchrl.specs import nonempty_mask
 
         mask = torch.tensor([[True, False, True], [False, False, False]])
-        assert allowed(mask, (3,)).tolist() == [[True, False, True], [True, True, True]]
-        assert allowed(mask, (2, 1)).tolist() == [[True, False, True], [True, True, True]]
-        assert allowed(~mask, (2, 1)).tolist() == [[False, True, True], [True, True, True]]
+        assert nonempty_mask(mask, (3,)).tolist() == [[True, False, True], [True, True, True]]
+        assert nonempty_mask(mask, (2, 1)).tolist() == [[True, False, True], [True, True, True]]
+        assert nonempty_mask(~mask, (2, 1)).tolist() == [[False, True, True], [True, True, True]]
 
     def test_names_that_have_a_meaning(self) -> None:
         pytest.importorskip("torchrl")
         from gpu_envs.adapters.torchrl.specs import observation_specs
 
         space = Dict({"reward": EVERYTHING["position"]})
-        with pytest.raises(ValueError, match="'reward', which TorchRL's TensorDicts have a meaning for"):
+        with pytest.raises(ValueError, match="the keys 'reward', which TorchRL reserves"):
             observation_specs(space, torch.Size((2,)), torch.device("cpu"))
 
 
