@@ -107,18 +107,16 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
     for field in dataclasses.fields(cls):
         if "limits" not in field.metadata:
             continue
-        union = typing.get_origin(hints[field.name]) in (types.UnionType, typing.Union)
-        kinds = typing.get_args(hints[field.name]) if union else (hints[field.name],)
+        hint = hints[field.name]
+        kinds = typing.get_args(hint | None)
         words = tuple(word for each in kinds if typing.get_origin(each) is Literal for word in typing.get_args(each))
-        plain = [each for each in kinds if each is not types.NoneType and typing.get_origin(each) is not Literal]
-        kind = Schedule if Schedule in plain else plain[0]  # Python may give a schedule as a number or text too
         owner = next(base for base in reversed(cls.__mro__) if field.name in vars(base).get("__annotations__", {}))
         settings[field.name] = Setting(
             owner=owner,
             name=field.name,
-            kind=kind,
+            kind=Schedule if Schedule in kinds else kinds[0],  # Python may give a schedule as a number or text too
             default=field.default,
-            optional=types.NoneType in kinds,
+            optional=types.NoneType in typing.get_args(hint),
             others=words,
             **field.metadata["limits"],
         )
