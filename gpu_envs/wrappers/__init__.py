@@ -1,19 +1,17 @@
-"""Gymnasium's vector wrappers for environments with torch output: on the device, in kernels of their own.
+"""Gymnasium's vector wrappers for environments with torch output. They run on the environment's device.
 
     from gpu_envs.wrappers import NormalizeObservation, RecordEpisodeStatistics
     env = gpu_envs.make("Pendulum-v1", 4096, output="torch", autoreset_mode="SameStep")
     env = NormalizeObservation(RecordEpisodeStatistics(env))
 
-Names, arguments and results are those of ``gymnasium.wrappers.vector`` (of ``gymnasium.wrappers`` for
-``FrameStackObservation``); each docstring says where one differs. ``ObservationNoise``, ``ActionNoise`` and
-``RandomPushes`` are this package's own. All work in the three auto-reset modes, and ``infos["final_obs"]`` is
-transformed as observations are. What else infos hold, such as ``action_mask``, they hand on. Those that change
-observations say which spaces they take.
+Names, arguments and results are the same as in ``gymnasium.wrappers.vector`` (``gymnasium.wrappers`` for
+``FrameStackObservation``); docstrings list the differences. ``ObservationNoise``, ``ActionNoise`` and ``RandomPushes``
+do not exist in Gymnasium. All wrappers support the three auto-reset modes, transform ``infos["final_obs"]`` like
+observations, and pass other infos through, such as ``action_mask``.
 
-What a step returns is as with the environment inside: the wrapper's own memory, which the next step overwrites; fresh
-tensors where the environment was made with ``copy=True``. ``step(actions, out=Step(...))`` writes what the wrapper
-makes into the tensors given, and passes on the others. No step waits for the device, and a step can be captured in a
-CUDA graph after one that was not.
+A step returns the wrapper's buffers, which the next step overwrites, or new tensors if the environment was made with
+``copy=True``. ``step(actions, out=Step(...))`` writes results into the caller's tensors. No step synchronizes with the
+device. A step can be captured in a CUDA graph after a first step outside of the graph.
 """
 
 from gpu_envs.extras import extra

@@ -1,4 +1,4 @@
-"""Kernels of the wrappers: each block of threads has some rows."""
+"""Source and launch sizes of the wrappers' kernels. A row is one replica's observation, action or reward."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,35 +6,35 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.layout import mode_enum
 
-TEAM = 256
-"""Threads of a block."""
+THREADS = 256
+"""Threads per block."""
 
-MOST_BLOCKS = 1024
-"""That share the rows. Each leaves something for the others to read, so there are not too many."""
+MAX_BLOCKS = 1024
+"""Maximum number of blocks that split the rows. A last kernel reads the partial results of all blocks."""
 
 SHARED_BYTES = 6 * 1024
-"""What a block has to add up in; the headers assert that it is enough."""
+"""Shared memory of a block for reductions; the headers assert that it is enough."""
 
 ELEMENTS_PER_STEP = 8
-"""So many elements cost what a step of a small environment does, roughly: the measure of a CPU thread's work."""
+"""Number of elements that take a CPU thread about as long as a step of a small environment."""
 
 ROWS = (("Index", "rows"), ("Index", "rows_of_block"))
-"""What every kernel is told first."""
+"""First members of every kernel's arguments."""
 
 
-def rows_of_block(rows: int) -> int:
-    """How many rows a block has: as many as its team, until there would be too many blocks."""
-    return TEAM * max(1, -(-rows // (TEAM * MOST_BLOCKS)))
+def rows_per_block(rows: int) -> int:
+    """Return the rows per block: a multiple of the number of threads that needs at most ``MAX_BLOCKS`` blocks."""
+    return THREADS * max(1, -(-rows // (THREADS * MAX_BLOCKS)))
 
 
-def blocks_of(rows: int, each: int) -> int:
-    """How many blocks there are."""
-    return -(-rows // each)
+def num_blocks(rows: int, per_block: int) -> int:
+    """Return the number of blocks that split the rows."""
+    return -(-rows // per_block)
 
 
-def groups_of(features: int) -> int:
-    """How many blocks share a row: ``GROUPS`` in ``blocks.cuh``."""
-    return -(-features // min(features, TEAM))
+def num_groups(features: int) -> int:
+    """Return the number of blocks that split the features of a row: ``GROUPS`` in ``blocks.cuh``."""
+    return -(-features // min(features, THREADS))
 
 
 def program(
@@ -46,13 +46,20 @@ def program(
     prologue: str = "",
     types: Mapping[str, str] | None = None,
 ) -> Program:
-    """The source of kernels over blocks of roughly so many elements, in rows of so many features.
+    """Return the program with the wrapper's kernels.
 
-    The headers follow ``blocks.cuh``; the prologue is C++ before them all.
+    Args:
+        headers: Headers to include after ``blocks.cuh``.
+        calls: Argument struct of each kernel.
+        mode: Auto-reset mode.
+        features: Elements per row.
+        elements: Elements per block, about.
+        prologue: C++ to insert before the headers.
+        types: C++ types of the headers' type names.
     """
     constants = [
         mode_enum(mode),
-        f"constexpr int TEAM = {TEAM}, FEATURES = {features};",
+        f"constexpr int TEAM = {THREADS}, FEATURES = {features};",
         f"constexpr u64 SHARED_BYTES = {SHARED_BYTES};",
         prologue,
     ]
@@ -61,6 +68,6 @@ def program(
         types=types or {},
         sizes={"features": features},
         weight=max(1, elements // ELEMENTS_PER_STEP),
-        grid=Grid(threads=TEAM, replicas=1, shared_bytes=SHARED_BYTES),
+        grid=Grid(threads=THREADS, replicas=1, shared_bytes=SHARED_BYTES),
     )
     return program_of(("wrappers/blocks.cuh", *headers), calls, settings)

@@ -1,4 +1,4 @@
-"""Running mean and variance on the device, and what the two normalising wrappers share."""
+"""Running mean and variance on the device, and the base class of ``NormalizeObservation`` and ``NormalizeReward``."""
 
 import math
 import os
@@ -13,14 +13,14 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.vector_env import VectorEnv
 from gpu_envs.wrappers.base import TorchWrapper
-from gpu_envs.wrappers.blocks import ROWS, blocks_of, groups_of, program, rows_of_block
+from gpu_envs.wrappers.blocks import ROWS, num_blocks, num_groups, program, rows_per_block
 
 PARTS = (
     ("int*", "counts", ("blocks",)),
     ("double*", "means", ("blocks", "features")),
     ("double*", "squares", ("blocks", "features")),
 )
-"""What each block leaves: how many rows counted, their mean, and the sum of squares about it."""
+"""Partial results of each block: number of counted rows, their mean, and the sum of squared deviations from it."""
 
 MERGE_CALL = Struct.of(
     "MergeCall",
@@ -35,135 +35,135 @@ MERGE_CALL = Struct.of(
 
 @final
 class RunningMeanStd:
-    """Mean, variance and number of samples, in float64 on a device. They may be written to in place at any time.
+    """Running mean, variance and number of samples in float64. All can be written in place at any time.
 
     Attributes:
-        mean: Of each feature.
-        var: The same.
+        mean: Mean of each feature.
+        var: Variance of each feature.
     """
 
     def __init__(self, epsilon: float = 1e-4, shape: Sequence[int] = (), device: str | torch.device = "cpu") -> None:
-        """Begins with mean 0 and variance 1, as if ``epsilon`` samples had said so.
+        """Start with mean 0 and variance 1, weighted like ``epsilon`` samples.
 
         Args:
-            epsilon: How much the beginning weighs.
-            shape: Of a sample.
-            device: Of the tensors.
+            epsilon: Weight of the initial mean and variance.
+            shape: Shape of a sample.
+            device: Device of the tensors.
         """
         self.mean: Final = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
         self.var: Final = torch.ones_like(self.mean)
-        # one for each feature, so that no block of a launch reads what another one writes
+        # one count per feature: with a shared count, a block would read what another block writes in the same launch
         self._counts: Final = torch.full((max(1, math.prod(shape)),), epsilon, dtype=torch.float64, device=device)
 
     @property
     def count(self) -> torch.Tensor:
-        """How many samples there were, float64 []: live, to be read."""
+        """Number of samples, float64 []: a view that updates in place. Do not write to it."""
         return self._counts[0]
 
     def members(self) -> dict[str, torch.Tensor]:
-        """The memory that kernels work on: rows of numbers."""
+        """Return the flat tensors that kernels read and write."""
         return {"mean": self.mean.view(-1), "var": self.var.view(-1), "count": self._counts}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of ``mean``, ``var`` and ``count``."""
+        """Return copies of ``mean``, ``var`` and ``count``."""
         return {"mean": self.mean.clone(), "var": self.var.clone(), "count": self.count.clone()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies in what ``state_dict`` gave, here or elsewhere; the memory stays where it is."""
-        own = {"mean": self.mean, "var": self.var, "count": self.count}
+        """Copy a ``state_dict`` from any device into the tensors in place, which keep their addresses."""
+        current = {"mean": self.mean, "var": self.var, "count": self.count}
         for name in state:
-            if name not in own:
-                raise ValueError(f"running statistics have no {name!r}{did_you_mean(name, own)}")
-        given = {name: torch.as_tensor(state[name]) for name in own if name in state}
-        for name, tensor in own.items():
-            if name not in given or given[name].shape != tensor.shape:
-                found = f"has shape {list(given[name].shape)}" if name in given else "is missing"
-                raise ValueError(f"{name!r} {found}; these running statistics need {list(tensor.shape)}")
-        self.mean.copy_(given["mean"])
-        self.var.copy_(given["var"])
-        self._counts.copy_(given["count"].to(self._counts).expand_as(self._counts))
+            if name not in current:
+                raise ValueError(f"running statistics have no {name!r}{did_you_mean(name, current)}")
+        loaded = {name: torch.as_tensor(state[name]) for name in current if name in state}
+        for name, tensor in current.items():
+            if name not in loaded or loaded[name].shape != tensor.shape:
+                problem = f"has shape {list(loaded[name].shape)}" if name in loaded else "is missing"
+                raise ValueError(f"{name!r} {problem}; these running statistics need shape {list(tensor.shape)}")
+        self.mean.copy_(loaded["mean"])
+        self.var.copy_(loaded["var"])
+        self._counts.copy_(loaded["count"].to(self._counts).expand_as(self._counts))
 
 
 class Normalizer(TorchWrapper):
-    """A wrapper with running statistics that can be frozen, saved and shared."""
+    """Base class for wrappers with running statistics that can be frozen, saved and shared."""
 
     _applied: tuple[str, ...]
-    """Which of the statistics what it gives depends on."""
+    """Statistics that the normalizing kernel reads."""
 
     def __init__(self, env: VectorEnv | TorchWrapper, epsilon: float) -> None:
         super().__init__(env)
         if epsilon <= 0:
-            raise InvalidBound(f"epsilon is {epsilon}; give what is above 0: it keeps the division away from zero")
+            raise InvalidBound(f"epsilon is {epsilon}; give a number above 0: it prevents divisions by zero")
         self._epsilon: Final = float(epsilon)
         self.update_running_mean = True
 
     @property
     def epsilon(self) -> float:
-        """What is added to the variance."""
+        """Number added to the variance."""
         return self._epsilon
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of the statistics: ``mean``, ``var`` and ``count``. What replicas are midway in is not among them."""
+        """Return copies of ``mean``, ``var`` and ``count``. The state of unfinished episodes is not included."""
         return self._rms.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies in what ``state_dict`` gave, of a wrapper around any number of replicas on any device."""
+        """Copy in the ``state_dict`` of a wrapper with any number of replicas on any device."""
         self._rms.load_state_dict(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the statistics to a file."""
+        """Write the statistics to a file."""
         torch.save({name: tensor.cpu() for name, tensor in self.state_dict().items()}, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Reads what ``save`` wrote."""
+        """Read the statistics from a file written by ``save``."""
         self.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 
-    # --- for those who derive from it ---
+    # --- for subclasses ---
 
-    def _load(
+    def _load_kernels(
         self,
         headers: Sequence[str],
         calls: Mapping[str, Struct],
         shape: tuple[int, ...],
         types: Mapping[str, str] | None = None,
     ) -> tuple[Kernel, int]:
-        """Compiles the kernels that measure samples of this shape, merge what each block found, and apply it.
+        """Compile three kernels: measure a batch in blocks, merge the blocks' statistics, and normalize the batch.
 
         Returns:
-            The one that measures, and how many blocks it and the one that applies have.
+            The measuring kernel, and the number of blocks of the measuring and the normalizing kernel.
         """
         rows, features = self.num_envs, math.prod(shape)
-        each, groups = rows_of_block(rows), groups_of(features)
-        blocks = blocks_of(rows, each)
-        made = program(headers, calls, self._mode, features, each * features, types=types)
-        measuring, self._merging, self._applying = load_kernels(self._backend, made)
+        per_block, groups = rows_per_block(rows), num_groups(features)
+        blocks = num_blocks(rows, per_block)
+        source = program(headers, calls, self._mode, features, per_block * features, types=types)
+        measuring, self._merging, self._applying = load_kernels(self._backend, source)
         parts = {
             "blocks": blocks,
-            "counts": self._empty(blocks, dtype=torch.int32),
-            "means": self._empty(blocks, features, dtype=torch.float64),
-            "squares": self._empty(blocks, features, dtype=torch.float64),
+            "counts": self._zeros(blocks, dtype=torch.int32),
+            "means": self._zeros(blocks, features, dtype=torch.float64),
+            "squares": self._zeros(blocks, features, dtype=torch.float64),
         }
-        measuring.fill(rows=rows, rows_of_block=each, **parts)
+        measuring.fill(rows=rows, rows_of_block=per_block, **parts)
         self._merging.fill(rows=blocks, rows_of_block=blocks, **parts)
-        self._applying.fill(rows=rows, rows_of_block=each, epsilon=self.epsilon)
-        self._adopt(RunningMeanStd(shape=shape, device=self._torch_device))
+        self._applying.fill(rows=rows, rows_of_block=per_block, epsilon=self.epsilon)
+        self._use_statistics(RunningMeanStd(shape=shape, device=self._torch_device))
         self._merge = self._merging.bind(groups)
         return measuring, blocks * groups
 
-    def _adopt(self, statistics: RunningMeanStd) -> None:
-        """Makes its kernels work on these statistics."""
+    def _use_statistics(self, statistics: RunningMeanStd) -> None:
+        """Make the kernels read and update these statistics."""
         self._rms, members = statistics, statistics.members()
         self._merging.fill(**members)
         self._applying.fill(**{name: members[name] for name in self._applied})
 
-    def _check_shared(self, name: str, given: object, own: RunningMeanStd) -> RunningMeanStd:
-        """What is to be shared, once it fits."""
-        if not isinstance(given, RunningMeanStd):
-            raise TypeError(f"{name} is {type(given).__name__}; give the {name} of another wrapper")
-        if given.mean.shape != own.mean.shape or given.mean.device != own.mean.device:
+    def _check_statistics(self, name: str, new: object, current: RunningMeanStd) -> RunningMeanStd:
+        """Return ``new``, or raise an error if it cannot replace ``current``."""
+        if not isinstance(new, RunningMeanStd):
+            raise TypeError(f"{name} is {type(new).__name__}; give the {name} of another wrapper")
+        if new.mean.shape != current.mean.shape or new.mean.device != current.mean.device:
             raise ValueError(
-                f"{name} has shape {list(given.mean.shape)} on {given.mean.device}, and this wrapper's has "
-                f"{list(own.mean.shape)} on {own.mean.device}; for another device copy it, with load_state_dict"
+                f"{name} has shape {list(new.mean.shape)} on {new.mean.device}; this wrapper needs "
+                f"{list(current.mean.shape)} on {current.mean.device}. Use load_state_dict to copy from another device"
             )
-        return given
+        return new

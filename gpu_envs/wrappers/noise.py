@@ -1,8 +1,8 @@
-"""Noise for policies that are to leave the simulation: of observations and of actions, and pushes of the state.
+"""Wrappers that add noise and delays to observations and actions, and random pushes to the state.
 
-What is random is a function of the replica's seed, the episode and the step, as all else: it is the same in a batch of
-any size and on every device, ``reset(seed=...)`` brings it back, and it shares no numbers with the environment. Of
-wrappers of one kind around one another, each draws numbers of its own.
+The noise depends on the replica's seed, the episode and the step only: it does not depend on the number of replicas or
+on the device, and ``reset(seed=...)`` reproduces it. It is independent of the environment's random numbers. Nested
+wrappers of the same class draw independent noise.
 """
 
 import math
@@ -22,14 +22,14 @@ from gpu_envs.engine.results import Step
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds
 from gpu_envs.vector_env import VectorEnv
-from gpu_envs.wrappers.base import Begun, ObservationWrapper, Results, TorchWrapper
-from gpu_envs.wrappers.blocks import ROWS, blocks_of, groups_of, program, rows_of_block
+from gpu_envs.wrappers.base import ObservationWrapper, ResetResults, StepResults, TorchWrapper
+from gpu_envs.wrappers.blocks import ROWS, num_blocks, num_groups, program, rows_per_block
 from gpu_envs.wrappers.rewards import REWARD_TYPES
 
-Steps: TypeAlias = int | tuple[int, int]
-"""A number of steps, or the least and the most of what is drawn for each replica and episode."""
+StepRange: TypeAlias = int | tuple[int, int]
+"""Number of steps, or a range ``(least, most)`` to draw it from for each replica and episode."""
 
-_DRAWN = (
+_RANDOM = (
     ("const u64*", "seeds", ("rows",)),
     ("const int*", "episodes", ("rows",)),
     ("const int*", "elapsed", ("rows",)),
@@ -42,7 +42,7 @@ PERTURB_CALL = Struct.of(
     "PerturbCall",
     "float",
     *ROWS,
-    *_DRAWN,
+    *_RANDOM,
     ("const float*?", "noise", ("features",)),
     ("const Element*?", "low", ("features",)),
     ("const Element*?", "high", ("features",)),
@@ -64,7 +64,7 @@ PUSH_CALL = Struct.of(
     "PushCall",
     "float",
     *ROWS,
-    *_DRAWN,
+    *_RANDOM,
     ("const u8*", "ended", ("rows",)),
     ("int", "fields"),
     ("const Index*", "addresses", ("fields",)),
@@ -75,74 +75,74 @@ HEADERS = ("wrappers/noise.cuh",)
 CALLS = {"perturb": PERTURB_CALL, "push": PUSH_CALL}
 
 DISTRIBUTIONS = ("normal", "uniform")
-MOST_STEPS = 2**31 - 2
-"""Of an interval; a delay has to be kept in memory."""
+MAX_STEPS = 2**31 - 2
+"""Largest interval. (Memory limits delays: actions or observations of all delayed steps are stored.)"""
 
 
 def prologue(stream: str, distribution: str, *, noisy: bool) -> str:
-    """What ``noise.cuh`` is told before it."""
-    constants = {"NOISY": noisy, "UNIFORM": distribution == "uniform"}
-    told = ", ".join(f"{name} = {str(value).lower()}" for name, value in constants.items())
-    return f"constexpr Stream STREAM = {stream};\nconstexpr bool {told};"
+    """Return the constants that ``noise.cuh`` needs before its code."""
+    flags = {"NOISY": noisy, "UNIFORM": distribution == "uniform"}
+    definitions = ", ".join(f"{name} = {str(value).lower()}" for name, value in flags.items())
+    return f"constexpr Stream STREAM = {stream};\nconstexpr bool {definitions};"
 
 
 @final
 class ObservationNoise(ObservationWrapper):
-    """Gives observations late, and with noise: first the delay, then the noise.
+    """Delay observations, then add noise to them.
 
-    An episode's first observation stands for those before it, so that nothing of the episode before is seen.
-    ``infos["final_obs"]`` is what would have been seen next: as late, and with noise of its own; so it has the same
-    numbers in SameStep as the last observation of an episode in the other modes. A replica that waits for its reset
-    sees the same as before. Observations are in a Box; with noise in one of float32, whose bounds the noise widens.
+    Until the delay has passed, an episode's first observation is repeated, so that no observation of the previous
+    episode is seen. ``infos["final_obs"]`` is delayed and noisy too: it has the same values in SameStep mode as the
+    last observation of an episode in the other modes. A replica that waits for a reset repeats its last observation.
+    The observation space must be a Box, with noise a Box of float32; noise widens its bounds.
     """
 
     def __init__(
-        self, env: VectorEnv | TorchWrapper, noise: Any = 0.0, *, distribution: str = "normal", delay: Steps = 0
+        self, env: VectorEnv | TorchWrapper, noise: Any = 0.0, *, distribution: str = "normal", delay: StepRange = 0
     ) -> None:
-        """Takes the environment, and compiles.
+        """Wrap the environment and compile the kernel.
 
         Args:
-            env: Made with ``output="torch"``, or wrapped already.
-            noise: The deviation of normal noise, or the most of uniform noise: a number, or one for each feature.
+            env: An environment made with ``output="torch"``, or a wrapper of one.
+            noise: Standard deviation of normal noise, or maximum of uniform noise: a number, or one for each feature.
             distribution: ``normal`` or ``uniform``.
-            delay: By how many steps observations are late; of a pair ``(least, most)``, drawn for each replica and
-                episode.
+            delay: Delay in steps, or a range ``(least, most)`` to draw it from for each replica and episode.
         """
         super().__init__(env)
-        scale = _scale("noise", noise, env.single_observation_space.shape or ())
-        space = self._box(env.single_observation_space, "observations", ["float32"] if scale.any() else ELEMENT_TYPES)
+        scale = _check_scale("noise", noise, env.single_observation_space.shape or ())
+        dtypes = ["float32"] if scale.any() else ELEMENT_TYPES
+        space = self._check_box(env.single_observation_space, "observations", dtypes)
         if scale.any():
-            most = np.where(scale > 0, scale if distribution == "uniform" else np.inf, 0).astype(np.float32)
-            self._observe_in(spaces.Box(space.low - most, space.high + most, space.shape, np.float32))
+            margin = np.where(scale > 0, scale if distribution == "uniform" else np.inf, 0).astype(np.float32)
+            self._set_observation_space(spaces.Box(space.low - margin, space.high + margin, space.shape, np.float32))
         rows, dtype = self.num_envs, getattr(torch, space.dtype.name)
-        self._written = self._empty(rows, *space.shape, dtype=dtype)
-        self._written_final = self._empty(rows if self._same_step else 0, *space.shape, dtype=dtype)
-        element, late = ELEMENT_TYPES[space.dtype.name], _steps("delay", delay, 0)
-        kernel, blocks = _load(self, "perturb", "OBSERVATION_NOISE", element, space.shape, scale, distribution, late)
-        groups = groups_of(math.prod(space.shape))
-        before = self._empty(groups, rows, dtype=torch.int32) if self._same_step else None
+        self._observations = self._zeros(rows, *space.shape, dtype=dtype)
+        self._final_observations = self._zeros(rows if self._same_step else 0, *space.shape, dtype=dtype)
+        element, delays = ELEMENT_TYPES[space.dtype.name], _check_steps("delay", delay, 0)
+        kernel, blocks = _load(self, "perturb", "OBSERVATION_NOISE", element, space.shape, scale, distribution, delays)
+        groups = num_groups(math.prod(space.shape))
+        before = self._zeros(groups, rows, dtype=torch.int32) if self._same_step else None
         kernel.fill(low=None, high=None, initial=None, repeat=0.0, groups=groups, before=before)
-        _keep(kernel, self._written, late[1])
+        _allocate_history(kernel, self._observations, delays[1])
         self._perturb: Final = kernel.bind(blocks)
 
-    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
         observations, infos = self._env.reset(seed=seed, options=options)
-        target = self._place(None, "observations", self._written)
+        target = self._target(None, "observations", self._observations)
         self._perturb(observations.data_ptr(), target.data_ptr(), None, None, 0, None, 0)
         return target, infos
 
-    def _write(self, results: Results, target: torch.Tensor, final: tuple[int | None, ...]) -> None:
+    def _transform(self, results: StepResults, target: torch.Tensor, final: tuple[int | None, ...]) -> None:
         self._perturb(results[0].data_ptr(), target.data_ptr(), *final)
 
 
 @final
 class ActionNoise(TorchWrapper):
-    """Repeats actions at random, as Gymnasium's ``StickyAction`` does, makes them late, and adds noise, in this order.
+    """Repeat actions at random like Gymnasium's ``StickyAction``, then delay them, then add noise.
 
-    Each episode begins anew: no action of the one before is repeated or arrives in it. Actions are in a Box, a
-    Discrete or a MultiDiscrete; noise is added in a Box alone, and what it is added to is clipped to the bounds. An
-    action that is late or repeated may be one that ``infos["action_mask"]`` forbids by then. One that is out of range,
-    or not a number, is refused in the step that it is given to, if it comes from the host.
+    Actions are never repeated or delayed into the next episode. The action space must be a Box, Discrete or
+    MultiDiscrete; noise needs a Box, and noisy actions are clipped to its bounds. When a delayed or repeated action
+    arrives, ``infos["action_mask"]`` may forbid it by then. Actions in host memory that are NaN or out of range raise
+    an error in the step that receives them, not in the step that they would arrive in.
     """
 
     def __init__(
@@ -151,70 +151,71 @@ class ActionNoise(TorchWrapper):
         noise: Any = 0.0,
         *,
         distribution: str = "normal",
-        delay: Steps = 0,
+        delay: StepRange = 0,
         initial_action: Any = None,
         repeat_action_probability: float = 0.0,
     ) -> None:
-        """Takes the environment, and compiles.
+        """Wrap the environment and compile the kernel.
 
         Args:
-            env: Made with ``output="torch"``, or wrapped already.
-            noise: The deviation of normal noise, or the most of uniform noise: a number, or one for each element.
+            env: An environment made with ``output="torch"``, or a wrapper of one.
+            noise: Standard deviation of normal noise, or maximum of uniform noise: a number, or one for each element.
             distribution: ``normal`` or ``uniform``.
-            delay: By how many steps actions are late; of a pair ``(least, most)``, drawn for each replica and episode.
-            initial_action: What arrives until an episode's first action does. None: zeros, or what in the bounds is
-                nearest to them; of a Discrete the first action.
-            repeat_action_probability: With which a step takes the action of the step before in place of that given.
+            delay: Delay in steps, or a range ``(least, most)`` to draw it from for each replica and episode.
+            initial_action: Action to take until an episode's first action arrives. None takes zeros, clipped to the
+                bounds, or the first discrete action.
+            repeat_action_probability: Probability that a step repeats the action of the previous step.
         """
         super().__init__(env)
         space = env.single_action_space
-        whole = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-        bounds = None if whole else self._box(space, "actions")
+        discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        bounds = None if discrete else self._check_box(space, "actions")
         shape = space.shape or ()
-        scale = _scale("noise", noise, shape)
-        if whole and scale.any():
-            raise TypeError(f"noise is {noise!r}, and actions are in {space}; it is for actions in a Box")
+        scale = _check_scale("noise", noise, shape)
+        if discrete and scale.any():
+            raise TypeError(f"noise is {noise!r}, but the action space is {space}; noise needs a Box: leave it out")
         if not 0 <= repeat_action_probability <= 1:
-            raise ValueError(f"repeat_action_probability is {repeat_action_probability!r}; give 0 to 1")
-        dtype = "int64" if whole else self._simulator.precision
-        self._passed: Final = self._empty(self.num_envs, *shape, dtype=getattr(torch, dtype))
-        element, late = {"int64": "i64", **REWARD_TYPES}[dtype], _steps("delay", delay, 0)
-        kernel, blocks = _load(self, "perturb", "ACTION_NOISE", element, shape, scale, distribution, late)
+            raise ValueError(
+                f"repeat_action_probability is {repeat_action_probability!r}; give a probability from 0 to 1"
+            )
+        dtype = "int64" if discrete else self._simulator.precision
+        self._noisy_actions: Final = self._zeros(self.num_envs, *shape, dtype=getattr(torch, dtype))
+        element, delays = {"int64": "i64", **REWARD_TYPES}[dtype], _check_steps("delay", delay, 0)
+        kernel, blocks = _load(self, "perturb", "ACTION_NOISE", element, shape, scale, distribution, delays)
         kernel.fill(
-            low=None if bounds is None else self._row(bounds.low),
-            high=None if bounds is None else self._row(bounds.high),
-            initial=self._row(_first_action(space, initial_action)),
+            low=None if bounds is None else self._flat_action(bounds.low),
+            high=None if bounds is None else self._flat_action(bounds.high),
+            initial=self._flat_action(_check_initial_action(space, initial_action)),
             repeat=float(repeat_action_probability),
             groups=1,
             before=None,
         )
-        _keep(kernel, self._passed, max(late[1], int(repeat_action_probability > 0)))
+        _allocate_history(kernel, self._noisy_actions, max(delays[1], int(repeat_action_probability > 0)))
         self._perturb: Final = kernel.bind(blocks)
 
-    def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once, with what becomes of the actions; results as of the environment inside."""
+    def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
+        """Step every replica once with the repeated, delayed and noisy actions."""
         simulator = self._simulator
         simulator._check_ready("step")
         read = simulator._reader.read(actions)
         if read.host is not None:
             simulator._inspect(read)
         owner = np.require(read.owner, requirements="W") if isinstance(read.owner, np.ndarray) else read.owner
-        given = torch.as_tensor(owner).to(self._passed.dtype)
-        self._perturb(given.data_ptr(), self._passed.data_ptr(), None, None, 0, None, 0)
-        return self._env.step(self._passed, out=out)
+        clean = torch.as_tensor(owner).to(self._noisy_actions.dtype)
+        self._perturb(clean.data_ptr(), self._noisy_actions.data_ptr(), None, None, 0, None, 0)
+        return self._env.step(self._noisy_actions, out=out)
 
-    def _row(self, values: Any) -> torch.Tensor:
-        """One value for each element of an action, on the device."""
-        row = torch.from_numpy(np.array(values).reshape(-1))
-        return row.to(self._torch_device, self._passed.dtype)
+    def _flat_action(self, action: Any) -> torch.Tensor:
+        flat = torch.from_numpy(np.array(action).reshape(-1))
+        return flat.to(self._torch_device, self._noisy_actions.dtype)
 
 
 @final
 class RandomPushes(TorchWrapper):
-    """Adds noise to fields of the state every so many steps: ``RandomPushes(env, {"x_dot": 0.5}, interval=(50, 100))``.
+    """Add noise to state fields at intervals: ``RandomPushes(env, {"x_dot": 0.5}, interval=(50, 100))``.
 
-    The interval is drawn for each replica and episode. A push comes after its step, so the next observation is the
-    first that shows it. An episode that has just ended or begun is not pushed.
+    A push follows its step: the next observation is the first to show it. Steps that end or start an episode have no
+    push.
     """
 
     def __init__(
@@ -222,37 +223,37 @@ class RandomPushes(TorchWrapper):
         env: VectorEnv | TorchWrapper,
         pushes: Mapping[str, Any],
         *,
-        interval: Steps,
+        interval: StepRange,
         distribution: str = "normal",
     ) -> None:
-        """Takes the environment, and compiles.
+        """Wrap the environment and compile the kernel.
 
         Args:
-            env: Made with ``output="torch"``, or wrapped already.
-            pushes: For each of some fields of ``env.unwrapped.state``, the deviation of normal pushes, or the most of
-                uniform ones: a number, or for a field that is an array one for each element.
-            interval: Steps from push to push; of a pair ``(least, most)``, drawn for each replica and episode.
+            env: An environment made with ``output="torch"``, or a wrapper of one.
+            pushes: Standard deviation of normal pushes, or maximum of uniform pushes, for each pushed field of
+                ``env.unwrapped.state``: a number, or an array with the field's shape.
+            interval: Steps between pushes, or a range ``(least, most)`` to draw them from for each replica and episode.
             distribution: ``normal`` or ``uniform``.
         """
         super().__init__(env)
-        sim, every = self._simulator._sim, _steps("interval", interval, 1)
+        sim, intervals = self._simulator._sim, _check_steps("interval", interval, 1)
         scales: list[np.ndarray] = []
         addresses: list[int] = []
-        for name, given in pushes.items():
+        for name, push in pushes.items():
             if name not in sim.state:
                 raise ValueError(
                     f"the state has no {name!r}{did_you_mean(name, sim.state)}; its fields are {', '.join(sim.state)}"
                 )
             field = sim.state[name]
             if not field.dtype.is_floating_point:
-                raise TypeError(f"{name!r} of the state is {field.dtype}; pushes are of real numbers")
-            scales.append(_scale(f"pushes[{name!r}]", given, tuple(field.shape[1:])).reshape(-1))
-            size = self.num_envs * field.element_size()  # of one element, of all replicas
-            addresses += [field.data_ptr() + size * j for j in range(len(scales[-1]))]
+                raise TypeError(f"the state field {name!r} is {field.dtype}; give a field of floating-point numbers")
+            scales.append(_check_scale(f"pushes[{name!r}]", push, tuple(field.shape[1:])).reshape(-1))
+            column_bytes = self.num_envs * field.element_size()  # replicas are the innermost dimension
+            addresses += [field.data_ptr() + column_bytes * j for j in range(len(scales[-1]))]
         if not addresses:
-            raise ValueError(f"pushes is empty; name fields of the state: {', '.join(sim.state)}")
+            raise ValueError(f"pushes is empty; give fields of the state: {', '.join(sim.state)}")
         scale, element = np.concatenate(scales), REWARD_TYPES[self._simulator.precision]
-        kernel, blocks = _load(self, "push", "STATE_PUSH", element, (), scale, distribution, every)
+        kernel, blocks = _load(self, "push", "STATE_PUSH", element, (), scale, distribution, intervals)
         kernel.fill(
             ended=sim.buffers["ended"],
             fields=len(addresses),
@@ -261,8 +262,8 @@ class RandomPushes(TorchWrapper):
         )
         self._push: Final = kernel.bind(blocks)
 
-    def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once, and then pushes; arguments and results as of the environment inside."""
+    def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
+        """Step every replica once, then push."""
         results = self._env.step(actions, out=out)
         self._push()
         return results
@@ -278,60 +279,64 @@ def _load(
     distribution: str,
     steps: tuple[int, int],
 ) -> tuple[Kernel, int]:
-    """Compiles one of the kernels, and fills in what numbers are drawn from; how many blocks it has."""
+    """Compile a kernel and set its arguments for sizes and random numbers.
+
+    Returns:
+        The kernel and its number of blocks.
+    """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(
             f"distribution is {distribution!r}{did_you_mean(distribution, DISTRIBUTIONS)} Give 'normal' or 'uniform'"
         )
     rows, features, buffers = wrapper.num_envs, math.prod(shape), wrapper._simulator._sim.buffers
-    each, noisy = rows_of_block(rows), bool(scale.any())
-    told = prologue(stream, distribution, noisy=noisy)
-    made = program(HEADERS, CALLS, wrapper._mode, features, each * features, told, {"Element": element})
-    kernel = load_kernels(wrapper._backend, made)[list(CALLS).index(name)]
+    per_block, noisy = rows_per_block(rows), bool(scale.any())
+    constants = prologue(stream, distribution, noisy=noisy)
+    source = program(HEADERS, CALLS, wrapper._mode, features, per_block * features, constants, {"Element": element})
+    kernel = load_kernels(wrapper._backend, source)[list(CALLS).index(name)]
     number, inner = 0, wrapper.env
     while isinstance(inner, TorchWrapper):
         number, inner = number + (type(inner) is type(wrapper)), inner.env
-    drawn = {part: buffers[part] for part in ("seeds", "episodes", "elapsed")}
-    kernel.fill(rows=rows, rows_of_block=each, **drawn, number=number, least=steps[0], most=steps[1])
+    counters = {counter: buffers[counter] for counter in ("seeds", "episodes", "elapsed")}
+    kernel.fill(rows=rows, rows_of_block=per_block, **counters, number=number, least=steps[0], most=steps[1])
     if name == "perturb":
         kernel.fill(noise=torch.from_numpy(scale.reshape(-1)).to(wrapper._torch_device) if noisy else None)
-    return kernel, blocks_of(rows, each) * groups_of(features)
+    return kernel, num_blocks(rows, per_block) * num_groups(features)
 
 
-def _keep(kernel: Kernel, like: torch.Tensor, back: int) -> None:
-    """Gives a kernel memory for so many steps before the last, and that."""
-    length = 1 << back.bit_length()
-    shape = len(like), length, like[0].numel()
-    kernel.fill(length=length, ring=torch.zeros(shape, dtype=like.dtype, device=like.device) if back else None)
+def _allocate_history(kernel: Kernel, rows: torch.Tensor, steps: int) -> None:
+    """Allocate the ring buffer with the rows of the last ``steps`` steps and of the current step."""
+    length = 1 << steps.bit_length()
+    shape = len(rows), length, rows[0].numel()
+    kernel.fill(length=length, ring=torch.zeros(shape, dtype=rows.dtype, device=rows.device) if steps else None)
 
 
-def _scale(name: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Deviations, one for each feature."""
-    found = np.asarray(to_numpy(given), np.float32)
-    if found.shape not in {(), shape}:
-        raise ValueError(f"{name} has shape {found.shape}; give a number, or {shape} of them")
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise ValueError(f"{name} is {given!r}; give finite numbers from 0 up")
-    return np.broadcast_to(found, shape).copy()
+def _check_scale(name: str, scale: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return standard deviations or maxima of the noise, one for each feature."""
+    array = np.asarray(to_numpy(scale), np.float32)
+    if array.shape not in {(), shape}:
+        raise ValueError(f"{name} has shape {array.shape}; give a number or an array of shape {shape}")
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise ValueError(f"{name} is {scale!r}; give finite numbers of 0 or more")
+    return np.broadcast_to(array, shape).copy()
 
 
-def _steps(name: str, given: Steps, least: int) -> tuple[int, int]:
-    """The least and the most of a number of steps."""
-    wrong = f"{name} is {given!r}; give a whole number from {least} up, or a pair of them, the least first"
+def _check_steps(name: str, steps: StepRange, minimum: int) -> tuple[int, int]:
+    """Return the least and the most number of steps."""
+    message = f"{name} is {steps!r}; give an integer of {minimum} or more, or a range (least, most)"
     try:
-        low, high = map(operator.index, given if isinstance(given, tuple | list) else (given, given))
+        least, most = map(operator.index, steps if isinstance(steps, tuple | list) else (steps, steps))
     except (TypeError, ValueError):
-        raise TypeError(wrong) from None
-    if not least <= low <= high <= MOST_STEPS:
-        raise ValueError(wrong)
-    return low, high
+        raise TypeError(message) from None
+    if not minimum <= least <= most <= MAX_STEPS:
+        raise ValueError(message)
+    return least, most
 
 
-def _first_action(space: spaces.Space[Any], given: Any) -> np.ndarray:
-    """What arrives before an episode's first action does."""
-    if given is None:
-        return np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else np.asarray(space.start)  # type: ignore[attr-defined]  # of both others
-    found = np.asarray(to_numpy(given), space.dtype)
-    if not space.contains(found if isinstance(space, spaces.Box | spaces.MultiDiscrete) else found[()]):
-        raise ValueError(f"initial_action is {given!r}, which is no action of {space}")
-    return found
+def _check_initial_action(space: spaces.Space[Any], action: Any) -> np.ndarray:
+    """Return the initial action, or the default for None."""
+    if action is None:
+        return np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else np.asarray(space.start)  # type: ignore[attr-defined]  # Discrete and MultiDiscrete have it
+    array = np.asarray(to_numpy(action), space.dtype)
+    if not space.contains(array if isinstance(space, spaces.Box | spaces.MultiDiscrete) else array[()]):
+        raise ValueError(f"initial_action is {action!r}; give an action in {space}, or None")
+    return array

@@ -1,7 +1,6 @@
-"""Other libraries' ways to look at environments: Gymnasium's recorders and windows, Stable-Baselines3's.
+"""Video recorders and windows of Gymnasium and Stable-Baselines3.
 
-Videos need moviepy (``pip install moviepy``), Gymnasium's window for many replicas OpenCV (``opencv-python``) and
-pygame.
+Videos need moviepy (``pip install moviepy``); Gymnasium's vector window needs OpenCV (``opencv-python``) and pygame.
 """
 
 import gc
@@ -21,7 +20,7 @@ needs_opencv = pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reaso
 needs_pygame = pytest.mark.skipif(importlib.util.find_spec("pygame") is None, reason="pygame is not installed")
 
 pytestmark = [
-    # moviepy's and imageio-ffmpeg's own: they leave the pipes to ffmpeg for the garbage collector to close
+    # moviepy and imageio-ffmpeg leave pipes to ffmpeg open until they are garbage-collected
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -30,14 +29,14 @@ MANY = 1000
 
 
 @pytest.fixture(autouse=True)
-def _pipes_are_closed_here() -> Iterator[None]:
-    """Not in another test, where the warning of it would be an error."""
+def _close_pipes() -> Iterator[None]:
+    """Close leaked pipes now: in a later test of another file, the warning would be an error."""
     yield
     gc.collect()
 
 
-def frames_of(path: Path) -> np.ndarray:
-    """The frames of a video, ``[frames, height, width, 3]``."""
+def read_frames(path: Path) -> np.ndarray:
+    """Return the frames of a video, ``[frames, height, width, 3]``."""
     import imageio_ffmpeg
 
     reader = imageio_ffmpeg.read_frames(str(path))
@@ -53,20 +52,20 @@ def test_gymnasium_records_a_single_environment(tmp_path: Path) -> None:
     env: Any = gymnasium.make("gpu_envs/CartPole-v1", render_mode="rgb_array", device="cpu")
     env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda _: True)
     env.reset(seed=0)
-    seen, over = [env.render()], False
-    while not over:
+    rendered, done = [env.render()], False
+    while not done:
         _, _, terminated, truncated, _ = env.step(1)
-        seen.append(env.render())
-        over = terminated or truncated
-    steps = len(seen) - 1
+        rendered.append(env.render())
+        done = terminated or truncated
+    steps = len(rendered) - 1
     env.close()
     (path,) = (tmp_path / "videos").glob("*.mp4")
-    frames = frames_of(path)
+    frames = read_frames(path)
     assert frames.shape[1:] == (400, 600, 3)
-    assert len(frames) in (steps, steps + 1)  # moviepy's roundings of the time may cost the last one
+    assert len(frames) in (steps, steps + 1)  # moviepy may drop the last frame when it rounds times
     for frame, number in ((frames[-1], len(frames) - 1), (frames[0], 0)):
-        assert np.abs(frame.astype(int) - seen[number]).mean() < 1  # H.264 loses a little
-    assert np.abs(frames[0].astype(int) - seen[-1]).mean() > 1
+        assert np.abs(frame.astype(int) - rendered[number]).mean() < 1  # H.264 is lossy
+    assert np.abs(frames[0].astype(int) - rendered[-1]).mean() > 1
 
 
 @needs_moviepy
@@ -80,7 +79,7 @@ def test_gymnasium_records_the_first_of_many(tmp_path: Path) -> None:
         envs.step(np.ones(MANY, np.int64))
     envs.close()
     (path,) = (tmp_path / "videos").glob("*.mp4")
-    assert frames_of(path).shape[1:] == (400, 600, 3)
+    assert read_frames(path).shape[1:] == (400, 600, 3)
 
 
 @needs_pygame
@@ -99,7 +98,7 @@ def test_gymnasium_shows_a_single_environment_in_a_window() -> None:
 @needs_pygame
 @needs_opencv
 def test_gymnasium_shows_a_thousand_in_a_window() -> None:
-    """It paints them all and makes them small: 0.7 GB a frame, of its own making."""
+    """Gymnasium renders all replicas at full size and scales them down: 0.7 GB per frame."""
     import cv2
     import pygame
 
@@ -129,15 +128,15 @@ def test_stable_baselines3_gets_images() -> None:
     env = sb3_env(5, "rgb_array")
     images = env.get_images()
     assert len(images) == 5
-    seen = np.asarray(env.env.render())
-    assert all(np.array_equal(image, each) for image, each in zip(images, seen, strict=True))
+    frames = np.asarray(env.env.render())
+    assert all(np.array_equal(image, frame) for image, frame in zip(images, frames, strict=True))
     picture = env.render("rgb_array")
     assert picture.shape == (3 * 400, 2 * 600, 3)
-    assert np.array_equal(picture[:400, :600], seen[0])
+    assert np.array_equal(picture[:400, :600], frames[0])
     env.close()
 
 
-def test_stable_baselines3_without_a_mode_says_so() -> None:
+def test_stable_baselines3_warns_without_a_render_mode() -> None:
     env = sb3_env(2)
     with pytest.warns(UserWarning, match="render_mode is None"):
         assert env.get_images() == [None, None]
@@ -164,8 +163,8 @@ def test_stable_baselines3_records(tmp_path: Path, capsys: pytest.CaptureFixture
     for _ in range(8):
         env.step(np.ones(4, np.int64))
     env.close()
-    capsys.readouterr()  # of its progress
+    capsys.readouterr()  # discard its progress bar
     (path,) = tmp_path.glob("*.mp4")
-    frames = frames_of(path)
+    frames = read_frames(path)
     assert frames.shape[1:] == (800, 1200, 3)
-    assert len(frames) in (5, 6)  # moviepy's roundings of the time may cost the last one
+    assert len(frames) in (5, 6)  # moviepy may drop the last frame when it rounds times

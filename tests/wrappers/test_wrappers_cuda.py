@@ -1,4 +1,4 @@
-"""What the wrappers do that only a GPU shows: graphs, streams, and work that the host does not wait for."""
+"""Wrappers on a GPU: CUDA graphs, streams, and no synchronization with the host."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,54 +21,54 @@ COUNT, STEPS = 1_001, 16
 
 
 def inside(env: Any) -> Iterator[Any]:
-    """A wrapper and those inside it."""
+    """Yield a wrapper and the wrappers inside it."""
     while isinstance(env, TorchWrapper):
         yield env
         env = env.env
 
 
-def kept(env: Any) -> list[Any]:
-    """What wrappers keep from step to step, as far as users see it."""
-    found: list[Any] = []
+def public_state(env: Any) -> list[Any]:
+    """Return the wrappers' public state that steps change."""
+    state: list[Any] = []
     for wrapper in inside(env):
         if isinstance(wrapper, Normalizer):
-            found += [numpy_of(part) for part in wrapper.state_dict().values()]
+            state += [numpy_of(part) for part in wrapper.state_dict().values()]
         if isinstance(wrapper, RecordEpisodeStatistics):
-            found += [numpy_of(part) for part in (wrapper.return_queue, wrapper.length_queue, wrapper.episode_count)]
-    return found
+            state += [numpy_of(part) for part in (wrapper.return_queue, wrapper.length_queue, wrapper.episode_count)]
+    return state
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_graph_replay_is_eager(name: str, mode: str) -> None:
-    """Steps captured once and replayed, through restarts, are the eager steps bit for bit."""
+def test_graph_replays_equal_eager_steps(name: str, mode: str) -> None:
+    """Replays of captured steps are bitwise equal to eager steps, also across resets."""
     env, plain = (made(name, "cuda", mode, COUNT) for _ in range(2))
     first = actions_of("cuda", 1, COUNT)[0]
     for each in (env, plain):
         each.step(first)
-    given = torch.zeros((STEPS, COUNT, 1), device="cuda")
+    graph_actions = torch.zeros((STEPS, COUNT, 1), device="cuda")
     stored = torch.zeros((STEPS, *env.observation_space.shape), device="cuda")
     rewards = torch.zeros((STEPS, COUNT), device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for t in range(STEPS):
-            results = env.step(given[t])
+            results = env.step(graph_actions[t])
             stored[t].copy_(results[0])
             rewards[t].copy_(results[1])
-    assert_same_bits(kept(env), kept(plain))  # a capture runs nothing
+    assert_same_bits(public_state(env), public_state(plain))  # a capture runs nothing
     for replay in range(4):
         block = random_actions("Pendulum-v1", STEPS, COUNT, seed=replay)
-        given.copy_(on("cuda", block))
+        graph_actions.copy_(on("cuda", block))
         graph.replay()
         expected = [[numpy_of(part) for part in plain.step(actions)[:2]] for actions in on("cuda", block)]
         assert_same_bits(numpy_of(stored), np.stack([step[0] for step in expected]), f"replay {replay}")
         assert_same_bits(numpy_of(rewards), np.stack([step[1] for step in expected]), f"replay {replay}")
-        assert_same_bits(kept(env), kept(plain))
+        assert_same_bits(public_state(env), public_state(plain))
 
 
 def test_durations_in_a_graph() -> None:
-    """The device's clock goes on in a replay, where an argument of a launch would stand still."""
+    """Replays read the device's clock; a launch argument would be constant in a graph."""
     env = RecordEpisodeStatistics(torch_env("Pendulum-v1", 3, "SameStep", "cuda"))
     action = actions_of("cuda", 1, 3)[0]
     begin = time.perf_counter()
@@ -78,7 +78,9 @@ def test_durations_in_a_graph() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         env.step(action)
-    for _ in range(LIMIT):  # one step was eager: the first episode ends with the tenth, the second goes on
+    for _ in range(
+        LIMIT
+    ):  # one step was eager: the tenth replay ends the first episode, and the eleventh starts the second
         graph.replay()
         torch.cuda.synchronize()
         time.sleep(0.01)
@@ -89,15 +91,15 @@ def test_durations_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_nothing_waits(name: str, mode: str, synchronising: Callable[[str], None]) -> None:
+def test_no_synchronization(name: str, mode: str, synchronising: Callable[[str], None]) -> None:
     env = made(name, "cuda", mode, COUNT)
-    given = actions_of("cuda", 4, COUNT)
+    blocks = actions_of("cuda", 4, COUNT)
     mask = torch.ones(COUNT, dtype=torch.bool, device="cuda")
-    env.step(given[0])
+    env.step(blocks[0])
     synchronising("error")
     with pytest.raises(RuntimeError):
-        given[0].cpu()  # so it is on guard
-    for actions in given:
+        blocks[0].cpu()  # proves that synchronizations raise errors now
+    for actions in blocks:
         env.step(actions)
     env.reset()
     env.reset(seed=5)
@@ -106,15 +108,15 @@ def test_nothing_waits(name: str, mode: str, synchronising: Callable[[str], None
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_steps_are_queued_while_the_device_is_busy(name: str) -> None:
-    """The host is done with a step long before the device is, which torch's mode cannot see of CuPy's launches."""
+    """Steps return while the device is busy. (Torch's debug mode does not see synchronizations by CuPy.)"""
     env = made(name, "cuda", "SameStep", COUNT)
-    given = actions_of("cuda", 1, COUNT)[0]
-    env.step(given)
+    actions = actions_of("cuda", 1, COUNT)[0]
+    env.step(actions)
     torch.cuda.synchronize()
-    torch.cuda._sleep(500_000_000)  # noqa: SLF001 - a quarter of a second and more
+    torch.cuda._sleep(500_000_000)  # noqa: SLF001 - at least a quarter of a second
     done = torch.cuda.Event()
     for _ in range(10):
-        env.step(given)
+        env.step(actions)
     done.record()
     assert not done.query()
     torch.cuda.synchronize()
@@ -123,25 +125,25 @@ def test_steps_are_queued_while_the_device_is_busy(name: str) -> None:
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_nothing_is_allocated(name: str) -> None:
     env = made(name, "cuda", "SameStep", COUNT)
-    given = actions_of("cuda", 5, COUNT)
-    env.step(given[0])
+    blocks = actions_of("cuda", 5, COUNT)
+    env.step(blocks[0])
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    for actions in given:
+    for actions in blocks:
         env.step(actions)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
-@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch's own, of what is wanted here
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch warns of intended behaviour
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_what_the_profiler_sees(name: str) -> None:
-    """No more kernels than the launches that the other tests count, and the environment's one."""
+def test_kernels_in_the_profiler(name: str) -> None:
+    """The profiler sees the launches in ``LAUNCHES`` and the environment's kernel, and no other kernels."""
     env = made(name, "cuda", "SameStep", COUNT)
-    given = actions_of("cuda", 5, COUNT)
-    env.step(given[0])
+    blocks = actions_of("cuda", 5, COUNT)
+    env.step(blocks[0])
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
-        for actions in given:
+        for actions in blocks:
             env.step(actions)
         torch.cuda.synchronize()
     on_device = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]

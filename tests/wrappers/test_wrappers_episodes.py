@@ -1,4 +1,4 @@
-"""RecordEpisodeStatistics against Gymnasium's own, number for number."""
+"""RecordEpisodeStatistics against Gymnasium's wrapper of this name."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check(ours: Any, theirs: Any, env_id: str, steps: int, device: str) -> None:
-    """Steps both, and compares all that Gymnasium's wrapper gives; some replicas are reset midway."""
+    """Step both wrappers and compare infos, counts and queues; some replicas are reset in the middle of an episode."""
     ours.reset(seed=1)
     theirs.reset(seed=1)
     ended, some = 0, np.arange(ours.num_envs) % 3 == 0
@@ -58,15 +58,14 @@ def test_as_gymnasium(env_id: str, precision: str, mode: str, device: str) -> No
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 1500])
 @pytest.mark.parametrize("length", [1, 7, 300, 100_000])
 def test_queues_of_many_blocks(count: int, length: int, device: str) -> None:
-    """A step finishes more episodes than a queue holds, or fewer; those of one block, or of several."""
+    """A step ends more or fewer episodes than a queue holds, in one block or in several."""
     ours = RecordEpisodeStatistics(torch_env("CartPole-v1", count, "SameStep", device), buffer_length=length)
     theirs = vector.RecordEpisodeStatistics(numpy_env("CartPole-v1", count, "SameStep"), buffer_length=length)
     check(ours, theirs, "CartPole-v1", 50, device)
 
 
 @pytest.mark.slow
-def test_more_rows_than_blocks(device: str) -> None:
-    """So many replicas that a block has more of them than threads."""
+def test_more_rows_than_threads_in_a_block(device: str) -> None:
     count = 256 * 1024 + 300
     ours = RecordEpisodeStatistics(torch_env("MountainCar-v0", count, "SameStep", device, max_episode_steps=3))
     theirs = vector.RecordEpisodeStatistics(numpy_env("MountainCar-v0", count, "SameStep", max_episode_steps=3))
@@ -74,7 +73,7 @@ def test_more_rows_than_blocks(device: str) -> None:
 
 
 def test_a_waiting_replica_is_counted_once(device: str) -> None:
-    """In Disabled mode, where steps of a replica that waits for its reset are allowed."""
+    """In Disabled mode with ``allow_frozen_steps``, steps of an ended episode add nothing."""
     env = torch_env("CartPole-v1", 3, "Disabled", device)
     env.allow_frozen_steps()
     ours = RecordEpisodeStatistics(env)
@@ -88,11 +87,11 @@ def test_a_waiting_replica_is_counted_once(device: str) -> None:
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_durations(mode: str, device: str) -> None:
-    """An episode lasts from the step or the reset that begins it to the step that ends it."""
+    """A duration is the time from the step or reset that starts an episode to the step that ends it."""
     ours = RecordEpisodeStatistics(torch_env("Pendulum-v1", 5, mode, device, max_episode_steps=3))
-    begun, kept = time.perf_counter(), []
+    started, durations = time.perf_counter(), []
     ours.reset(seed=0)
-    # Steps 2 and, after the restart, 5 or 6 end an episode; step 2 or 3 begins the second.
+    # Step 2 ends the first episode; step 2 or 3 starts the second, and step 5 or 6 ends it.
     restart = 2 if mode == "SameStep" else 3
     for step, actions in enumerate(random_actions("Pendulum-v1", restart + 4, 5)):
         time.sleep(0.05)
@@ -100,18 +99,18 @@ def test_durations(mode: str, device: str) -> None:
         taken = numpy_of(ours.step(on(device, actions))[4]["episode"]["t"])
         if step in (2, restart + 3):
             assert (taken > 0.1).all()
-            assert (taken < time.perf_counter() - begun).all()
-            kept += taken.tolist()
+            assert (taken < time.perf_counter() - started).all()
+            durations += taken.tolist()
         else:
             assert not taken.any()
         if step == restart:
-            begun = before
-    assert numpy_of(ours.time_queue).tolist() == kept
-    assert len(kept) == 10
+            started = before
+    assert numpy_of(ours.time_queue).tolist() == durations
+    assert len(durations) == 10
 
 
-def test_what_the_wrapper_sees_is_summed_up(device: str) -> None:
-    """Around another wrapper, the returns are of what that one returns; the environment's own are left."""
+def test_returns_sum_the_rewards_of_the_wrapped_env(device: str) -> None:
+    """Around NormalizeReward, returns sum the normalized rewards; ``final_info`` keeps the environment's returns."""
     env = torch_env("Pendulum-v1", 4, "SameStep", device)
     ours = RecordEpisodeStatistics(NormalizeReward(env))
     ours.reset(seed=0)
@@ -126,18 +125,18 @@ def test_what_the_wrapper_sees_is_summed_up(device: str) -> None:
     assert (infos["final_info"]["episode"]["r"] < -10).all()
 
 
-def test_another_key(device: str) -> None:
+def test_stats_key(device: str) -> None:
     env = torch_env("CartPole-v1", 2, "SameStep", device)
     ours = RecordEpisodeStatistics(RecordEpisodeStatistics(env), stats_key="outer")
     ours.reset(seed=0)
     infos = ours.step(on(device, np.zeros(2, np.int64)))[4]
     assert set(infos["outer"]) == {"r", "l", "t", *env.unwrapped.env_spec.metrics}
     assert {"episode", "_episode", "_outer"} <= set(infos)
-    with pytest.raises(ValueError, match="inside already; give stats_key, not 'episode'"):
+    with pytest.raises(ValueError, match="with stats_key='episode' already; give another stats_key"):
         RecordEpisodeStatistics(RecordEpisodeStatistics(env))
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.5, True, 2**31])
-def test_a_wrong_length_of_queues(length: Any) -> None:
-    with pytest.raises(ValueError, match=r"buffer_length is .*; give a whole number from 1"):
+def test_wrong_buffer_length(length: Any) -> None:
+    with pytest.raises(ValueError, match=r"buffer_length is .*; give an integer from 1"):
         RecordEpisodeStatistics(torch_env("CartPole-v1", 2, "SameStep", "cpu"), buffer_length=length)

@@ -1,4 +1,4 @@
-"""FrameStackObservation against a plain stack of each replica, FlattenObservation, ClipAction and RescaleAction."""
+"""FrameStackObservation against stacks in Python, FlattenObservation, ClipAction and RescaleAction."""
 
 import collections
 from typing import Any
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Stacks:
-    """The last observations of each replica, in Python."""
+    """Stacks of the last observations of each replica, in Python."""
 
     def __init__(self, size: int, padding: Array | None) -> None:
         self.size = size
         self.padding = padding
         self.frames: dict[int, collections.deque[Array]] = {}
 
-    def begin(self, replica: int, observation: Array) -> None:
+    def reset(self, replica: int, observation: Array) -> None:
         before = observation if self.padding is None else self.padding
         self.frames[replica] = collections.deque([before] * (self.size - 1) + [observation], maxlen=self.size)
 
@@ -45,25 +45,25 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
     shape = raw.single_observation_space.shape
     assert shape is not None
     other = np.linspace(-0.05, 0.05, shape[0], dtype=np.float32)
-    given: Any = other if padding == "other" else padding
-    ours = FrameStackObservation(torch_env(env_id, count, mode, device), size, padding_type=given)
+    padding_type: Any = other if padding == "other" else padding
+    ours = FrameStackObservation(torch_env(env_id, count, mode, device), size, padding_type=padding_type)
     stacks = Stacks(size, {"reset": None, "zero": np.zeros(shape, np.float32), "other": other}[padding])
     found = numpy_of(ours.reset(seed=3)[0])
     for replica, observation in enumerate(raw.reset(seed=3)[0]):
-        stacks.begin(replica, observation)
+        stacks.reset(replica, observation)
     np.testing.assert_array_equal(found, stacks.stacked())
     assert ours.single_observation_space.shape == (size, *shape)
     assert ours.observation_space.shape == found.shape
     over, finals, some = np.zeros(count, bool), 0, np.arange(count) % 3 == 0
 
-    def restarted(mask: Array, given: Array, fresh: Array) -> None:
+    def check_reset(mask: Array, stacked: Array, observations: Array) -> None:
         for replica in np.flatnonzero(mask).tolist():
-            stacks.begin(replica, fresh[replica])
-        np.testing.assert_array_equal(given, stacks.stacked())
+            stacks.reset(replica, observations[replica])
+        np.testing.assert_array_equal(stacked, stacks.stacked())
 
     for number, taken in enumerate(both(ours, raw, env_id, 2 * LIMIT + 5, device)):
         if taken.mask is not None:
-            restarted(taken.mask, numpy_of(taken.ours[0]), taken.theirs[0])
+            check_reset(taken.mask, numpy_of(taken.ours[0]), taken.theirs[0])
             over &= ~taken.mask
             continue
         observations, _, terminations, truncations, infos = taken.theirs
@@ -75,14 +75,14 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
                 found = numpy_of(taken.ours[4]["final_obs"][replica])
                 np.testing.assert_array_equal(found, np.stack(stacks.frames[replica]))
             if done[replica] if mode == "SameStep" else over[replica]:
-                stacks.begin(replica, observations[replica])
+                stacks.reset(replica, observations[replica])
             else:
                 stacks.push(replica, observations[replica])
         over = done
         np.testing.assert_array_equal(numpy_of(taken.ours[0]), stacks.stacked())
-        if number == 4:  # in the midst of episodes
-            given = numpy_of(ours.reset(options={"reset_mask": on(device, some)})[0])
-            restarted(some, given, raw.reset(options={"reset_mask": some.copy()})[0])
+        if number == 4:  # in the middle of an episode
+            stacked = numpy_of(ours.reset(options={"reset_mask": on(device, some)})[0])
+            check_reset(some, stacked, raw.reset(options={"reset_mask": some.copy()})[0])
             over &= ~some
     assert finals >= 2 * count or mode != "SameStep"
 
@@ -99,7 +99,7 @@ def test_a_waiting_replica_keeps_its_stack(device: str) -> None:
         np.testing.assert_array_equal(numpy_of(ours.step(on(device, actions))[0]), last)
 
 
-def test_what_the_caller_does_with_a_stack_stays_with_the_caller(device: str) -> None:
+def test_writes_into_a_returned_stack_change_no_later_stack(device: str) -> None:
     ours, other = (FrameStackObservation(torch_env("Pendulum-v1", 4, "SameStep", device), 3) for _ in range(2))
     ours.reset(seed=0)[0].fill_(7)
     other.reset(seed=0)
@@ -112,13 +112,13 @@ def test_what_the_caller_does_with_a_stack_stays_with_the_caller(device: str) ->
 def test_wrong_stacks() -> None:
     env = torch_env("Pendulum-v1", 4, "SameStep", "cpu")
     for wrong in (0, -3):
-        with pytest.raises(ValueError, match=f"stack_size is {wrong}; give a whole number from 1 up"):
+        with pytest.raises(ValueError, match=f"stack_size is {wrong}; give an integer of 1 or more"):
             FrameStackObservation(env, wrong)
     with pytest.raises(TypeError, match=r"stack_size is 2\.5"):
         FrameStackObservation(env, 2.5)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ValueError, match=r"padding_type is 'rest'\. Did you mean 'reset'"):
         FrameStackObservation(env, 2, padding_type="rest")
-    with pytest.raises(ValueError, match="which is no observation of Box"):
+    with pytest.raises(ValueError, match=r"padding_type is array.*; give 'reset', 'zero' or an observation in Box"):
         FrameStackObservation(env, 2, padding_type=np.zeros(7, np.float32))
 
 
@@ -143,7 +143,7 @@ def test_flat_stacks(mode: str, device: str) -> None:
 
 
 def test_flat_observations_stay(device: str) -> None:
-    """Around an environment whose observations are rows already, whose final ones lie apart in memory."""
+    """Flat observations pass through unchanged; final observations are not contiguous in memory."""
     ours, plain = (
         FlattenObservation(torch_env("Acrobot-v1", 9, "SameStep", device)),
         numpy_env("Acrobot-v1", 9, "SameStep"),
@@ -166,7 +166,7 @@ def test_flat_observations_stay(device: str) -> None:
     "bounds", [None, (-1.0, 1.0), (0, 3), (np.array([-0.1]), np.array([0.7], np.float32))], ids=str
 )
 def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) -> None:
-    """The same actions reach the environment, bit for bit: so do all results."""
+    """Results are bitwise equal, so the same actions reach the environment."""
 
     def wrapped(env: Any, clip: Any, rescale: Any) -> Any:
         return clip(env) if bounds is None else rescale(env, *bounds)
@@ -184,15 +184,15 @@ def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) 
 
 def test_actions_of_any_library_and_type(device: str) -> None:
     ours = ClipAction(torch_env("Pendulum-v1", 3, "SameStep", device))
-    given = [[-7.0], [0.5], [9.0]]
-    with_gradient = on(device, np.array(given, np.float32)).requires_grad_()
-    kinds = (np.array(given), np.array(given, np.float32), torch.tensor(given), on(device, np.array(given)))
+    values = [[-7.0], [0.5], [9.0]]
+    with_gradient = on(device, np.array(values, np.float32)).requires_grad_()
+    kinds = (np.array(values), np.array(values, np.float32), torch.tensor(values), on(device, np.array(values)))
     results = []
-    for actions in (given, *kinds, with_gradient):
+    for actions in (values, *kinds, with_gradient):
         ours.reset(seed=0)
         results.append(on_host(ours.step(actions)[:2]))
     assert_all_same(results)
-    np.testing.assert_array_equal(numpy_of(with_gradient), np.array(given, np.float32))
+    np.testing.assert_array_equal(numpy_of(with_gradient), np.array(values, np.float32))
 
 
 def test_double_precision_of_actions(device: str) -> None:
@@ -200,9 +200,9 @@ def test_double_precision_of_actions(device: str) -> None:
     env = torch_env("Pendulum-v1", 3, "SameStep", device, precision="float64")
     ours.reset(seed=0)
     env.reset(seed=0)
-    given = np.array([[1 / 3], [-0.123456789012345], [1.0]])
-    found, expected = ours.step(on(device, given)), env.step(on(device, 2 * given))
-    np.testing.assert_array_equal(numpy_of(found[1]), numpy_of(expected[1]))
+    actions = np.array([[1 / 3], [-0.123456789012345], [1.0]])
+    results, expected = ours.step(on(device, actions)), env.step(on(device, 2 * actions))
+    np.testing.assert_array_equal(numpy_of(results[1]), numpy_of(expected[1]))
 
 
 def test_wrong_actions() -> None:
@@ -213,7 +213,7 @@ def test_wrong_actions() -> None:
         RescaleAction(discrete, -1, 1)
     with pytest.raises(gymnasium.error.InvalidBound, match=r"min_action is 1\.0 and max_action 1\.0"):
         RescaleAction(box, 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"min_action has shape \(2,\); give a number, or \(1,\) of them"):
+    with pytest.raises(ValueError, match=r"min_action has shape \(2,\); give a number or an array of shape \(1,\)"):
         RescaleAction(box, np.zeros(2), 1.0)
     ours = ClipAction(box)
     ours.reset(seed=0)

@@ -1,4 +1,4 @@
-"""Whose memory the wrappers return, how much they launch, which bits come out, and what cannot be wrapped."""
+"""Memory that wrappers return, their launches, bitwise equality across devices, and refused environments."""
 
 import copy
 import os
@@ -39,74 +39,73 @@ OBSERVATIONS = {*("NormalizeObservation", "FrameStackObservation", "FlattenObser
 """Wrappers that write observations."""
 
 VIEWS = {"view", "detach", "select", "alias"}
-"""Operations of torch that launch nothing."""
+"""Torch operations that launch no kernel."""
 
 
 def tensors(results: Any, path: str = "") -> dict[str, Any]:
-    """All tensors of results, or arrays, by where they are, but for durations: no two runs have the same."""
+    """Return all tensors or arrays in results by path, except durations, which differ between runs."""
     if isinstance(results, torch.Tensor | np.ndarray):
         return {path: results}
     pairs = results.items() if isinstance(results, dict) else enumerate(results)
-    return {where: t for key, part in pairs for where, t in tensors(part, f"{path}/{key}").items() if key != "t"}
+    return {name: t for key, part in pairs for name, t in tensors(part, f"{path}/{key}").items() if key != "t"}
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_live_memory(name: str, mode: str, device: str) -> None:
-    """What a step returns is at the same place in each."""
+def test_steps_return_the_same_buffers(name: str, mode: str, device: str) -> None:
     env = made(name, device, mode)
-    one, two = (tensors(env.step(actions)) for actions in actions_of(device, 2))
-    assert {where: t.data_ptr() for where, t in one.items()} == {where: t.data_ptr() for where, t in two.items()}
-    assert env.reset()[0].data_ptr() == two["/0"].data_ptr()
+    first, second = (tensors(env.step(actions)) for actions in actions_of(device, 2))
+    assert {path: t.data_ptr() for path, t in first.items()} == {path: t.data_ptr() for path, t in second.items()}
+    assert env.reset()[0].data_ptr() == second["/0"].data_ptr()
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_fresh_memory(name: str, mode: str, device: str) -> None:
-    """With copy=True what a step returned stays, and is the same; final observations are zero where nothing ended."""
-    fresh, live = made(name, device, mode, copy=True), made(name, device, mode)
-    kept, expected = [fresh.reset(seed=0)[0]], [on_host(live.reset(seed=0)[0])]
+def test_copies(name: str, mode: str, device: str) -> None:
+    """With copy=True later steps do not change earlier results; final_obs is zero for replicas that did not end."""
+    copying, plain = made(name, device, mode, copy=True), made(name, device, mode)
+    copies, expected = [copying.reset(seed=0)[0]], [on_host(plain.reset(seed=0)[0])]
     for actions in actions_of(device, LIMIT):
-        kept.append(fresh.step(actions))
-        expected.append(on_host(live.step(actions)))
-        if mode == "SameStep" and len(kept) == 2 and name in OBSERVATIONS:
-            assert not kept[1][4]["final_obs"].any()
-    assert kept[-1][3].all()
-    for one, other in zip(kept[1:], expected[1:], strict=True):
-        ended = numpy_of(one[4]["_final_obs"]) if mode == "SameStep" else None
-        wanted = tensors(other)
-        for where, tensor in tensors(one).items():
-            mine, theirs = numpy_of(tensor), wanted[where]
-            if where.endswith("/final_obs"):
+        copies.append(copying.step(actions))
+        expected.append(on_host(plain.step(actions)))
+        if mode == "SameStep" and len(copies) == 2 and name in OBSERVATIONS:
+            assert not copies[1][4]["final_obs"].any()
+    assert copies[-1][3].all()
+    for copied, live in zip(copies[1:], expected[1:], strict=True):
+        ended = numpy_of(copied[4]["_final_obs"]) if mode == "SameStep" else None
+        live_tensors = tensors(live)
+        for path, tensor in tensors(copied).items():
+            mine, theirs = numpy_of(tensor), live_tensors[path]
+            if path.endswith("/final_obs"):
                 mine, theirs = mine[ended], theirs[ended]
-            np.testing.assert_array_equal(mine, theirs, where)
-    np.testing.assert_array_equal(numpy_of(kept[0]), expected[0])
+            np.testing.assert_array_equal(mine, theirs, path)
+    np.testing.assert_array_equal(numpy_of(copies[0]), expected[0])
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 @pytest.mark.parametrize("copy", [None, True])
 def test_out(name: str, mode: str, copy: bool | None, device: str) -> None:
-    """What the wrapper makes goes straight into the caller's tensors, rows of larger ones; the rest as ever."""
+    """Results are written into the caller's tensors, here rows of larger tensors."""
     env, plain = made(name, device, mode, copy=copy), made(name, device, mode)
     shape = (LIMIT, *env.observation_space.shape)
-    place = plain.reset(seed=0)[0].device
+    torch_device = plain.reset(seed=0)[0].device
     storage = {
-        "observations": torch.full(shape, 77.0, device=place),
-        "rewards": torch.full((LIMIT, 20), 77.0, device=place),
-        "truncations": torch.zeros((LIMIT, 20), dtype=torch.bool, device=place),
-        "episode_length": torch.full((LIMIT, 20), 77, dtype=torch.int32, device=place),
+        "observations": torch.full(shape, 77.0, device=torch_device),
+        "rewards": torch.full((LIMIT, 20), 77.0, device=torch_device),
+        "truncations": torch.zeros((LIMIT, 20), dtype=torch.bool, device=torch_device),
+        "episode_length": torch.full((LIMIT, 20), 77, dtype=torch.int32, device=torch_device),
     }
     if mode == "SameStep":
-        storage["final_obs"] = torch.full(shape, 77.0, device=place)
+        storage["final_obs"] = torch.full(shape, 77.0, device=torch_device)
     env.reset(seed=0)
     for t, actions in enumerate(actions_of(device, LIMIT)):
         rows = {part: values[t] for part, values in storage.items()}
-        found = env.step(actions, out=Step(**rows))
+        results = env.step(actions, out=Step(**rows))
         expected = plain.step(actions)
-        assert_same_bits([numpy_of(part) for part in found[:4]], [numpy_of(part) for part in expected[:4]])
+        assert_same_bits([numpy_of(part) for part in results[:4]], [numpy_of(part) for part in expected[:4]])
         for part, index in (("observations", 0), ("rewards", 1), ("truncations", 3)):
-            assert found[index].data_ptr() == rows[part].data_ptr()
-            assert found[index].shape == rows[part].shape
+            assert results[index].data_ptr() == rows[part].data_ptr()
+            assert results[index].shape == rows[part].shape
         if mode == "SameStep":
-            assert found[4]["final_obs"].data_ptr() == rows["final_obs"].data_ptr()
+            assert results[4]["final_obs"].data_ptr() == rows["final_obs"].data_ptr()
             ended = expected[4]["_final_obs"]
             assert torch.equal(rows["final_obs"][ended], expected[4]["final_obs"][ended])
             assert (rows["final_obs"][~ended] == 77).all()
@@ -116,7 +115,7 @@ def test_out(name: str, mode: str, copy: bool | None, device: str) -> None:
 
 
 def test_wrong_out(device: str) -> None:
-    """It is looked at before anything changes."""
+    """A wrong ``out`` raises an error before the state changes."""
     action = actions_of(device, 1)[0]
     for name in ("NormalizeObservation", "FrameStackObservation", "FlattenObservation", "ObservationNoise"):
         env = made(name, device)
@@ -134,10 +133,10 @@ def test_wrong_out(device: str) -> None:
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types no __init_subclass__
-    """Takes down the operations of torch that do something on the device."""
+    """Records the torch operations that launch kernels."""
 
     def __init__(self, record: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # nor this
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self._record = record
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,7 +148,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch t
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, mode: str, device: str) -> None:
-    """At most three a step of each wrapper; none of them allocates, so nothing does."""
+    """A step launches at most three kernels for each wrapper, and none that allocates memory."""
     record: list[str] = []
     for kernels in (HostKernels, CudaKernels):
         bind = kernels.bind
@@ -165,9 +164,9 @@ def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, mode: str, device:
 
         monkeypatch.setattr(kernels, "bind", counting)
     env = made(name, device, mode)
-    given = actions_of(device, 3)
-    env.step(given[0])
-    for actions in given[1:]:
+    first, *others = actions_of(device, 3)
+    env.step(first)
+    for actions in others:
         record.clear()
         with Operations(record):
             env.step(actions)
@@ -179,7 +178,7 @@ def test_frozen_statistics_launch_less(device: str) -> None:
     env = made("NormalizeObservation", device)
     env.update_running_mean = False
     record: list[str] = []
-    env._measure = env._merge = lambda *_: record.append("learns")  # noqa: SLF001 - notes what would be launched
+    env._measure = env._merge = lambda *_: record.append("launch")  # noqa: SLF001 - in place of the kernels
     env.step(actions_of(device, 1)[0])
     assert record == []
 
@@ -187,32 +186,34 @@ def test_frozen_statistics_launch_less(device: str) -> None:
 @pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["all", "RecordEpisodeStatistics", "ObservationNoise", "ActionNoise", "RandomPushes"])
-def test_the_same_bits_everywhere(name: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread of the CPU, two, and the device: sums are taken in an order that depends on none of them.
+def test_bits_do_not_depend_on_device_or_threads(
+    name: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums have the same order on one CPU thread, on two, and on the device.
 
-    In one mode blocks are as many as ever; in the others each has more rows than threads, and the last fewer.
+    In NextStep mode a block has as many rows as threads; in the other modes more, and the last block fewer.
     """
     if mode != "NextStep":
-        monkeypatch.setattr(blocks, "MOST_BLOCKS", 7)
+        monkeypatch.setattr(blocks, "MAX_BLOCKS", 7)
+    devices = ("cpu", "cpu", device)
     envs = [
-        made(name, place, mode, count=THREADED, threads=threads)
-        for place, threads in (("cpu", 1), ("cpu", 2), (device, None))
+        made(name, env_device, mode, count=THREADED, threads=threads)
+        for env_device, threads in zip(devices, (1, 2, None), strict=True)
     ]
-    places = ("cpu", "cpu", device)
     for actions in random_actions("Pendulum-v1", LIMIT + 2, THREADED):
-        results = [env.step(on(place, actions)) for env, place in zip(envs, places, strict=True)]
+        results = [env.step(on(env_device, actions)) for env, env_device in zip(envs, devices, strict=True)]
         done = numpy_of(results[0][2] | results[0][3])
-        found = [{where: numpy_of(t) for where, t in tensors(r).items()} for r in results]
-        for parts in found:
-            for where in parts:
-                if where.endswith("/final_obs"):
-                    parts[where] = parts[where][done]
-        for other in found[1:]:
-            assert_same_bits(found[0], other)
+        arrays = [{path: numpy_of(t) for path, t in tensors(r).items()} for r in results]
+        for by_path in arrays:
+            for path in by_path:
+                if path.endswith("/final_obs"):
+                    by_path[path] = by_path[path][done]
+        for other in arrays[1:]:
+            assert_same_bits(arrays[0], other)
         if mode == "Disabled" and done.any():
-            again = [on_host(env.reset(options={"reset_mask": done})[0]) for env in envs]
-            for other in again[1:]:
-                assert_same_bits(again[0], other)
+            resets = [on_host(env.reset(options={"reset_mask": done})[0]) for env in envs]
+            for other in resets[1:]:
+                assert_same_bits(resets[0], other)
     if name == "RecordEpisodeStatistics":
         for other in envs[1:]:
             assert_same_bits(numpy_of(envs[0].return_queue), numpy_of(other.return_queue))
@@ -221,22 +222,22 @@ def test_the_same_bits_everywhere(name: str, mode: str, device: str, monkeypatch
 
 
 def programs(mode: str) -> list[Any]:
-    """The sources of all wrappers' kernels."""
-    found = [program(observations.HEADERS, observations.CALLS, mode, features, 1) for features in (1, 3, 110, 300)]
+    """Return the programs of all wrappers."""
+    sources = [program(observations.HEADERS, observations.CALLS, mode, features, 1) for features in (1, 3, 110, 300)]
     for real in rewards.REWARD_TYPES.values():
         types, clock = {"Reward": real}, episodes.CLOCKS["cuda"]
-        found.append(program(rewards.HEADERS, rewards.CALLS, mode, 1, 1, types=types))
-        found.append(program(episodes.HEADERS, episodes.CALLS, mode, 1, 1, clock, types))
+        sources.append(program(rewards.HEADERS, rewards.CALLS, mode, 1, 1, types=types))
+        sources.append(program(episodes.HEADERS, episodes.CALLS, mode, 1, 1, clock, types))
     for features, size, frame in ((3, 1, "float"), (4, 4, "int"), (300, 2, "u8")):
         stack = f"constexpr int STACK = {size};"
-        found.append(program(frames.HEADERS, frames.CALLS, mode, features, 1, stack, {"Frame": frame}))
+        sources.append(program(frames.HEADERS, frames.CALLS, mode, features, 1, stack, {"Frame": frame}))
     for features, element, distribution in (
         *((3, "float", "normal"), (300, "double", "uniform"), (1, "double", "normal")),
         *((2, "u8", ""), (1, "i64", ""), (4, "int", "")),
     ):
-        told = noise.prologue("ACTION_NOISE", distribution, noisy=distribution != "")
-        found.append(program(noise.HEADERS, noise.CALLS, mode, features, 1, told, {"Element": element}))
-    return found
+        constants = noise.prologue("ACTION_NOISE", distribution, noisy=distribution != "")
+        sources.append(program(noise.HEADERS, noise.CALLS, mode, features, 1, constants, {"Element": element}))
+    return sources
 
 
 @pytest.mark.slow
@@ -250,27 +251,28 @@ def test_nvrtc_compiles(architecture: str, mode: str) -> None:
     if missing:
         assert os.environ.get("REQUIRE_NVRTC") != "1", missing
         pytest.skip(missing)
-    for made_one in programs(mode):
-        found = list(resources(compile_with_nvrtc(made_one.source, architecture).cubin))
-        names = {name for name, kind, _ in found if kind == "registers" and name.startswith("kernel_")}
-        assert names == {f"kernel_{name}" for name in made_one.calls}
-        assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
-        assert [(name, value) for name, kind, value in found if kind == "registers" and value > 80] == []
+    for compiled in programs(mode):
+        usage = list(resources(compile_with_nvrtc(compiled.source, architecture).cubin))
+        names = {name for name, kind, _ in usage if kind == "registers" and name.startswith("kernel_")}
+        assert names == {f"kernel_{name}" for name in compiled.calls}
+        assert [(name, value) for name, kind, value in usage if kind == "local" and value > 0] == []
+        assert [(name, value) for name, kind, value in usage if kind == "registers" and value > 80] == []
 
 
 @pytest.mark.parametrize("name", [name for name in WRAPPERS if name != "all"])
-def test_what_cannot_be_wrapped(name: str) -> None:
+def test_refused_environments(name: str) -> None:
     wrap = WRAPPERS[name]
-    said = "FrameStackObservation" if name == "FlattenObservation" else name
-    with pytest.raises(ValueError, match=rf"{said} works on torch tensors, and VectorEnv\('Pendulum-v1'.* gives numpy"):
+    wrapper = "FrameStackObservation" if name == "FlattenObservation" else name
+    match = rf"{wrapper} needs torch tensors, but VectorEnv\('Pendulum-v1'.* has output='numpy'"
+    with pytest.raises(ValueError, match=match):
         wrap(numpy_env("Pendulum-v1", 2, "SameStep"))
-    with pytest.raises(TypeError, match=rf"{said} wraps environments of one agent, and MultiAgentEnv\("):
+    with pytest.raises(TypeError, match=rf"{wrapper} wraps single-agent environments only; MultiAgentEnv\("):
         wrap(gpu_envs.make("TagGridWorld-v0", 2, device="cpu", output="torch"))
-    with pytest.raises(TypeError, match=rf"{said} wraps what gpu_envs\.make\(.*got SyncVectorEnv"):
+    with pytest.raises(TypeError, match=rf"{wrapper} wraps environments made by gpu_envs\.make\(.*got SyncVectorEnv"):
         wrap(gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync"))
 
 
-def test_wrapped_as_gymnasium_makes_it() -> None:
+def test_environment_made_by_gymnasium() -> None:
     options: dict[str, Any] = {"device": "cpu", "output": "torch", "autoreset_mode": "SameStep"}
     inner: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=4, **options)
     env = RecordEpisodeStatistics(inner)
@@ -283,8 +285,8 @@ def test_wrapped_as_gymnasium_makes_it() -> None:
     assert env.closed
 
 
-@pytest.mark.parametrize("copied_by", [copy.deepcopy, pickle.dumps])
-def test_copies_are_refused_with_advice(copied_by: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("copy_function", [copy.deepcopy, pickle.dumps])
+def test_wrappers_refuse_copies(copy_function: Callable[[Any], Any]) -> None:
     env = NormalizeObservation(gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"))
     with pytest.raises(TypeError, match=r"NormalizeObservation cannot be copied or pickled.*state_dict"):
-        copied_by(env)
+        copy_function(env)

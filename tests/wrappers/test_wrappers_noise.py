@@ -1,4 +1,4 @@
-"""Noise, delays, sticky actions and pushes against plain models in NumPy, number by number; what they draw."""
+"""Noise, delays, repeated actions and pushes against models in NumPy."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def mask_of(step: int, done: Array, mode: str) -> Array | None:
-    """Which replicas the tests reset after a step: some midway, and in Disabled mode those that are done."""
+    """Return the replicas to reset after a step: a third of them at step 4, and in Disabled mode ended ones."""
     some = np.arange(len(done)) % 3 == 0 if step == 4 else np.zeros(len(done), bool)
     mask = some | done if mode == "Disabled" and done.any() and step % 2 else some
     return mask if mask.any() else None
@@ -50,7 +50,7 @@ def mask_of(step: int, done: Array, mode: str) -> Array | None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], noise: str, device: str) -> None:
-    """Those of each episode alone, so many steps late, then with noise; final ones are what would have come next."""
+    """Observations are delayed within their episode, then noisy; final observations continue the sequence."""
     raw = waiting(numpy_env(env_id, COUNT, mode))
     (features,) = raw.single_observation_space.shape or ()
     scale = np.linspace(0, 0.5, features, dtype=np.float32) * np.float32(noise != "none")
@@ -59,7 +59,7 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
     ours = ObservationNoise(inner, scale, distribution=distribution, delay=delay)
     clock = Clock(OBSERVATION, mode)
 
-    def seen(replica: int, episode: list[Array], back: int = 0) -> Array:
+    def noisy(replica: int, episode: list[Array], back: int = 0) -> Array:
         late: Array = episode[max(0, len(episode) - 1 - clock.whole(replica, delay, back))]
         step = len(episode) - 1
         if noise == "none":
@@ -67,15 +67,15 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
         numbers: Any = (clock.normal if noise == "normal" else clock.uniform)(replica, features, step=step, back=back)
         return np.asarray(late + scale * numbers)
 
-    def same(found: Any, expected: Any) -> None:
-        if noise == "normal":  # float32's roundings of numbers up to 6, and of the observation
-            np.testing.assert_allclose(numpy_of(found), expected, rtol=2**-22, atol=2**-20)
+    def check(observations: Any, expected: Any) -> None:
+        if noise == "normal":  # float32 rounding errors of numbers up to 6, and of the observation
+            np.testing.assert_allclose(numpy_of(observations), expected, rtol=2**-22, atol=2**-20)
         else:
-            np.testing.assert_array_equal(numpy_of(found), np.asarray(expected, np.float32))
+            np.testing.assert_array_equal(numpy_of(observations), np.asarray(expected, np.float32))
 
-    found, first = ours.reset(seed=SEED)[0], raw.reset(seed=SEED)[0]
+    observations, first = ours.reset(seed=SEED)[0], raw.reset(seed=SEED)[0]
     histories = [[observation] for observation in first]
-    same(found, [seen(i, history) for i, history in enumerate(histories)])
+    check(observations, [noisy(i, history) for i, history in enumerate(histories)])
     ends = 0
     for t, actions in enumerate(random_actions(env_id, 3 * LIMIT, COUNT)):
         mine, theirs = ours.step(on(device, actions)), raw.step(actions)
@@ -83,27 +83,27 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
         done = theirs[2] | theirs[3]
         ends += done.sum()
         frozen = clock.over & (mode == "Disabled")
-        begun = clock.stepped(done)
+        started = clock.stepped(done)
         for i, history in enumerate(histories):
-            if begun[i]:
+            if started[i]:
                 if mode == "SameStep":
                     final = [*history, theirs[4]["final_obs"][i]]
-                    same(mine[4]["final_obs"][i], seen(i, final, back=1))
+                    check(mine[4]["final_obs"][i], noisy(i, final, back=1))
                 histories[i] = []
             if not frozen[i]:
                 histories[i].append(theirs[0][i])
-        same(mine[0], [seen(i, history) for i, history in enumerate(histories)])
+        check(mine[0], [noisy(i, history) for i, history in enumerate(histories)])
         mask = mask_of(t, done, mode)
         if mask is not None:
             options = {"reset_mask": on(device, mask)}
-            found, fresh = ours.reset(options=options)[0], raw.reset(options={"reset_mask": mask})[0]
+            observations, first = ours.reset(options=options)[0], raw.reset(options={"reset_mask": mask})[0]
             clock.reset(mask)
-            histories = [[fresh[i]] if mask[i] else history for i, history in enumerate(histories)]
-            same(found, [seen(i, history) for i, history in enumerate(histories)])
+            histories = [[first[i]] if mask[i] else history for i, history in enumerate(histories)]
+            check(observations, [noisy(i, history) for i, history in enumerate(histories)])
     assert ends >= 2 * COUNT
 
 
-def test_spaces_have_room_for_the_noise(device: str) -> None:
+def test_noise_widens_the_observation_space(device: str) -> None:
     env = torch_env("Pendulum-v1", 4, "SameStep", device)
     low, high = np.array([-1, -1, -8], np.float32), np.array([1, 1, 8], np.float32)
     assert ObservationNoise(env, delay=3).single_observation_space == env.single_observation_space
@@ -120,14 +120,14 @@ def test_spaces_have_room_for_the_noise(device: str) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 90])
-def test_late_stacks_are_stacks_of_late_observations(mode: str, size: int, device: str) -> None:
-    """Of 9 numbers, and of more than a block of threads takes at a time."""
-    late, stacks = (waiting(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2))
-    one: Any = FlattenObservation(FrameStackObservation(ObservationNoise(late, delay=(0, 3)), size))
-    other: Any = ObservationNoise(FlattenObservation(FrameStackObservation(stacks, size)), delay=(0, 3))
-    assert_same_bits(numpy_of(one.reset(seed=SEED)[0]), numpy_of(other.reset(seed=SEED)[0]))
+def test_delays_and_stacks_commute(mode: str, size: int, device: str) -> None:
+    """Stacks of 9 features, and of 270: more than a block has threads."""
+    inner = [waiting(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2)]
+    delay_first: Any = FlattenObservation(FrameStackObservation(ObservationNoise(inner[0], delay=(0, 3)), size))
+    stack_first: Any = ObservationNoise(FlattenObservation(FrameStackObservation(inner[1], size)), delay=(0, 3))
+    assert_same_bits(numpy_of(delay_first.reset(seed=SEED)[0]), numpy_of(stack_first.reset(seed=SEED)[0]))
     for actions in random_actions("Pendulum-v1", 2 * LIMIT + 5, 9):
-        found, expected = (on_host(env.step(on(device, actions))) for env in (one, other))
+        found, expected = (on_host(env.step(on(device, actions))) for env in (delay_first, stack_first))
         assert_same_bits(found[:4], expected[:4])
         if mode == "SameStep":
             ended = expected[4]["_final_obs"]
@@ -135,14 +135,14 @@ def test_late_stacks_are_stacks_of_late_observations(mode: str, size: int, devic
 
 
 @pytest.mark.parametrize("kind", ["image", "dict"])
-def test_observations_that_are_no_row_of_floats(kind: str, device: str) -> None:
-    """Pictures may be late; they have no noise. A Dict is refused."""
+def test_image_and_dict_observations(kind: str, device: str) -> None:
+    """Images can be delayed but have no noise; a Dict is refused."""
     options: dict[str, Any] = {"device": device, "autoreset_mode": "SameStep", "max_episode_steps": 5}
     env = VectorEnv(digger(kind), 9, output="torch", **options)
     with pytest.raises(TypeError, match=r"ObservationNoise needs observations in a Box of float32"):
         ObservationNoise(env, 0.1)
     if kind == "dict":
-        with pytest.raises(TypeError, match="which is of several arrays"):
+        with pytest.raises(TypeError, match=r"ObservationNoise needs observations in a Box.* has Dict\("):
             ObservationNoise(env, delay=1)
         return
     ours, raw = ObservationNoise(env, delay=1), VectorEnv(digger(kind), 9, **options)
@@ -161,10 +161,10 @@ def test_observations_that_are_no_row_of_floats(kind: str, device: str) -> None:
 # --- actions ---
 
 
-def arriving(clock: Clock, given: Array, sent: list[list[Any]], repeat: float, delay: Any, initial: Any) -> Array:
-    """What becomes of actions before there is noise; ``sent`` are those of each replica's episode so far."""
-    arrived = np.empty_like(given)
-    for i, action in enumerate(given):
+def delayed(clock: Clock, actions: Array, sent: list[list[Any]], repeat: float, delay: Any, initial: Any) -> Array:
+    """Return repeated and delayed actions; ``sent`` has the repeated actions of each replica's episode so far."""
+    arrived = np.empty_like(actions)
+    for i, action in enumerate(actions):
         del sent[i][clock.step[i] :]
         repeats = clock.step[i] > 0 and unit(clock.words(i, [OF_REPEATING]))[0, 0] < np.float32(repeat)
         sent[i].append(sent[i][-1] if repeats else action)
@@ -183,13 +183,13 @@ def arriving(clock: Clock, given: Array, sent: list[list[Any]], repeat: float, d
 def test_actions(
     env_id: str, mode: str, repeat: float, delay: int | tuple[int, int], precision: str, device: str
 ) -> None:
-    """Repeated, late, with noise, in this order: the environment takes the same steps as with a model's actions."""
+    """Actions are repeated, delayed, then noisy: the steps are the same as with the model's actions."""
     if precision == "float64" and device != "cpu":
-        pytest.skip("float64 has the same bits on one device alone")
+        pytest.skip("float64 results differ between devices in the last bits")
     raw = waiting(numpy_env(env_id, COUNT, mode, precision=precision))
-    whole = is_discrete(env_id)
-    scale = np.float32(0.0 if whole else 0.8)
-    initial: Any = 1 if whole else np.full(raw.single_action_space.shape, 0.5, np.float32)
+    discrete = is_discrete(env_id)
+    scale = np.float32(0.0 if discrete else 0.8)
+    initial: Any = 1 if discrete else np.full(raw.single_action_space.shape, 0.5, np.float32)
     ours = ActionNoise(
         waiting(torch_env(env_id, COUNT, mode, device, precision=precision)),
         scale,
@@ -202,8 +202,8 @@ def test_actions(
     sent: list[list[Any]] = [[] for _ in range(COUNT)]
     assert_same_bits(numpy_of(ours.reset(seed=SEED)[0]), raw.reset(seed=SEED)[0])
     for t, actions in enumerate(random_actions(env_id, 2 * LIMIT + 5, COUNT)):
-        changed = arriving(clock, actions, sent, repeat, delay, initial)
-        if not whole:
+        changed = delayed(clock, actions, sent, repeat, delay, initial)
+        if not discrete:
             space: Any = raw.single_action_space
             noise = np.stack([scale * clock.uniform(i, changed.shape[1]) for i in range(COUNT)])
             changed = np.clip(changed.astype(precision) + noise.astype(precision), space.low, space.high)
@@ -218,8 +218,8 @@ def test_actions(
             clock.reset(mask)
 
 
-def test_several_whole_numbers(make: Make, device: str) -> None:
-    """All elements of an action are repeated together, and are late together."""
+def test_multi_discrete_actions(make: Make, device: str) -> None:
+    """All elements of an action are repeated together and have the same delay."""
     options: dict[str, Any] = {"device": device, "autoreset_mode": "SameStep"}
     ours = ActionNoise(make(CRANE, COUNT, output="torch", **options), delay=1, repeat_action_probability=0.5)
     raw = make(CRANE, COUNT, **options)
@@ -230,7 +230,7 @@ def test_several_whole_numbers(make: Make, device: str) -> None:
     raw.reset(seed=SEED)
     for actions in np.random.default_rng(0).integers(space.start, space.start + space.nvec, (20, COUNT, 3)):
         mine = ours.step(on(device, actions))
-        theirs = raw.step(arriving(clock, actions, sent, 0.5, 1, space.start))
+        theirs = raw.step(delayed(clock, actions, sent, 0.5, 1, space.start))
         assert_same_bits([numpy_of(part) for part in mine[:4]], [numpy_of(part) for part in theirs[:4]])
         clock.stepped(numpy_of(theirs[2] | theirs[3]))
 
@@ -244,8 +244,8 @@ def test_several_whole_numbers(make: Make, device: str) -> None:
     ],
     ids=str,
 )
-def test_what_arrives_first(env_id: str, space: Any, expected: float, device: str) -> None:
-    """Zeros, or what in the bounds is nearest; of whole numbers the first."""
+def test_default_initial_action(env_id: str, space: Any, expected: float, device: str) -> None:
+    """Zeros clipped to the bounds, or the first discrete action."""
     env, raw = torch_env(env_id, 2, "SameStep", device), numpy_env(env_id, 2, "SameStep")
     env.single_action_space = space
     late = ActionNoise(env, delay=LIMIT)
@@ -258,26 +258,26 @@ def test_what_arrives_first(env_id: str, space: Any, expected: float, device: st
 
 def test_actions_of_any_library_and_type(device: str) -> None:
     box = ActionNoise(torch_env("Pendulum-v1", 3, "SameStep", device), 0.1, delay=1)
-    whole = ActionNoise(torch_env("CartPole-v1", 3, "SameStep", device), delay=1)
+    discrete = ActionNoise(torch_env("CartPole-v1", 3, "SameStep", device), delay=1)
     frozen = np.array([[-1.0], [0.5], [2.0]])
     frozen.setflags(write=False)
-    of_box = [frozen.tolist(), frozen, frozen.astype(np.float32), on(device, frozen), torch.tensor(frozen.tolist())]
-    of_whole = [[0, 1, 1], np.array([0, 1, 1], np.uint8), on(device, np.array([0, 1, 1], np.int32))]
-    of_whole += [torch.tensor([False, True, True]), on(device, np.array([[0, 1, 1], [0, 0, 0]]).T[:, 0])]
-    for env, kinds in ((box, of_box), (whole, of_whole)):
+    real = [frozen.tolist(), frozen, frozen.astype(np.float32), on(device, frozen), torch.tensor(frozen.tolist())]
+    integers = [[0, 1, 1], np.array([0, 1, 1], np.uint8), on(device, np.array([0, 1, 1], np.int32))]
+    integers += [torch.tensor([False, True, True]), on(device, np.array([[0, 1, 1], [0, 0, 0]]).T[:, 0])]
+    for env, kinds in ((box, real), (discrete, integers)):
         results = []
-        for given in kinds:
+        for actions in kinds:
             env.reset(seed=0)
             for _ in range(2):
-                result = on_host(env.step(given)[:2])
+                result = on_host(env.step(actions)[:2])
             results.append(result)
         for other in results[1:]:
             assert_same_bits(results[0], other)
 
 
-def test_an_error_leaves_everything_as_it_was(device: str) -> None:
-    """What is wrong is refused when it is given, not when it would arrive, and can be put right."""
-    for env_id, wrong, said in (
+def test_an_error_changes_nothing(device: str) -> None:
+    """A wrong action raises an error in its step, not when it would arrive; the step can be repeated."""
+    for env_id, wrong, message in (
         ("CartPole-v1", np.array([0, 1, 2]), r"replica 2.*out of range \(2\)"),
         ("Pendulum-v1", np.array([[0.0], [np.nan], [0.0]], np.float32), "replica 1.*not a number"),
     ):
@@ -292,7 +292,7 @@ def test_an_error_leaves_everything_as_it_was(device: str) -> None:
         ours.reset(seed=0)
         other.reset(seed=0)
         for actions in random_actions(env_id, 2 * LIMIT, 3):
-            with pytest.raises(ActionError, match=said):
+            with pytest.raises(ActionError, match=message):
                 ours.step(wrong)
             found, expected = ours.step(on(device, actions)), other.step(on(device, actions))
             assert_same_bits(on_host(found[:4]), on_host(expected[:4]))
@@ -317,9 +317,9 @@ def test_a_waiting_replica_is_not_stepped(device: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, device: str) -> None:
-    """The environment goes on as one whose state is pushed by hand."""
+    """The steps are the same as in an environment whose state is changed by hand."""
     if precision == "float64" and device != "cpu":
-        pytest.skip("float64 has the same bits on one device alone")
+        pytest.skip("float64 results differ between devices in the last bits")
     raw = waiting(numpy_env("CartPole-v1", COUNT, mode, precision=precision))
     inner = waiting(torch_env("CartPole-v1", COUNT, mode, device, precision=precision))
     scale = {"theta": np.float32(0.01), "x_dot": np.float32(0.5)}
@@ -349,7 +349,7 @@ def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, devi
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_pushes_of_arrays(tmp_path: Path, distribution: str, device: str) -> None:
-    """Each element of a field has its own, and what is not named stays."""
+    """Each element of an array field has its own scale; other fields do not change."""
     state = {"x": Field(), "pace": Field(), "wind": Field(shape=(2, 3))}
     spec = walk(tmp_path, more={"state": state}, reset="s.x = s.pace = 0; for (int j = 0; j < 6; ++j) s.wind[j] = 0;")
     env = VectorEnv(spec, COUNT, device=device, output="torch", autoreset_mode="SameStep")
@@ -363,7 +363,7 @@ def test_pushes_of_arrays(tmp_path: Path, distribution: str, device: str) -> Non
         if clock.step[0] % 2 == 0:
             numbers = clock.normal if distribution == "normal" else clock.uniform
             wind += np.stack([scale * numbers(i, 6).reshape(2, 3) for i in range(COUNT)]).astype(np.float32)
-        rounding = 2**-17 * (distribution == "normal")  # float32's of sums up to 60
+        rounding = 2**-17 * (distribution == "normal")  # float32 rounding errors of sums up to 60
         np.testing.assert_allclose(numpy_of(env.state["wind"]), wind, rtol=0, atol=rounding)
         assert not numpy_of(env.state["x"]).any()
 
@@ -371,68 +371,74 @@ def test_pushes_of_arrays(tmp_path: Path, distribution: str, device: str) -> Non
 # --- mistakes ---
 
 
-def test_what_is_wrong_is_said(make: Make) -> None:
-    def refused(error: type[Exception], said: str, wrapper: Any, *args: Any, **options: Any) -> None:
-        with pytest.raises(error, match=said):
+def test_wrong_arguments(make: Make) -> None:
+    def refused(error: type[Exception], message: str, wrapper: Any, *args: Any, **options: Any) -> None:
+        with pytest.raises(error, match=message):
             wrapper(*args, **options)
 
-    box, whole = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("Pendulum-v1", "CartPole-v1"))
+    box, discrete = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("Pendulum-v1", "CartPole-v1"))
     crane = make(CRANE, 2, device="cpu", output="torch")
-    said = "delay is .*; give a whole number from 0 up, or a pair of them"
+    message = "delay is .*; give an integer of 0 or more, or a range"
     for early in (-1, (2, 1), (-1, 2), 2**31):
-        refused(ValueError, said, ObservationNoise, box, delay=early)
+        refused(ValueError, message, ObservationNoise, box, delay=early)
     for odd in (1.5, "two", (1, 2, 3), (0, 1.5), None):
-        refused(TypeError, said, ActionNoise, box, delay=odd)
-    refused(ValueError, "interval is 0; give a whole number from 1 up", RandomPushes, whole, {"x": 1.0}, interval=0)
-    refused(ValueError, r"noise has shape \(2,\); give a number, or \(3,\) of them", ObservationNoise, box, [0.1, 0.2])
+        refused(TypeError, message, ActionNoise, box, delay=odd)
+    refused(ValueError, "interval is 0; give an integer of 1 or more", RandomPushes, discrete, {"x": 1.0}, interval=0)
+    refused(
+        ValueError,
+        r"noise has shape \(2,\); give a number or an array of shape \(3,\)",
+        ObservationNoise,
+        box,
+        [0.1, 0.2],
+    )
     for scale in (-0.1, np.nan, np.inf):
-        refused(ValueError, "noise is .*; give finite numbers from 0 up", ActionNoise, box, scale)
-    said = "distribution is 'gaussian'.* Give 'normal' or 'uniform'"
-    refused(ValueError, said, ObservationNoise, box, 0.1, distribution="gaussian")
-    said = r"noise is 0\.1, and actions are in Discrete\(2\); it is for actions in a Box"
-    refused(TypeError, said, ActionNoise, whole, 0.1)
-    said = "repeat_action_probability is .*; give 0 to 1"
+        refused(ValueError, "noise is .*; give finite numbers of 0 or more", ActionNoise, box, scale)
+    message = "distribution is 'gaussian'.* Give 'normal' or 'uniform'"
+    refused(ValueError, message, ObservationNoise, box, 0.1, distribution="gaussian")
+    message = r"noise is 0\.1, but the action space is Discrete\(2\); noise needs a Box"
+    refused(TypeError, message, ActionNoise, discrete, 0.1)
+    message = "repeat_action_probability is .*; give a probability from 0 to 1"
     for probability in (-0.1, 1.1, np.nan):
-        refused(ValueError, said, ActionNoise, whole, repeat_action_probability=probability)
-    said = r"initial_action is .*, which is no action of (Box|Discrete)"
-    for env, action in ((box, [7.0]), (box, 0.0), (whole, 2), (whole, [0])):
-        refused(ValueError, said, ActionNoise, env, delay=1, initial_action=action)
-    said = r"the state has no 'x_dott'. Did you mean 'x_dot'\?.* its fields are x, x_dot"
-    refused(ValueError, said, RandomPushes, whole, {"x_dott": 1.0}, interval=5)
-    refused(ValueError, r"pushes is empty; name fields of the state: x, x_dot", RandomPushes, whole, {}, interval=5)
-    refused(ValueError, r"pushes\['x'\] has shape \(2,\)", RandomPushes, whole, {"x": [1, 2]}, interval=5)
-    said = r"'x' of the state is torch\.int32; pushes are of real numbers"
-    refused(TypeError, said, RandomPushes, crane, {"x": 1}, interval=5)
+        refused(ValueError, message, ActionNoise, discrete, repeat_action_probability=probability)
+    message = r"initial_action is .*; give an action in (Box|Discrete)"
+    for env, action in ((box, [7.0]), (box, 0.0), (discrete, 2), (discrete, [0])):
+        refused(ValueError, message, ActionNoise, env, delay=1, initial_action=action)
+    message = r"the state has no 'x_dott'. Did you mean 'x_dot'\?.* its fields are x, x_dot"
+    refused(ValueError, message, RandomPushes, discrete, {"x_dott": 1.0}, interval=5)
+    refused(ValueError, r"pushes is empty; give fields of the state: x, x_dot", RandomPushes, discrete, {}, interval=5)
+    refused(ValueError, r"pushes\['x'\] has shape \(2,\)", RandomPushes, discrete, {"x": [1, 2]}, interval=5)
+    message = r"the state field 'x' is torch\.int32; give a field of floating-point numbers"
+    refused(TypeError, message, RandomPushes, crane, {"x": 1}, interval=5)
     ours = ActionNoise(ClipAction(box), 0.1)
     ours.reset(seed=0)
     refused(ValueError, r"actions have shape \(3,\); expected \(3, 1\)", ours.step, np.zeros(3))
 
 
-# --- of whom the numbers drawn are a function ---
+# --- reproducibility of the noise ---
 
 NOISY: dict[str, Callable[[Any], TorchWrapper]] = {
     "observations": lambda env: ObservationNoise(env, 0.1, delay=(0, 3)),
     "actions": lambda env: ActionNoise(env, 0.5, delay=(0, 3), repeat_action_probability=0.25),
     "pushes": lambda env: RandomPushes(env, {"theta_dot": 1.0}, interval=(1, 4)),
 }
-"""Around pendulums."""
+"""Wrappers of Pendulum-v1."""
 
 
 def run(env: TorchWrapper, device: str, replicas: slice, steps: int = 2 * LIMIT) -> list[Any]:
-    """What steps return, with the actions that these replicas of 60 would be given."""
+    """Return the results of steps with the actions of these replicas, from actions for 60 replicas."""
     blocks = random_actions("Pendulum-v1", steps, 60)
     return [[numpy_of(part) for part in env.step(on(device, block[replicas]))[:2]] for block in blocks]
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("name", NOISY)
-def test_a_function_of_the_seed(name: str, mode: str, device: str) -> None:
-    """It is reproduced, whatever came before, and is the same in a batch of any size."""
-    whole = NOISY[name](torch_env("Pendulum-v1", 60, mode, device))
-    whole.reset(seed=SEED)
-    first = run(whole, device, slice(60))
-    whole.reset(seed=SEED)
-    assert_same_bits(first, run(whole, device, slice(60)))
+def test_noise_depends_on_the_seed_only(name: str, mode: str, device: str) -> None:
+    """A reset with the same seed reproduces the noise, also with fewer replicas."""
+    discrete = NOISY[name](torch_env("Pendulum-v1", 60, mode, device))
+    discrete.reset(seed=SEED)
+    first = run(discrete, device, slice(60))
+    discrete.reset(seed=SEED)
+    assert_same_bits(first, run(discrete, device, slice(60)))
     some = slice(20, 27)
     for seed, first_replica in ((SEED + 20, 0), (SEED, 20)):
         part = NOISY[name](torch_env("Pendulum-v1", 7, mode, device, first_replica=first_replica))
@@ -441,7 +447,7 @@ def test_a_function_of_the_seed(name: str, mode: str, device: str) -> None:
 
 
 def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> None:
-    """Not one bit, even of actions outside the bounds and of negative zeros."""
+    """Zero noise changes no bit, even in actions out of bounds and negative zeros."""
     plain = waiting(torch_env(env_id, COUNT, mode, device))
     inner = waiting(torch_env(env_id, COUNT, mode, device))
     field = next(name for name, values in inner.state.items() if values.dtype.is_floating_point)
@@ -457,7 +463,7 @@ def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> N
         assert_same_bits(found, expected)
 
 
-def test_wrappers_around_wrappers_draw_other_numbers(device: str) -> None:
+def test_nested_wrappers_draw_independent_noise(device: str) -> None:
     plain, once, twice = (torch_env("Pendulum-v1", 4_000, "SameStep", device) for _ in range(3))
     envs = (plain, ObservationNoise(once, 0.5), ObservationNoise(ObservationNoise(twice, 0.0), 0.5))
     true, one, other = (numpy_of(env.reset(seed=SEED)[0]).ravel() for env in envs)

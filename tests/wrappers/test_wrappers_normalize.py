@@ -1,4 +1,4 @@
-"""NormalizeObservation and NormalizeReward against NumPy over everything seen, and Gymnasium's; their statistics."""
+"""NormalizeObservation and NormalizeReward against statistics of all samples in NumPy, and against Gymnasium."""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ from gpu_envs.wrappers import FrameStackObservation, NormalizeObservation, Norma
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNTS = (37, 700)
-"""Replicas: of one block, and of three, the last not full."""
+"""Replicas: one block, and three blocks with a partial last one."""
 
 
 # --- observations ---
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_statistics_of_everything_seen(env_id: str, mode: str, count: int, device: str) -> None:
+def test_observations_against_numpy(env_id: str, mode: str, count: int, device: str) -> None:
     ours, raw = NormalizeObservation(torch_env(env_id, count, mode, device)), numpy_env(env_id, count, mode)
     seen = Seen()
     found = numpy_of(ours.reset(seed=2)[0])
@@ -60,7 +60,7 @@ def test_statistics_of_everything_seen(env_id: str, mode: str, count: int, devic
 
 @pytest.mark.parametrize("stack", [1, 3, 20, 100])
 def test_many_features(stack: int, device: str) -> None:
-    """Rows of 4 to 400 numbers: of one column each thread, of a block's width, of two blocks."""
+    """Rows of 4 to 400 features: fewer than a block has threads, and more."""
 
     def stacked() -> FrameStackObservation:
         return FrameStackObservation(torch_env("CartPole-v1", 600, "SameStep", device), stack)
@@ -73,7 +73,7 @@ def test_many_features(stack: int, device: str) -> None:
         observations, expected = raw.step(on(device, actions))[::4]
         seen.add(numpy_of(observations))
     mean, var, _ = seen.moments()
-    # Blocks have 256 rows, of which a thread takes up to 256: the roundings of so long a sum, were they all alike.
+    # A thread sums up to 256 rows: the bound holds even if all 256 rounding errors have the same sign.
     for one, other in ((found, observations), (infos["final_obs"], expected["final_obs"])):
         wrong = np.abs(numpy_of(one) - (numpy_of(other) - mean) / np.sqrt(var + 1e-8))[numpy_of(infos["_final_obs"])]
         assert not wrong.size or wrong.max() < 256 * EPS * (1 + np.abs(numpy_of(one)).max())
@@ -81,8 +81,8 @@ def test_many_features(stack: int, device: str) -> None:
     assert ours.single_observation_space.shape == (stack, 4)
 
 
-def test_what_lies_far_from_zero(device: str) -> None:
-    """A mean of a million deviations costs no digits: squares are taken about each block's own mean."""
+def test_observations_far_from_zero(device: str) -> None:
+    """A mean of a million standard deviations loses no digits: each block sums squares of deviations from its mean."""
     env = torch_env("MountainCar-v0", 2000, "SameStep", device)
     env.reset(seed=0)
     ours, seen = NormalizeObservation(env), Seen()
@@ -90,17 +90,17 @@ def test_what_lies_far_from_zero(device: str) -> None:
     for _ in range(20):
         env.state["position"].copy_(on(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
         raw = env.observe()
-        ours._learn(raw, None)  # noqa: SLF001 - observations of no environment
+        ours._update_statistics(raw, None)  # noqa: SLF001 - observations of no environment
         seen.add(numpy_of(raw))
     mean, var, count = seen.moments()
-    # The beginning, of 1e-4 samples at zero, weighs 1e-4 * 1000^2 = 100 in the sum of squares: 0.0025 of the variance.
+    # The initial 1e-4 samples at zero add 1e-4 * 1000^2 = 100 to the sum of squares: 0.0025 to the variance.
     assert var[0] == pytest.approx(0.0025, rel=0.01)
     assert float(ours.obs_rms.count) == pytest.approx(count, rel=1e-12)
     assert float(ours.obs_rms.mean[0]) == pytest.approx(mean[0], rel=1e-12)
     assert float(ours.obs_rms.var[0]) == pytest.approx(var[0], rel=1e-7)
     nothing = {"mean": torch.zeros(2), "var": torch.ones(2), "count": torch.tensor(0.0)}
     ours.load_state_dict(nothing)
-    ours._learn(raw, None)  # noqa: SLF001 - observations of no environment
+    ours._update_statistics(raw, None)  # noqa: SLF001 - observations of no environment
     last = numpy_of(raw)[:, 0].astype(np.float64)
     assert float(ours.obs_rms.mean[0]) == pytest.approx(last.mean(), rel=1e-12)
     assert float(ours.obs_rms.var[0]) == pytest.approx(last.var(), rel=ROUNDINGS * EPS)
@@ -111,7 +111,7 @@ def test_what_lies_far_from_zero(device: str) -> None:
 
 
 def test_a_million_steps_later(device: str) -> None:
-    """Where so much has been seen that a step changes little, it still changes what it should."""
+    """After 1.3e11 samples, a step still changes the statistics by the right amount."""
     ours = NormalizeObservation(torch_env("Pendulum-v1", 500, "SameStep", device))
     count, mean, var = 65_536.0 * 2_000_000, np.array([0.5, -0.25, 2.0]), np.array([0.5, 0.25, 8.0])
     state = {"mean": torch.tensor(mean), "var": torch.tensor(var), "count": torch.tensor(count, dtype=torch.float64)}
@@ -124,12 +124,14 @@ def test_a_million_steps_later(device: str) -> None:
     expected = (var * count + seen.var(0) * 500 + shift**2 * count * 500 / total) / total
     assert float(ours.obs_rms.count) == total
     change = numpy_of(ours.obs_rms.mean) - mean
-    np.testing.assert_allclose(change, shift * 500 / total, rtol=1e-4)  # of doubles that differ by 4e-9: 6 digits
+    np.testing.assert_allclose(
+        change, shift * 500 / total, rtol=1e-4
+    )  # the difference of doubles 4e-9 unshared has 6 digits
     np.testing.assert_allclose(numpy_of(ours.obs_rms.var) - var, expected - var, rtol=1e-3)
 
 
 def test_a_waiting_replica_is_not_counted(device: str) -> None:
-    """In Disabled mode, where steps of a replica that waits for its reset are allowed."""
+    """In Disabled mode with ``allow_frozen_steps``, ended replicas add no samples."""
     env, raw = (torch_env("CartPole-v1", 3, "Disabled", place) for place in (device, "cpu"))
     for each in (env, raw):
         each.allow_frozen_steps()
@@ -171,7 +173,7 @@ def test_clip(clip: float, device: str) -> None:
 
 
 def discounted_returns(mode: str, gamma: float, count: int) -> Any:
-    """Gymnasium's rule in float32, one step at a time; returns what is counted of each step."""
+    """Return Gymnasium's update of discounted returns in float32: a function from a step to the counted returns."""
     running, over = np.zeros(count, np.float32), np.zeros(count, bool)
 
     def step(rewards: Array, terminations: Array, truncations: Array, mask: Array | None = None) -> Array:
@@ -180,8 +182,8 @@ def discounted_returns(mode: str, gamma: float, count: int) -> Any:
             running[mask], over[mask] = 0, False
             return running
         active = np.ones(count, bool) if mode == "SameStep" else ~over
-        kept = np.where(terminations, np.float32(0), running * np.float32(gamma))
-        running = np.where(active, kept + rewards, running).astype(np.float32)
+        discounted = np.where(terminations, np.float32(0), running * np.float32(gamma))
+        running = np.where(active, discounted + rewards, running).astype(np.float32)
         counted: Array = running[active].copy()
         over = terminations | truncations
         if mode == "SameStep":
@@ -202,7 +204,7 @@ def test_rewards_as_gymnasium(env_id: str, mode: str, count: int, device: str) -
         np.testing.assert_array_equal(numpy_of(ours.accumulated_reward), theirs.accumulated_reward)
         mean, var = float(theirs.return_rms.mean), float(theirs.return_rms.var)
         assert float(ours.return_rms.count) == pytest.approx(theirs.return_rms.count, rel=1e-12)
-        # Gymnasium's batch means are in float32, whose errors are of the mean's size, not the deviation's.
+        # Gymnasium's batch means are float32: their errors scale with the mean, not with the standard deviation.
         off = ROUNDINGS * EPS * (1 + mean**2 / var)
         assert float(ours.return_rms.var) == pytest.approx(var, rel=off)
         np.testing.assert_allclose(numpy_of(taken.ours[1]), taken.theirs[1], rtol=off)
@@ -210,8 +212,7 @@ def test_rewards_as_gymnasium(env_id: str, mode: str, count: int, device: str) -
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_rewards_by_everything_seen(env_id: str, mode: str, precision: str, device: str) -> None:
-    """In all modes, with partial resets, against NumPy."""
+def test_rewards_against_numpy(env_id: str, mode: str, precision: str, device: str) -> None:
     count, gamma = 300, 0.95
     ours = NormalizeReward(torch_env(env_id, count, mode, device, precision=precision), gamma=gamma, epsilon=1e-4)
     raw = numpy_env(env_id, count, mode, precision=precision)
@@ -231,13 +232,13 @@ def test_rewards_by_everything_seen(env_id: str, mode: str, precision: str, devi
     assert_statistics(ours.return_rms, seen)
 
 
-# --- running statistics of both: frozen, saved, shared, and what does not fit ---
+# --- running statistics of both ---
 
 KINDS: dict[str, Any] = {"obs_rms": NormalizeObservation, "return_rms": NormalizeReward}
 
 
 def trained(kind: str, device: str, count: int = 40, mode: str = "SameStep") -> Any:
-    """A wrapper that has seen something."""
+    """Return a wrapper after 15 steps."""
     wrapper = KINDS[kind](torch_env("Pendulum-v1", count, mode, device))
     wrapper.reset(seed=0)
     for actions in random_actions("Pendulum-v1", 15, count):
@@ -246,7 +247,7 @@ def trained(kind: str, device: str, count: int = 40, mode: str = "SameStep") -> 
 
 
 def assert_normalised(kind: str, found: Any, raw: Any, state: dict[str, Any]) -> None:
-    """Fails unless a step's results are normalised by these statistics."""
+    """Assert that a step's results are normalized by these statistics."""
     mean, deviation = numpy_of(state["mean"]), np.sqrt(numpy_of(state["var"]) + 1e-8)
     if kind == "obs_rms":
         assert_close(numpy_of(found[0]), (raw[0] - mean) / deviation)
@@ -256,7 +257,7 @@ def assert_normalised(kind: str, found: Any, raw: Any, state: dict[str, Any]) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_frozen_statistics_stay(kind: str, mode: str, device: str) -> None:
+def test_frozen_statistics_do_not_change(kind: str, mode: str, device: str) -> None:
     wrapper = trained(kind, device, mode=mode)
     assert wrapper.update_running_mean is True
     wrapper.update_running_mean = False
@@ -275,46 +276,46 @@ def test_frozen_statistics_stay(kind: str, mode: str, device: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_statistics(kind: str, device: str, tmp_path: Path) -> None:
-    """A file, or a copy, makes a wrapper of another size on another device normalise alike."""
+    """Statistics load into a wrapper with another number of replicas on another device."""
     wrapper = trained(kind, device)
     wrapper.save(tmp_path / "statistics.pt")
-    fresh = KINDS[kind](torch_env("Pendulum-v1", 3, "Disabled", "cpu"))
-    memory = getattr(fresh, kind).mean.data_ptr()
-    fresh.load(tmp_path / "statistics.pt")
-    assert_same_bits(fresh.state_dict(), wrapper.state_dict())
-    assert getattr(fresh, kind).mean.data_ptr() == memory
-    other = KINDS[kind](torch_env("Pendulum-v1", 3, "Disabled", "cpu"))
-    other.load_state_dict(wrapper.state_dict())
-    fresh.update_running_mean = other.update_running_mean = False
-    for env in (fresh, other):
+    from_file = KINDS[kind](torch_env("Pendulum-v1", 3, "Disabled", "cpu"))
+    address = getattr(from_file, kind).mean.data_ptr()
+    from_file.load(tmp_path / "statistics.pt")
+    assert_same_bits(from_file.state_dict(), wrapper.state_dict())
+    assert getattr(from_file, kind).mean.data_ptr() == address
+    from_dict = KINDS[kind](torch_env("Pendulum-v1", 3, "Disabled", "cpu"))
+    from_dict.load_state_dict(wrapper.state_dict())
+    from_file.update_running_mean = from_dict.update_running_mean = False
+    for env in (from_file, from_dict):
         env.reset(seed=4)
     action = np.zeros((3, 1), np.float32)
-    one, two = (on_host(env.step(on("cpu", action))) for env in (fresh, other))
-    assert_same_bits(one[:4], two[:4])
+    results, expected = (on_host(env.step(on("cpu", action))) for env in (from_file, from_dict))
+    assert_same_bits(results[:4], expected[:4])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shared_statistics(kind: str, device: str) -> None:
-    """What training goes on to learn shows in the evaluation at once; both may even learn."""
+    """Updates by the training wrapper apply to the evaluation wrapper, and vice versa."""
     training, evaluation = trained(kind, device), KINDS[kind](torch_env("Pendulum-v1", 8, "NextStep", device))
     evaluation.reset(seed=3)
     setattr(evaluation, kind, getattr(training, kind))
     evaluation.update_running_mean = False
-    apart = trained(kind, device)
+    unshared = trained(kind, device)
     raw = numpy_env("Pendulum-v1", 8, "NextStep")
     raw.reset(seed=3)
     for actions in random_actions("Pendulum-v1", 5, 40, seed=8):
         training.step(on(device, actions))
-        apart.step(on(device, actions))
+        unshared.step(on(device, actions))
         found, expected = evaluation.step(on(device, actions[:8])), raw.step(actions[:8])
-        assert_same_bits(training.state_dict(), apart.state_dict())
+        assert_same_bits(training.state_dict(), unshared.state_dict())
         assert_normalised(kind, found, expected, training.state_dict())
     evaluation.update_running_mean = True
     evaluation.step(on(device, actions[:8]))
-    assert float(getattr(training, kind).count) == pytest.approx(float(apart.state_dict()["count"]) + 8)
+    assert float(getattr(training, kind).count) == pytest.approx(float(unshared.state_dict()["count"]) + 8)
 
 
-def test_statistics_may_be_written_to(device: str) -> None:
+def test_writing_statistics_in_place(device: str) -> None:
     ours = NormalizeObservation(torch_env("Pendulum-v1", 4, "SameStep", device))
     ours.update_running_mean = False
     ours.obs_rms.mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
@@ -332,13 +333,13 @@ def test_statistics_that_do_not_fit(kind: str) -> None:
         wrapper.load_state_dict({"means": state["mean"]})
     with pytest.raises(ValueError, match="'count' is missing"):
         wrapper.load_state_dict({name: state[name] for name in ("mean", "var")})
-    with pytest.raises(ValueError, match=r"'var' has shape \[7\]; these running statistics need"):
+    with pytest.raises(ValueError, match=r"'var' has shape \[7\]; these running statistics need shape"):
         wrapper.load_state_dict(state | {"var": torch.ones(7)})
     assert_same_bits(state, wrapper.state_dict())
     with pytest.raises(TypeError, match=f"{kind} is dict; give the {kind} of another wrapper"):
         setattr(wrapper, kind, state)
     with pytest.raises(
-        ValueError, match=rf"{kind} has shape \[7\] on cpu, and this wrapper's has \[{shape[0] if shape else ''}"
+        ValueError, match=rf"{kind} has shape \[7\] on cpu; this wrapper needs \[{shape[0] if shape else ''}"
     ):
         setattr(wrapper, kind, RunningMeanStd(shape=(7,)))
 
@@ -346,9 +347,9 @@ def test_statistics_that_do_not_fit(kind: str) -> None:
 def test_wrong_settings() -> None:
     env = torch_env("Pendulum-v1", 4, "SameStep", "cpu")
     for kind in KINDS.values():
-        with pytest.raises(gymnasium.error.InvalidBound, match="epsilon is 0; give what is above 0"):
+        with pytest.raises(gymnasium.error.InvalidBound, match="epsilon is 0; give a number above 0"):
             kind(env, epsilon=0)
-    with pytest.raises(gymnasium.error.InvalidBound, match=r"gamma is 1\.5; give 0 to 1"):
+    with pytest.raises(gymnasium.error.InvalidBound, match=r"gamma is 1\.5; give a number from 0 to 1"):
         NormalizeReward(env, gamma=1.5)
     with pytest.raises(ValueError, match=r"clip is -1; give a number above 0"):
         NormalizeObservation(env, clip=-1)
