@@ -29,15 +29,10 @@ class Split(NamedTuple):
     at: int
     """How many of its own stand before those."""
 
-    @classmethod
-    def of(cls, seen: Seen | None) -> "Split | None":
-        """Of what agents see; None: they share nothing."""
-        return cls(int(seen.own.shape[0]), seen.shared_size, seen.at) if seen is not None and seen.shared_size else None
-
 
 def splits_of(seen: Iterable[Seen | None]) -> list[Split | None]:
     """How the rows of each role are learnt from: in parts where that pays, which are all roles that share or none."""
-    found = [Split.of(one) for one in seen]
+    found = [Split(int(of.own.shape[0]), of.shared_size, of.at) if of and of.shared_size else None for of in seen]
     few = any(split is not None and split.own + split.shared <= FEW_FEATURES for split in found)
     return [None if few else split for split in found]
 
