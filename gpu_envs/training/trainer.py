@@ -103,12 +103,12 @@ class Trainer:
         shapes = {name: {k: list(v.shape) for k, v in module.state_dict().items()} for name, module in modules.items()}
         self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": list(modules)} | shapes)
         check_room(plan)
+        self.eager_because = why_eager(self.device, config.graphs)
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, kept or {})
-        self.eager_because = why_eager(self.device, config.graphs)
         self.phases: list[Callable[[], None]] = []
         self._begin_episodes()
 
