@@ -153,7 +153,7 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
     module: Any = default_policy(case, torch.Generator().manual_seed(0)).to("cuda")
     adam = Adam(list(module.parameters()), device="cuda")
     processors = open_backend("cuda:0").traits.processors
-    network = wide_network(module, head, FEATURES, shape.activation, precision, processors)
+    network = wide_network(case, module, processors)
     networks = WideNetworks(network, "cuda", adam)
     observations = torch.randn((rows, FEATURES), device="cuda")
     actions = torch.empty((rows, head.width), dtype=torch.int32, device="cuda")

@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from fused_cases import box, discrete, scale_of  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
-from trainers import run_of  # noqa: E402
 from wide_tools import (  # noqa: E402
     FEW,
     HOPPER,
@@ -31,7 +30,7 @@ from wide_tools import (  # noqa: E402
     watched,
 )
 
-from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
+from gpu_envs.training import A2C, PPO, Network  # noqa: E402
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.base import ActRequest, Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.engines.ops import Ops, Samples  # noqa: E402
@@ -51,19 +50,13 @@ class Case:
     activation: str = "tanh"
     normalised: bool = False
 
+    def policy(self, precision: str) -> PolicyCase:
+        shape: dict[str, Any] = {"layer_norm": self.normalised, "shared_trunk": self.shared, "precision": precision}
+        network = Network(hidden=self.hidden, activation=self.activation, **shape)
+        return PolicyCase(PPO(), network, self.head, self.features, "cpu")
+
     def module(self) -> Any:
-        config = run_of(
-            env="CartPole-v1",
-            hidden=self.hidden,
-            activation=self.activation,
-            layer_norm=self.normalised,
-            shared_trunk=self.shared,
-            run_dir="",
-        )
-        module: Any = default_policy(
-            PolicyCase(config.algorithm, config.network, self.head, self.features, "cpu"),
-            torch.Generator().manual_seed(1),
-        )
+        module: Any = default_policy(self.policy("float32"), torch.Generator().manual_seed(1))
         g = torch.Generator().manual_seed(2)
         with torch.no_grad():  # biases and gains that count, and outputs that differ
             for name, parameter in module.named_parameters():
@@ -109,7 +102,7 @@ CASES = {
 )
 def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
-    network = wide_network(case.module(), case.head, case.features, case.activation, precision, 132)
+    network = wide_network(case.policy(precision), case.module(), 132)
     for program in network.programs().values():
         found = list(resources(compile_with_nvrtc(program.source).cubin))
         assert {f"kernel_{kernel}" for kernel in program.calls} <= {function for function, _, _ in found}
@@ -201,7 +194,7 @@ def wide_of(case: Case, given: Given, precision: str, blocks: int | None = None)
     module = copy.deepcopy(given.module).cuda()
     adam = Adam(list(module.parameters()), device="cuda")
     blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
-    network = wide_network(module, case.head, case.features, case.activation, precision, blocks)
+    network = wide_network(case.policy(precision), module, blocks)
     scale = given.scale and tuple(part.cuda() for part in given.scale)
     return WideNetworks(network, "cuda", adam, scale_of(scale)), adam
 
@@ -416,7 +409,7 @@ def test_a_graph_of_it_can_be_replayed() -> None:
 def test_gradients_are_found_by_all_processors(name: str, processors: int) -> None:
     """As far as a layer's slices, which have as many each, let them."""
     case = CASES[name]
-    network = wide_network(case.module(), case.head, case.features, case.activation, "tf32", processors)
+    network = wide_network(case.policy("tf32"), case.module(), processors)
     layers = itertools.product(range(len(network.nets)), range(len(network.nets[0])))
     of_layers = [(f"NetOf<Shape, {net}>", layer) for net, layer in layers]
     slices = network.sizes_of({f"of_{n}": f"{net}::slices_of({layer})" for n, (net, layer) in enumerate(of_layers)})

@@ -192,11 +192,9 @@ def network_text(warps: int, activation: str, precision: str) -> str:
 PRODUCTS = ("products", "template <int N> struct Product;")
 """The declaration of products, which is enough where nothing is computed."""
 
-_LEFT_FACTORS = {
-    4: ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4))),
-    1: ("u64 left", '"l"(left)'),
-}
-"""Declarations and operands of a product's left factor, by its words: in registers, or described by one."""
+_IN_REGISTERS = ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4)), 4)
+_DESCRIBED = ("u64 left", '"l"(left)', 1)
+"""A product's left factor: its declaration, its operands and their number."""
 
 
 def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
@@ -205,7 +203,8 @@ def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
     In bf16 the right factor's depth may also go across its lines.
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
-    ways = [("add", 4, more), ("add", 1, 2 * more), *([("add_across", 4, ", 1")] if more else [])]
+    ways = [("add", _IN_REGISTERS, more), ("add", _DESCRIBED, 2 * more)]
+    ways += [("add_across", _IN_REGISTERS, ", 1")] if more else []
     text = [PRODUCTS[1]]
     for count in sorted(set(columns)):
         sums = count // 2
@@ -213,8 +212,7 @@ def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
         operands = ", ".join(f'"+f"(c[{number // 4}][{number % 4}])' for number in range(sums))
         name = f"wgmma.mma_async.sync.aligned.m64n{count}k{depth}.f32.{kind}.{kind}"
         text.append(f"template <> struct Product<{count}> {{")
-        for way, left, transposed in ways:
-            declared, given = _LEFT_FACTORS[left]
+        for way, (declared, given, left), transposed in ways:
             factor = ", ".join(f"%{sums + number}" for number in range(left))
             factor = f"{{{factor}}}" if left > 1 else factor
             text.append(

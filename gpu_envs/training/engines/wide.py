@@ -69,9 +69,8 @@ class WideEngine(KernelEngine):
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
         assert isinstance(module, Perceptron | SharedPerceptron)
-        optimiser, net = make_optimiser(case, module, group), case.network
-        processors = open_backend(case.device).traits.processors
-        network = wide_network(module, case.head, case.features, net.activation, net.precision, processors)
+        optimiser = make_optimiser(case, module, group)
+        network = wide_network(case, module, open_backend(case.device).traits.processors)
         return WideNetworks(network, case.device, optimiser, scale)
 
 
@@ -96,13 +95,11 @@ def exceeded_limit(
     return ""
 
 
-def wide_network(
-    module: Perceptron | SharedPerceptron, head: Head, features: int, activation: str, precision: str, processors: int
-) -> WideNetwork:
+def wide_network(case: Case, module: Perceptron | SharedPerceptron, processors: int) -> WideNetwork:
     """What is compiled in for a module whose parameters lie one after another."""
-    nets, log_std = nets_of(module)
+    (nets, log_std), net = nets_of(module), case.network
     count = sum(parameter.numel() for parameter in module.parameters())
-    return WideNetwork(head, features, nets, activation, precision, count, log_std, processors)
+    return WideNetwork(case.head, case.features, nets, net.activation, net.precision, count, log_std, processors)
 
 
 class WideKernels:
