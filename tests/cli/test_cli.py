@@ -125,19 +125,6 @@ def words_for(setting: Setting, value: Any) -> list[str]:
     return [f"{flag}=none"] if value is None else [flag, setting.shown(value)]
 
 
-@pytest.mark.parametrize(
-    ("words", "name", "value"),
-    [
-        (["--lr", "1e-3"], "learning_rate", Schedule.of(1e-3)),
-        (["--total-steps", "1.5M"], "total_steps", 1_500_000),
-        (["--num-envs", "2k"], "num_envs", 2000),
-    ],
-)
-def test_short_forms(words: list[str], name: str, value: Any) -> None:
-    assert value_of(trained("CartPole-v1", *words), name) == value
-    assert value_of(trained("--env", "CartPole-v1", *words), name) == value
-
-
 def value_of(run: Run, name: str) -> Any:
     """A setting by its flat name."""
     return next(getattr(part, name) for part in (run, run.algorithm, run.network) if hasattr(part, name))

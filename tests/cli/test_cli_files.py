@@ -67,6 +67,19 @@ def asked(*words: str) -> Run:
     return found[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--lr", "1e-3"], "learning_rate", "0.001"),
+        (["--total-steps", "1.5M"], "total_steps", 1_500_000),
+        (["--num-envs", "2k"], "num_envs", 2000),
+    ],
+)
+def test_short_forms(words: list[str], name: str, value: Any) -> None:
+    assert asked("CartPole-v1", *words).flat()[name] == value
+    assert asked("--env", "CartPole-v1", *words).flat()[name] == value
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
 def test_a_file_says_all_of_a_run(config: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
