@@ -226,8 +226,8 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
                     r: (self.num_envs, self.counts[r], *(s.shape or ())) for r, s in self.single_action_spaces.items()
                 }
                 raise ValueError(
-                    f"actions of the role {role!r} are missing; got {sorted(map(str, actions))}. Give an array for each "
-                    f"role: {', '.join(f'{r!r} {list(shape)}' for r, shape in shapes.items())}"
+                    f"actions of the role {role!r} are missing; got {sorted(map(str, actions))}. Give an array for "
+                    f"each role: {', '.join(f'{r!r} {list(shape)}' for r, shape in shapes.items())}"
                 )
             try:
                 found.append(reader.read(actions[role], steps))
