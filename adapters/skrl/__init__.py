@@ -1,11 +1,11 @@
-"""The environments as skrl's own, which stay on their device, and agents of skrl's that know last observations.
+"""skrl: wrappers for the environments, and agents that use final observations.
 
-``Wrapper`` (one agent) and ``MultiAgentWrapper`` (teams) take the place of ``wrap_env``: any agent and any trainer of
-skrl runs on them. They restart a replica in the step that ends its episode, so that a step's observations are the next
-episode's there. skrl takes them for what followed the last action: with ``time_limit_bootstrap`` its PPO would add the
-value of another episode's beginning, without it the advantage runs on into that episode, and its off-policy agents
-store such transitions. ``PPO``, ``IPPO`` and ``MAPPO`` of this package look at the last observation instead; for any
-other agent ``class Agent(FinalObservations, SAC)`` does. Use ``time_limit_bootstrap=True`` with them.
+``Wrapper`` (single agent) and ``MultiAgentWrapper`` (teams) replace ``wrap_env``, and work with all agents and trainers
+of skrl. A replica is reset in the step that ends its episode, so that this step returns the first observation of the
+next episode, which skrl uses as the next observation of the last action. With ``time_limit_bootstrap`` skrl's PPO then
+bootstraps from the wrong episode; without it, advantages leak from the next episode; off-policy agents store wrong
+transitions. ``PPO``, ``IPPO`` and ``MAPPO`` of this package use the final observation instead: use them with
+``time_limit_bootstrap=True``. For other agents, define ``class Agent(FinalObservations, SAC)``.
 """
 
 from gpu_envs.extras import extra

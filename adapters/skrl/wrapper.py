@@ -1,4 +1,4 @@
-"""Replicas with one agent as an environment of skrl's."""
+"""A skrl ``Wrapper`` for environments with a single agent, and the base of both wrappers."""
 
 from typing import Any, final
 
@@ -16,40 +16,40 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 
-class Underneath:
-    """What both wrappers do with the environment underneath."""
+class BaseWrapper:
+    """Methods of both wrappers."""
 
     _env: Any
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
+        """Return a frame, or None without a render mode: skrl's trainers call this every step by default."""
         return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
+        """Restore all attributes directly: skrl's ``__getattr__`` needs some of them."""
         self.__dict__.update(state)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self._env.close()
 
 
 @final
-class Wrapper(Underneath, StockWrapper):
-    """Replicas with one agent as an environment of skrl's.
+class Wrapper(BaseWrapper, StockWrapper):
+    """A skrl environment for replicas with a single agent.
 
-    A step writes straight into fresh tensors, so what an agent keeps stays as it is, and waits for nothing. Rewards,
-    ``terminated`` and ``truncated`` are ``[num_envs, 1]``; where an episode is terminated at its time limit it is not
-    truncated too, because skrl adds the value of what follows to whatever is truncated. Infos hold ``final_obs``,
-    written where an episode ended, and their mask ``_final_obs``: the simulator's own memory, until the next step (of
-    observations that are no Box of float32 a copy).
+    A step writes to new tensors, so stored data is never overwritten, and does not wait for the device. Rewards,
+    ``terminated`` and ``truncated`` have the shape ``[num_envs, 1]``. An episode that terminates at its time limit is
+    not marked as truncated, because skrl bootstraps from the next value whenever ``truncated`` is set. Infos contain
+    ``final_obs``, valid in replicas whose episode ended, and their mask ``_final_obs``. Both are in the simulator's
+    memory, valid until the next step, except that observations other than float32 Boxes are copied.
 
-    Observations are rows of float32 numbers, whatever the space: those of a Dict lie side by side in the order of their
-    names, as ``skrl.utils.spaces.torch.unflatten_tensorized_space`` takes them apart again. Which actions are possible
-    skrl does not ask: where rules say so, what is forbidden is done nevertheless, as they have it.
+    Observations are flattened to float32 rows. A Dict space is concatenated in the order of its keys, as
+    ``skrl.utils.spaces.torch.unflatten_tensorized_space`` expects. skrl does not use action masks: invalid
+    actions are passed to the environment, and its rules decide what they do.
 
-    The first ``reset()`` seeds; later ones begin anew the replicas whose episodes have had steps. What else there is to
-    an environment (``elapsed``, ``episode_return``, ``params``, ``check`` ...) can be had from this object too.
+    The first ``reset()`` uses the seed; later calls reset replicas whose episode has steps. Other attributes of the
+    environment, such as ``elapsed``, ``episode_return``, ``params`` and ``check``, are available on this object.
     """
 
     _env: VectorEnv
@@ -63,29 +63,29 @@ class Wrapper(Underneath, StockWrapper):
         stagger: bool = False,
         **options: Any,
     ) -> None:
-        """Makes the environment, or takes one.
+        """Create the environment, or wrap an existing one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
-                SameStep mode.
-            num_envs: With an id: how many replicas; None: one.
-            seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
-                follows from what ``skrl.utils.set_seed`` was told, or a random one.
-            stagger: First episodes are cut short at random steps, so that not all replicas reach the limit at once.
-                For training, not for evaluation.
-            **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
+            env: An id such as ``CartPole-v1``, a path such as ``my_env.py:MY_ENV``, a spec, or an environment with
+                torch output in SameStep mode.
+            num_envs: Number of replicas, if ``env`` is not an environment (default: 1).
+            seed: Seed of the first reset; replica *i* uses ``seed + i``. None: derived from the seed of
+                ``skrl.utils.set_seed``, or random without one.
+            stagger: Truncate the first episodes at random steps, so that replicas do not all reach the time limit
+                at once. For training only.
+            **options: Arguments of ``gpu_envs.make``, such as ``device``, and parameters of the environment.
         """
-        made = open_env(env, num_envs, "SameStep", options, output="torch")
-        if not isinstance(made, VectorEnv):
-            raise ValueError(f"{made!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
-        super().__init__(made)
-        self._beginning = Beginning(made, seed, stagger=stagger)
-        count, space = made.num_envs, made.single_action_space
+        wrapped = open_env(env, num_envs, "SameStep", options, output="torch")
+        if not isinstance(wrapped, VectorEnv):
+            raise ValueError(f"{wrapped!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
+        super().__init__(wrapped)
+        self._beginning = InitialState(wrapped, seed, stagger=stagger)
+        count, space = wrapped.num_envs, wrapped.single_action_space
         self._count = count
-        self._seen = Seen(made.single_observation_space, count, self._device)
+        self._seen = ObservationRows(wrapped.single_observation_space, count, self._device)
         self._action_shape = (count, *(space.shape or ()))
         self._actions, self._first_action = from_zero(space, self._device)
-        self._real = getattr(torch, made.precision)
+        self._real = getattr(torch, wrapped.precision)
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -93,37 +93,37 @@ class Wrapper(Underneath, StockWrapper):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """What a replica's agent may do: whole numbers from 0 up, as skrl's policies give them."""
+        """The action space; discrete actions start at 0, as skrl's policies require."""
         return self._actions
 
     @property
-    def state_space(self) -> None:  # there is no state beside the observations
+    def state_space(self) -> None:  # no state other than the observations
         return
 
     def state(self) -> None:
         return
 
     def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Begins new episodes.
+        """Start new episodes.
 
         Returns:
             Observations ``[num_envs, features]``, and an empty dict.
         """
-        return self._seen.rows(self._beginning.observations()).clone(), {}
+        return self._seen.rows(self._beginning.reset()).clone(), {}
 
     def step(
         self, actions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Steps every replica once.
+        """Step all replicas.
 
         Args:
-            actions: ``[num_envs, size]``; of a discrete space numbers from 0 up, ``[num_envs, 1]``.
+            actions: ``[num_envs, size]``; for a discrete space numbers from 0, ``[num_envs, 1]``.
 
         Returns:
             Observations ``[num_envs, features]``; rewards, terminated and truncated ``[num_envs, 1]``; infos.
         """
         count, device = self._count, self._device
-        observations = self._seen.fresh()
+        observations = self._seen.allocate()
         rewards = torch.empty(count, dtype=self._real, device=device)
         terminated = torch.empty(count, dtype=torch.bool, device=device)
         actions = actions.reshape(self._action_shape)
@@ -141,16 +141,16 @@ class Wrapper(Underneath, StockWrapper):
 
 
 @final
-class Seen:
-    """Observations of any space as rows of numbers."""
+class ObservationRows:
+    """Conversion of observations of any space to float32 rows."""
 
     def __init__(self, space: gymnasium.Space[Any], count: int, device: torch.device) -> None:
-        """Keeps the shapes.
+        """Collect shapes and dtypes.
 
         Args:
-            space: Of one replica.
-            count: How many replicas.
-            device: Where they are.
+            space: Observation space of one replica.
+            count: Number of replicas.
+            device: Device of the replicas.
         """
         self._by_key = isinstance(space, gymnasium.spaces.Dict)
         parts = dict(sorted(space.items())) if isinstance(space, gymnasium.spaces.Dict) else {"": space}
@@ -160,46 +160,46 @@ class Seen:
             self._shapes[key] = ((count, *(part.shape or ())), getattr(torch, part.dtype.name))
         self._device = device
 
-    def fresh(self) -> Any:
-        """Memory for a step's: a tensor, or tensors by key."""
-        made = {key: torch.empty(s, dtype=dtype, device=self._device) for key, (s, dtype) in self._shapes.items()}
-        return made if self._by_key else made[""]
+    def allocate(self) -> Any:
+        """Allocate memory for the observations of a step: a tensor, or tensors by key."""
+        tensors = {key: torch.empty(s, dtype=dtype, device=self._device) for key, (s, dtype) in self._shapes.items()}
+        return tensors if self._by_key else tensors[""]
 
     def rows(self, observations: Any) -> torch.Tensor:
-        """Float32 ``[num_envs, features]``: a view where they are that already."""
+        """Return float32 rows ``[num_envs, features]``, a view if possible."""
         parts = [observations[key] for key in self._shapes] if self._by_key else [observations]
         rows = [part.reshape(part.shape[0], -1).float() for part in parts]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
 @final
-class Beginning:
-    """Begins the episodes of an environment, as skrl's trainers ask for it."""
+class InitialState:
+    """The seed of the first reset, and the resets that skrl's trainers request."""
 
     def __init__(self, env: VectorEnv | MultiAgentEnv, seed: Seed | None, *, stagger: bool) -> None:
-        """Keeps what the first reset is to be.
+        """Choose the seed.
 
         Args:
             env: The environment.
-            seed: Of its first reset; None: one that follows from skrl's, which is 0 where nobody chose one.
-            stagger: First episodes are cut short.
+            seed: Seed of the first reset; None: derived from skrl's seed, which is 0 if it was not set.
+            stagger: Whether to stagger the first episodes.
         """
-        number = check_seed(seed)
-        if number is None:
+        first_seed = check_seed(seed)
+        if first_seed is None:
             key = int(config.torch.key)
-            number = derived_seed(key, "environments") if key else random_seed()
-        self._env, self._seed, self._stagger = env, number, stagger
+            first_seed = derived_seed(key, "environments") if key else random_seed()
+        self._env, self._seed, self._stagger = env, first_seed, stagger
         self._first = True
 
-    def observations(self) -> Any:
-        """Begins all episodes, later on those that have had steps, and gives the observations of all replicas.
+    def reset(self) -> Any:
+        """Reset all replicas, in later calls only those whose episode has steps, and return all observations.
 
-        skrl's trainers reset a single replica whenever its episode has ended, when it has begun anew by itself.
+        skrl's trainers call ``reset`` when the episode of a single replica has ended, after its automatic reset.
         """
         if not self._first:
-            begun = self._env.elapsed > 0
-            if begun.any():
-                self._env.reset(options={"reset_mask": begun})
+            running = self._env.elapsed > 0
+            if running.any():
+                self._env.reset(options={"reset_mask": running})
             return self._env.observe()
         self._first = False
         observations, _ = self._env.reset(seed=self._seed)
@@ -207,6 +207,6 @@ class Beginning:
 
 
 def from_zero(space: gymnasium.Space[Any], device: torch.device) -> tuple[gymnasium.Space[Any], torch.Tensor | None]:
-    """The space that whole numbers from 0 up make of it, and what to add to them; None: nothing."""
-    counted, first = spaces.from_zero(space)
-    return counted, None if first is None else torch.from_numpy(first).to(device)
+    """Return the space with actions that start at 0, and the offset to add to them or None."""
+    zero_space, first = spaces.from_zero(space)
+    return zero_space, None if first is None else torch.from_numpy(first).to(device)

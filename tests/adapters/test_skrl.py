@@ -1,4 +1,4 @@
-"""skrl's wrapper of environments with one agent: what its agents are given, what they store, what they learn."""
+"""The skrl wrapper for a single agent: results, stored transitions, training."""
 
 from typing import Any
 
@@ -21,30 +21,30 @@ from skrl_tools import QUIET, interact
 
 import gpu_envs
 from gpu_envs.adapters import skrl
-from gpu_envs.adapters.skrl.wrapper import Seen, from_zero
+from gpu_envs.adapters.skrl.wrapper import ObservationRows, from_zero
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LIMIT = 13
-"""A time limit at which a few CartPoles have fallen and most have not."""
+"""A time limit that few CartPole episodes end before."""
 
 GAMMA = 0.9
 
 
 def actions_for(env_id: str, wrapper: Any, steps: int, seed: int = 0) -> list[Any]:
-    """Random actions as skrl's models give them: ``[num_envs, size]``."""
+    """Sample actions in the shape of skrl's models, ``[num_envs, size]``."""
     block = torch.from_numpy(random_actions(env_id, steps, wrapper.num_envs, seed=seed)).to(wrapper.device)
     return list(block.reshape(steps, wrapper.num_envs, -1))
 
 
 def plain_of(env_id: str, wrapper: Any, **kwargs: Any) -> Any:
-    """The same environment without the wrapper."""
+    """Return the same environment without the wrapper."""
     return gpu_envs.make(
         env_id, wrapper.num_envs, device=wrapper.device.type, output="torch", autoreset_mode="SameStep", **kwargs
     )
 
 
-# --- what it gives ---
+# --- results ---
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -70,12 +70,12 @@ def test_contract(env_id: str, device: str) -> None:
         assert kinds == {"rewards": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
         assert {tuple(part.shape) for part in (rewards, terminated, truncated)} == {(3, 1)}
         assert sorted(infos) == ["_final_obs", "final_obs"]
-    assert wrapper.elapsed.tolist() == [2, 2, 2]  # what the environment has besides
+    assert wrapper.elapsed.tolist() == [2, 2, 2]  # an attribute of the environment
     plain.close()
 
 
-def test_actions_count_from_zero(device: str, make: Make) -> None:
-    """As skrl's policies give them; those of its random exploration are drawn from the space it is shown."""
+def test_actions_start_at_zero(device: str, make: Make) -> None:
+    """As skrl's policies require; its random exploration samples from the wrapper's space."""
     given = make("CartPole-v1", 6, device=device, output="torch", autoreset_mode="SameStep")
     given.single_action_space = gymnasium.spaces.Discrete(2, start=-1)
     wrapper, plain = skrl.Wrapper(given, seed=0), skrl.Wrapper("CartPole-v1", 6, device=device, seed=0)
@@ -84,7 +84,7 @@ def test_actions_count_from_zero(device: str, make: Make) -> None:
     plain.reset()
     right = torch.ones(6, 1, dtype=torch.int64, device=device)
     left = torch.zeros_like(right)
-    # what is right for the space that is shown is 0 underneath, left; the environment clamps or refuses a -1
+    # action 1 of the wrapper is 0 in the environment; -1 is clamped or refused
     assert_same_bits(wrapper.step(right)[0], plain.step(left)[0])
     space, first = from_zero(gymnasium.spaces.MultiDiscrete([3, 2], start=[0, 4]), wrapper.device)
     assert space == gymnasium.spaces.MultiDiscrete([3, 2])
@@ -94,27 +94,27 @@ def test_actions_count_from_zero(device: str, make: Make) -> None:
         assert from_zero(space, wrapper.device) == (space, None)
 
 
-# --- beginnings ---
+# --- seeds ---
 
 
 def test_seeds(device: str) -> None:
-    """Where it is given none, skrl's."""
+    """Without a seed, skrl's seed is used."""
     before = config.torch.key
     try:
-        config.torch.key = 9  # what skrl.utils.set_seed does among others
+        config.torch.key = 9  # skrl.utils.set_seed sets it
         one, other = (skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
         assert_same_bits(one, other)
         config.torch.key = 10
         neighbour = skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0]
-        assert (neighbour[:-1] != one[1:]).any()  # seeds next to each other have no replicas in common
-        config.torch.key = 0  # nobody has chosen one
+        assert (neighbour[:-1] != one[1:]).any()  # consecutive seeds share no replica
+        config.torch.key = 0  # not set
         one, other = (skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
         assert (one != other).any()
     finally:
         config.torch.key = before
 
 
-# --- what skrl's agents make of it ---
+# --- transitions of skrl's agents ---
 
 
 def spaces_of(wrapper: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def spaces_of(wrapper: Any) -> dict[str, Any]:
 
 
 def agent_of(algorithm: Any, wrapper: Any, steps: int, num_envs: int | None = None, **cfg: Any) -> Any:
-    """An agent of skrl's with the example's networks, and a memory for so many steps."""
+    """Create a skrl agent with the example's networks and a memory of ``steps``."""
     spaces = spaces_of(wrapper)
     return algorithm(
         models={"policy": skrl_ppo.Policy(**spaces), "value": skrl_ppo.Value(**spaces)},
@@ -138,8 +138,8 @@ def agent_of(algorithm: Any, wrapper: Any, steps: int, num_envs: int | None = No
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "skrl's"])
-def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
-    """Ours adds the value of the last observation where an episode is cut short; skrl's own that of another's first."""
+def test_ppo_bootstraps_truncated_episodes(device: str, ours: bool) -> None:
+    """The adapter's PPO uses the final observation; skrl's uses the first observation of the next episode."""
     torch.manual_seed(0)
     steps = 3 * LIMIT
     wrapper = skrl.Wrapper("CartPole-v1", 32, device=device, max_episode_steps=LIMIT, seed=6)
@@ -166,9 +166,9 @@ def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
     plain.close()
 
 
-def test_off_policy_agents_store_last_observations(device: str) -> None:
-    class Told(skrl.FinalObservations, ddqn.DDQN):  # type: ignore[misc]  # skrl's types are not followed
-        """Any agent of skrl's can be told."""
+def test_off_policy_agents_store_final_observations(device: str) -> None:
+    class Agent(skrl.FinalObservations, ddqn.DDQN):  # type: ignore[misc]  # skrl's types are not checked
+        """The mixin works with any skrl agent."""
 
     class Q(DeterministicMixin, Model):  # type: ignore[misc]  # as above
         def __init__(self, **spaces: Any) -> None:
@@ -184,7 +184,7 @@ def test_off_policy_agents_store_last_observations(device: str) -> None:
     spaces = spaces_of(wrapper)
     memory = RandomMemory(memory_size=3 * LIMIT, num_envs=16, device=wrapper.device)
     models = {name: Q(**spaces) for name in ("q_network", "target_q_network")}
-    interact(Told(models=models, memory=memory, cfg={"experiment": dict(QUIET)}, **spaces), wrapper, 3 * LIMIT)
+    interact(Agent(models=models, memory=memory, cfg={"experiment": dict(QUIET)}, **spaces), wrapper, 3 * LIMIT)
     stored = {name: memory.get_tensor_by_name(name) for name in memory.get_tensor_names()}
     plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
     plain.reset(seed=7)
@@ -198,17 +198,17 @@ def test_off_policy_agents_store_last_observations(device: str) -> None:
     plain.close()
 
 
-def test_agents_that_share_the_replicas_are_refused() -> None:
+def test_agents_with_scopes_raise() -> None:
     wrapper = skrl.Wrapper("CartPole-v1", 4, device="cpu")
     agents = [agent_of(skrl.PPO, wrapper, 2, 2) for _ in range(2)]
     cfg = {"timesteps": 2, "headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
     trainer = SequentialTrainer(env=wrapper, agents=agents, scopes=[2, 2], cfg=cfg)
-    with pytest.raises(ValueError, match=r"shape \(2, 4\), the infos \(4, 4\): agents that share the replicas"):
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), but final_obs \(4, 4\): agents with scopes"):
         trainer.train()
 
 
-def test_trainers_take_it_as_it_is(device: str) -> None:
-    """Trained and evaluated, with pictures asked for every step, as they do by default; several agents of skrl's."""
+def test_trainers_accept_the_wrapper(device: str) -> None:
+    """Trainers call ``render`` every step by default, with one agent or several."""
     wrapper = skrl.Wrapper("CartPole-v1", 8, device=device)
     cfg = {"timesteps": 8, "disable_progressbar": True, "close_environment_at_exit": False}
     alone = agent_of(skrl.PPO, wrapper, 4)
@@ -226,7 +226,7 @@ def test_trainers_take_it_as_it_is(device: str) -> None:
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole() -> None:
-    """The example for a fifth as long as its users run it: 22 at random, and of three seeds 336, 368 and 466."""
+    """A fifth of the example: return 22 with random actions; 336, 368 and 466 for three seeds."""
     args = skrl_ppo.Args(device="cpu", updates=12)
     before = config.torch.key
     try:
@@ -236,11 +236,11 @@ def test_ppo_learns_cartpole() -> None:
     assert skrl_ppo.evaluate(agent, args).mean() >= 150
 
 
-def test_single_numbers_are_rows_of_one() -> None:
+def test_scalar_observations_are_rows_of_length_one() -> None:
     number = gymnasium.spaces.Box(0, 9, (), np.uint8)
     for space, features in ((number, 1), (gymnasium.spaces.Dict({"a": number, "b": number}), 2)):
-        seen = Seen(space, 3, torch.device("cpu"))
-        given = seen.fresh()
+        seen = ObservationRows(space, 3, torch.device("cpu"))
+        given = seen.allocate()
         for part in given.values() if isinstance(given, dict) else (given,):
             part.fill_(4)
         assert seen.rows(given).tolist() == [[4.0] * features] * 3

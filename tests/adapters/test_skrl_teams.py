@@ -1,4 +1,4 @@
-"""skrl's wrapper of teams: by agent what the environment gives by role, agents that are out, IPPO and MAPPO."""
+"""The skrl wrapper for teams: results by agent, inactive agents, IPPO and MAPPO."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,24 +40,24 @@ SETTINGS_OF_PARTS = (
 
 @pytest.fixture(params=GAMES)
 def game(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Each of the small teams."""
+    """Return a small team."""
     return GAMES[request.param]
 
 
 def wrapped(game: Mapping[str, Any], num_envs: int, **kwargs: Any) -> Any:
-    """``skrl.MultiAgentWrapper`` of a game."""
+    """Create a ``skrl.MultiAgentWrapper`` of a game."""
     return skrl.MultiAgentWrapper(game["id"], num_envs, **{name: game[name] for name in game if name != "id"}, **kwargs)
 
 
 def plain_of(game: Mapping[str, Any], wrapper: Any, **kwargs: Any) -> Any:
-    """The same team without the wrapper."""
+    """Return the same team without the wrapper."""
     place = {"device": wrapper.device.type, "output": "torch", "autoreset_mode": "SameStep"}
     options = {**game, **place, **kwargs}
     return gpu_envs.make(options.pop("id"), wrapper.num_envs, **options)
 
 
 def drawn(wrapper: Any, steps: int, seed: int = 0) -> list[Tensors]:
-    """Random actions as skrl's models give them: by agent, ``[num_envs, size]``."""
+    """Sample actions in the shape of skrl's models, ``[num_envs, size]`` by agent."""
     generator = torch.Generator().manual_seed(seed)
 
     def one(space: Any) -> torch.Tensor:
@@ -71,7 +71,7 @@ def drawn(wrapper: Any, steps: int, seed: int = 0) -> list[Tensors]:
 
 
 def by_role(env: Any, by_agent: Tensors) -> Tensors:
-    """The arrays of a role's agents as one, ``[num_envs, agents, ...]``."""
+    """Stack arrays by agent to arrays by role, ``[num_envs, agents, ...]``."""
     return {
         role: torch.stack([array for name, array in by_agent.items() if name.rpartition("_")[0] == role], 1)
         for role in env.roles
@@ -79,18 +79,18 @@ def by_role(env: Any, by_agent: Tensors) -> Tensors:
 
 
 def by_agent(wrapper: Any, by_role: Tensors) -> Tensors:
-    """A copy of each agent's part of the arrays of the roles."""
+    """Copy each agent's part of the arrays by role."""
     parts = (array[:, i].clone() for array in by_role.values() for i in range(array.shape[1]))
     return dict(zip(wrapper.possible_agents, parts, strict=True))
 
 
 def as_actions(env: Any, by_agent: Tensors) -> Tensors:
-    """Actions as ``MultiAgentEnv`` takes them."""
+    """Convert actions by agent to the format of ``MultiAgentEnv``."""
     shaped = by_role(env, by_agent)
     return {r: a.squeeze(2) if env.single_action_spaces[r].shape == () else a for r, a in shaped.items()}
 
 
-# --- what it gives ---
+# --- results ---
 
 
 def test_contract(game: dict[str, Any], device: str) -> None:
@@ -122,7 +122,7 @@ def test_contract(game: dict[str, Any], device: str) -> None:
 
 
 def test_takes_an_environment(device: str) -> None:
-    """Also one that gives copies, whose infos are others each step."""
+    """Also an environment that returns copies, with new infos every step."""
     env_id, params = TEAMS["continuous"]
     options: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     given = gpu_envs.make(env_id, 60, copy=True, **options, **params)
@@ -160,7 +160,7 @@ def test_shared_state(game: dict[str, Any], device: str) -> None:
         observations = wrapper.step(actions)[0]
 
 
-def test_later_resets_are_of_episodes_that_have_begun(device: str) -> None:
+def test_later_resets_only_affect_running_episodes(device: str) -> None:
     wrapper = wrapped(GAMES["grid"], 6, device=device, seed=0, stagger=True)
     wrapper.reset()
     assert 0 < int(wrapper.offset.count_nonzero()) <= 6
@@ -175,10 +175,10 @@ def test_later_resets_are_of_episodes_that_have_begun(device: str) -> None:
     assert any((begun[name][2:] != observations[name][2:]).any() for name in wrapper.possible_agents)
 
 
-# --- mistakes ---
+# --- error messages ---
 
 
-def test_wrong_actions_are_refused() -> None:
+def test_invalid_actions_raise() -> None:
     wrapper = wrapped(GAMES["grid"], 2, device="cpu")
     wrapper.reset()
     actions = drawn(wrapper, 1)[0]
@@ -190,11 +190,11 @@ def test_wrong_actions_are_refused() -> None:
         wrapper.step({**actions, "runner_0": torch.zeros(2, 2, dtype=torch.int64)})
 
 
-# --- what skrl's agents make of it ---
+# --- transitions of skrl's agents ---
 
 
-class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """Chances of two whole numbers."""
+class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not checked
+    """Policy for two discrete actions."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -205,8 +205,8 @@ class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's 
         return self.net(inputs["observations"]), {}
 
 
-class RealPolicy(GaussianMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """Real numbers."""
+class RealPolicy(GaussianMixin, Model):  # type: ignore[misc]  # skrl's types are not checked
+    """Policy for continuous actions."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -226,7 +226,7 @@ POLICIES = {
 
 
 def agent_of(algorithm: Any, wrapper: Any, steps: int, experiment: Mapping[str, Any], **cfg: Any) -> Any:
-    """An agent of skrl's with small networks, and a memory for so many steps."""
+    """Create a skrl agent with small networks and a memory of ``steps``."""
     torch.manual_seed(0)
     models, memories = {}, {}
     for name in wrapper.possible_agents:
@@ -251,7 +251,7 @@ def agent_of(algorithm: Any, wrapper: Any, steps: int, experiment: Mapping[str, 
             "rollouts": steps,
             "time_limit_bootstrap": True,
             "experiment": dict(experiment),
-            # skrl takes the empty dicts that these are by default for dicts by agent, and misses the agents
+            # skrl interprets its default, an empty dict, as a dict by agent, and fails on missing agents
             **{name: {agent: {} for agent in wrapper.possible_agents} for name in SETTINGS_OF_PARTS},
             **cfg,
         },
@@ -259,8 +259,8 @@ def agent_of(algorithm: Any, wrapper: Any, steps: int, experiment: Mapping[str, 
 
 
 @pytest.mark.parametrize("shared_state", [False, True])
-def test_agents_store_what_happened(game: dict[str, Any], device: str, shared_state: bool) -> None:
-    """And add the value of the last observation, or of the last state, where an episode is cut short."""
+def test_agents_bootstrap_truncated_episodes(game: dict[str, Any], device: str, shared_state: bool) -> None:
+    """With the value of the final observation or final state."""
     steps, gamma = 20, 0.9
     wrapper = wrapped(game, 40, device=device, seed=3, shared_state=shared_state)
     agent = agent_of(skrl.MAPPO, wrapper, steps, QUIET, discount_factor=gamma)
@@ -298,8 +298,8 @@ def test_agents_store_what_happened(game: dict[str, Any], device: str, shared_st
 
 
 @pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])
-def test_it_counts_the_episodes_of_replicas(device: str, algorithm: Any, tmp_path: Any) -> None:
-    """In skrl's own log; the first agent whose flags it is given goes out before many an episode ends."""
+def test_episodes_of_replicas_are_counted(device: str, algorithm: Any, tmp_path: Any) -> None:
+    """In skrl's log; the first agent becomes inactive before many episodes end."""
     wrapper = wrapped(CONTINUOUS, 1, device=device, seed=0)
     experiment = {"directory": str(tmp_path), "write_interval": 1000, "checkpoint_interval": 0}
     agent = agent_of(algorithm, wrapper, 60, experiment)
@@ -317,8 +317,8 @@ def test_it_counts_the_episodes_of_replicas(device: str, algorithm: Any, tmp_pat
     agent.writer.close()
     assert len(lengths) >= 6
     assert sum(out) >= 10
-    assert [int(counted) for (counted,) in agent._track_timesteps] == lengths  # noqa: SLF001 - skrl's own counters
-    assert [float(counted) for (counted,) in agent._track_rewards] == pytest.approx(returns, abs=1e-4)  # noqa: SLF001 - skrl's own counters
+    assert [int(count) for (count,) in agent._track_timesteps] == lengths  # noqa: SLF001 - skrl's counters
+    assert [float(count) for (count,) in agent._track_rewards] == pytest.approx(returns, abs=1e-4)  # noqa: SLF001 - skrl's counters
 
 
 @pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])
