@@ -80,7 +80,7 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
         grid = network.update_program().grid
         assert grid is not None
         assert network.update_blocks * (grid.shared_bytes + 1024) <= 228 * 1024
-        for threads, rows in ((512, ACT_ROWS), (network.update_grid.threads, network.update_rows)):
+        for threads, rows in ((512, ACT_ROWS), (grid.threads, grid.threads // 2)):
             assert network.sizes_of({"rows": "TILE"}, threads) == {"rows": rows}
 
 
@@ -130,7 +130,7 @@ def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: st
         blocks = max(2, processors * network.update_blocks)
         both = network.workers(blocks, rows)
         assert sum(both) <= blocks
-        tiles = -(-rows // network.update_rows)
+        tiles = -(-rows // (network.update_grid.threads // 2))
         assert all(0 < own <= tiles for own in both) if rows else both == (0, 0)
         if rows == 16_384 and processors == 132:
             assert both == ((64, 64) if precision == "tf32" else (128, 128))  # all done after two turns

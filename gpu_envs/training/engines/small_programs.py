@@ -139,11 +139,6 @@ class SmallNetwork:
         return Grid(threads=groups * _GROUP or _THREADS, replicas=1, shared_bytes=shared_bytes, early=early)
 
     @property
-    def update_rows(self) -> int:
-        """Rows that such a block takes at a time."""
-        return self.update_grid.threads // 2
-
-    @property
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
         return self._update_sizes.get("blocks", 1)
@@ -159,7 +154,7 @@ class SmallNetwork:
 
     def workers(self, blocks: int, rows: int) -> tuple[int, int]:
         """How many of the blocks update the actor, and how many the critic: so that they end soonest."""
-        at_a_time, share = self.update_rows, self._actor_share
+        at_a_time, share = self.update_grid.threads // 2, self._actor_share
         tiles = -(-rows // at_a_time)
         actors, critics = min(
             self.ways(blocks), key=lambda way: max(share * -(-tiles // way[0]), (1 - share) * -(-tiles // way[1]))
@@ -266,12 +261,7 @@ def blocks_for(rows: int, at_a_time: int, most: int) -> int:
 
 
 def steps_where_it_acts(layout: Layout, params: Mapping[str, object]) -> bool:
-    """Whether environments like these are stepped in the launch in which a policy acts.
-
-    Args:
-        layout: Of the environment.
-        params: What it was made with: some steps are looked at as they are taken.
-    """
+    """Whether environments made with these parameters are stepped in the launch in which a policy acts."""
     watched = params.get("checking") or params.get("render_mode") == "human"
     short = isinstance(layout, SingleLayout) and layout.staged and not layout.choices
     return short and layout.config.precision == "float32" and not watched
