@@ -41,10 +41,9 @@ class Head:
         if isinstance(space, gymnasium.spaces.Discrete):
             return cls._discrete((int(space.n),), (int(space.start),), scalar=True)
         if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            sizes = tuple(int(size) for size in space.nvec)
-            return cls._discrete(sizes, tuple(int(start) for start in space.start), scalar=False)
+            return cls._discrete(tuple(map(int, space.nvec)), tuple(map(int, space.start)), scalar=False)
         if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.float32 and len(space.shape) == 1:
-            low, high = (tuple(float(bound) for bound in bounds) for bounds in (space.low, space.high))
+            low, high = tuple(map(float, space.low)), tuple(map(float, space.high))
             if np.isfinite(low).all() and np.isfinite(high).all() and low:
                 return cls("box", (len(low),), (), low, high, scalar=False)
         raise ValueError(

@@ -180,24 +180,12 @@ class OffPolicyLearner(Learner):
     def update(self) -> None:
         assert self.samples is not None
         algorithm, networks, batch = self.algorithm, self.networks, self.batch
-        interval = algorithm.actor_interval
+        draws, noise, interval = self.streams["replay"], self.streams["noise"], algorithm.actor_interval
+        first_row = self._group.rank * len(self.normals)
         networks.sums.zero_()
         for number in range(0 if self.waits else algorithm.gradient_steps):
-            self.replay.draw(
-                batch,
-                self.streams["replay"],
-                number,
-                n_step=algorithm.n_step,
-                gamma=algorithm.gamma,
-                first=self._first,
-            )
-            self._ops.normal(
-                self.normals,
-                stream=self.streams["noise"],
-                turn=number,
-                first_row=self._group.rank * len(self.normals),
-                beside=self._beside_normal,
-            )
+            self.replay.draw(batch, draws, number, n_step=algorithm.n_step, gamma=algorithm.gamma, first=self._first)
+            self._ops.normal(self.normals, stream=noise, turn=number, first_row=first_row, beside=self._beside_normal)
             networks.learn(batch, self.normals, actor=number % interval == interval - 1)
         critics, actor = networks.sums / networks.sums[:, _ALIVE:].clamp(min=1.0)
         policy_loss, value_loss, entropy = (SUMS.index(name) for name in _FIGURES[:3])

@@ -100,9 +100,8 @@ def program(features: int, width: int, nets: int, *, stochastic: bool) -> Progra
 
 def losses_text(features: int, width: int, nets: int, *, stochastic: bool) -> str:
     """What ``squashed.cuh`` has compiled in."""
-    sums = ", ".join(
-        f"{name.upper()} = {SUMS.index(name)}" for name in ("policy_loss", "value_loss", "entropy", "alive")
-    )
+    names = ("policy_loss", "value_loss", "entropy", "alive")
+    sums = ", ".join(f"{name.upper()} = {SUMS.index(name)}" for name in names)
     return (
         f"constexpr int FEATURES = {features}, WIDTH = {width}, NETS = {nets}, {sums};\n"
         f"constexpr bool STOCHASTIC = {str(stochastic).lower()};"

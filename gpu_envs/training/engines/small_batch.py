@@ -187,9 +187,8 @@ class SmallBatchActorCritic(KernelActorCritic):
         self._for_critics.launch(self._blocks, **vars(batch), normal=normal, tau=tau, **step)
 
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
-        self._for_actor.launch(
-            self._blocks, observations=batch.observations, found=batch.found, normal=normal, **self._steps[1].members
-        )
+        step = self._steps[1].members
+        self._for_actor.launch(self._blocks, observations=batch.observations, found=batch.found, normal=normal, **step)
 
 
 @final

@@ -13,12 +13,6 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.training.engines.kernels import load_filled
 from gpu_envs.training.engines.off_policy import Transitions
 
-_WORDS = 4
-"""A slot is whole vectors of so many words."""
-
-_BESIDE = 2
-"""Words of a slot beside observation and action: the reward, and what became of it."""
-
 _CALLS = {
     "insert": Struct.of(
         "InsertCall",
@@ -75,8 +69,8 @@ def program(features: int, width: int) -> Program:
 
 
 def stride_of(features: int, width: int) -> int:
-    """The words of a slot."""
-    return -(-(features + width + _BESIDE) // _WORDS) * _WORDS
+    """The words of a slot, whole vectors of four: observation, action, the reward, and what became of it."""
+    return -(-(features + width + 2) // 4) * 4
 
 
 def places_of(slots: int, limit: int | None) -> int:
