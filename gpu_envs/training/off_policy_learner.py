@@ -142,10 +142,10 @@ class OffPolicyLearner(Learner):
         if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
             torch.erf(exploration.next(stream, t) / 2**0.5, out=actions)
             self.networks.unscale(actions, self._acted)
-            return self._acted
-        observations = self.policy_rows.observed({name: s.rows(t) for name, s in storage.items()}, 0)
-        outputs = self.networks.outputs(observations)
-        self.networks.choose(outputs, exploration.next(stream, t), actions, self._acted)
+        else:
+            observations = self.policy_rows.observed({name: s.rows(t) for name, s in storage.items()}, 0)
+            outputs = self.networks.outputs(observations)
+            self.networks.choose(outputs, exploration.next(stream, t), actions, self._acted)
         return self._acted
 
     def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
