@@ -305,7 +305,7 @@ def test_values_explain_what_they_equal(device: str) -> None:
 
 def test_replicas_that_never_end_have_no_returns(device: str) -> None:
     trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
-    assert trainer.horizon_env.limit is None
+    assert trainer.horizon_env.env.max_episode_steps is None
     assert trainer.horizon_env.storage["agent"].final_obs is None
     trainer.iterate(20)
     assert math.isnan(trainer.returns["agent"])

@@ -184,7 +184,7 @@ class HorizonEnv:
             role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=limited)
             for role in self.roles
         }
-        self.metrics, self.limit = tuple(world.spec.metrics), plan.limit
+        self.metrics = tuple(world.spec.metrics)
         shape = (horizon, num_envs, len(self.metrics))
         self.episode_metrics = torch.zeros(shape, device=device) if self.metrics else None
         self._outs = [self._out(t) for t in range(horizon)]
