@@ -248,7 +248,7 @@ def _parser() -> Parser:
         "--seconds", type=number, default=0.5, metavar="X", help="of each measurement, about (default: 0.5)"
     )
     parser.add_whole(
-        "--num-envs", "replicas; none: so many that the device has enough to do (default: none)", none=True
+        "--num-envs", "replicas; none: so many that the device has enough to do (default: automatic)", none=True
     )
     parser.add_params("a parameter of the environments")
     parser.add_json()

@@ -72,7 +72,8 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
             continue
         flag, group, text = flag_of(name), groups[owners_of(name)], ""
         if values is not None:
-            doc, shown = re.sub(r"\bNone\b", "none", field.doc), field.shown(values.get(name, field.default))
+            doc, value_shown = re.sub(r"\bNone\b", "none", field.doc), values.get(name, field.default)
+            shown = "automatic" if value_shown is None and field.automatic else field.shown(value_shown)
             if field.kind is float and field.most <= _TOLD:
                 start = "Above" if field.above else "From"
                 doc = f"{doc} {start} {field.least:g} to {field.most:g}."

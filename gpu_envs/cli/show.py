@@ -117,7 +117,7 @@ def _parser() -> Parser:
     parser.add_word("--device", "auto", known)
     parser.add_params()
     parser.add_whole("--num-envs", "replicas (default: 4096)", 4096)
-    limit = "the time limit; -1: there is none; none: the environment's own (default: none)"
+    limit = "the time limit; -1: there is none; none: the environment's own (default: automatic)"
     parser.add_whole("--max-episode-steps", limit, none=True)
     parser.add_word("--precision", PRECISIONS[0], f"of state and reward: {' or '.join(PRECISIONS)}")
     parser.add_word("--autoreset-mode", AUTORESET_MODES[0], ", ".join(AUTORESET_MODES))

@@ -35,7 +35,7 @@ class Network(Settings):
     """Give observations mean 0 and standard deviation 1, by running statistics."""
     precision: str = setting("float32", words=("float32", "tf32", "bf16"))
     """Precision of matrix products: float32, tf32 (CUDA) or bf16, which holds for activations too."""
-    fused: bool | None = setting(None, resume=True)
+    fused: bool | None = setting(None, automatic=True, resume=True)
     """Compute perceptrons in kernels of this package; None: where one can."""
 
 

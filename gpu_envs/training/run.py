@@ -60,9 +60,9 @@ class Run(Settings):
 
     target_return: float | None = setting(None, least=-1e30, most=1e30, resume=True)
     """Mean return of the last 100 episodes at which the run stops; None: no target."""
-    target_role: str | None = setting(None, resume=True)
+    target_role: str | None = setting(None, automatic=True, resume=True)
     """Role whose return that is; None: the first that learns."""
-    run_dir: str | None = setting(None)
+    run_dir: str | None = setting(None, automatic=True)
     """Run directory for settings, logs and checkpoints; None: a new folder in runs/; empty: keep nothing."""
     log_interval: int = setting(10, least=1, most=MOST_STEPS, resume=True)
     """Updates between two rows of the log."""
@@ -72,9 +72,9 @@ class Run(Settings):
     """Checkpoints that stay on the disk."""
     keep_buffer: bool = setting(True, resume=True)
     """Keep replay buffers in checkpoints; without them a resumed run collects again before it learns."""
-    graphs: bool | None = setting(None, resume=True)
+    graphs: bool | None = setting(None, automatic=True, resume=True)
     """Capture rollout and update in CUDA graphs; None: where possible."""
-    threads: int | None = setting(None, least=1, most=MOST_THREADS, resume=True)
+    threads: int | None = setting(None, automatic=True, least=1, most=MOST_THREADS, resume=True)
     """Threads on the CPU, at most; None: one if minibatches are small, otherwise one for each core."""
 
     def __new__(cls, **settings: Any) -> "Run":
@@ -135,7 +135,7 @@ class Run(Settings):
             raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
 
     def _check_buffer(self) -> None:
-        """Refuses a buffer that a horizon does not fit into, and a run that would end before it learns."""
+        """Refuses a buffer that a horizon does not fit into."""
         algorithm = self.algorithm
         if not isinstance(algorithm, OffPolicy):
             return
@@ -143,12 +143,6 @@ class Run(Settings):
             raise ValueError(
                 f"buffer_size is {algorithm.buffer_size}, one of which is always free; horizon is {self.horizon} and "
                 f"n_step is {algorithm.n_step}: give a buffer_size above both"
-            )
-        steps = self.total_steps // self.gpus
-        if algorithm.learning_starts * self.gpus >= self.total_steps:
-            raise ValueError(
-                f"learning_starts is {algorithm.learning_starts:,}, and the run ends after {steps:,} steps of each "
-                "GPU, before anything is learnt: give fewer, or more total_steps"
             )
 
     @property

@@ -48,6 +48,8 @@ class Setting:
     """Whether ``least`` itself is not allowed."""
     words: tuple[str, ...] = ()
     """The allowed words, of a setting that is a word."""
+    automatic: bool = False
+    """Whether None leaves the choice to the trainer; otherwise None means without."""
     resume: bool = False
     """Whether a resumed run may have another value."""
     only: tuple[str, ...] = ()

@@ -291,3 +291,10 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
         assert "examples:" in text
         assert text.count(f"gpu-envs {command}") >= 3
         assert "--debug" in text
+
+
+def test_automatic_defaults_are_not_called_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """The word none stands for settings that can be absent."""
+    text = " ".join(said(capsys, "train", "--help").split())
+    assert "otherwise one for each core. (default: automatic)" in text
+    assert "stops; none: no target. (default: none)" in text

@@ -349,8 +349,9 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ({"n_step": 300}, "horizon is 16 and n_step is 300: give a buffer_size above both"),
         (
             {"learning_starts": 12_800},
-            "learning_starts is 12,800, and the run ends after 12,800 steps of each GPU, .*: give fewer, or more total",
+            "learning_starts is 12,800, for which .* 'agent' takes 100 .* ends after 100, .* above 12,800, or a smaller",
         ),
+        ({"env": "CartPole-v1", "learning_starts": 12_800}, "sac learns actions that are a Box"),
         (
             {"learning_starts": 129, "total_steps": 8 * 16 * 2},  # two iterations, and nothing is learnt in either
             "learning_starts is 129, for which .* 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",

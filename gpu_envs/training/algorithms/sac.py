@@ -18,7 +18,7 @@ class SAC(OffPolicy):
 
     temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
     """Weight of the entropy at the start; it is learnt from there."""
-    target_entropy: float | None = setting(None, least=-1e6, most=1e6)
+    target_entropy: float | None = setting(None, automatic=True, least=-1e6, most=1e6)
     """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
 
     def entropy_target(self, width: int) -> float:
