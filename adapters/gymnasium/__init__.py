@@ -1,4 +1,4 @@
-"""The environments as ``gymnasium.make`` makes them: ``gymnasium.make("gpu_envs/CartPole-v1")``."""
+"""Gymnasium: single environments for ``gymnasium.make("gpu_envs/CartPole-v1")``."""
 
 from gpu_envs.adapters.gymnasium.single_env import SingleEnv
 

@@ -1,4 +1,4 @@
-"""A single environment for ``gymnasium.make``: one replica, Python numbers, no limit and no restart of its own."""
+"""A single environment for ``gymnasium.make``, without time limit and autoreset."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -15,25 +15,25 @@ from gpu_envs.registry.known import env_spec
 from gpu_envs.seeds import Seed, check_seed
 from gpu_envs.vector_env import VectorEnv
 
-_MADE_ANEW = ("_actions", "_advance")
-"""Attributes that pickles leave out: they are bound to the replica's memory and kernels."""
+_NOT_PICKLED = ("_actions", "_advance")
+"""Attributes that are not pickled, because they reference the replica's memory and kernels."""
 
-_Moved: TypeAlias = tuple[Any, float, bool, bool, np.ndarray | None]
-"""What a step gives: observation, reward, two flags, and which actions are possible."""
+_StepResult: TypeAlias = tuple[Any, float, bool, bool, np.ndarray | None]
+"""Observation, reward, terminated, truncated and action mask."""
 
 OPTIONS = ("device", "precision", "checking", "observe_params", "max_episode_steps", "render_mode")
-"""Options of ``gymnasium.make`` for one replica."""
+"""Arguments of ``SingleEnv`` other than parameters."""
 
 _SPACES = ("action_space", "observation_space")
-"""Attributes of every environment that Gymnasium's class declares without a value."""
+"""Attributes that ``gymnasium.Env`` declares without a value."""
 
 
 @final
 class SingleEnv(gymnasium.Env[Any, Any]):
     """One replica as a ``gymnasium.Env``.
 
-    Parameters and fields of the state are attributes, to be read and set: ``env.unwrapped.gravity = 3.7``. Any other
-    public attribute that an environment has not is refused, so that no misspelt one is set in vain.
+    Parameters and state fields are attributes that can be read and set, such as ``env.unwrapped.gravity = 3.7``.
+    Setting an unknown public attribute raises an AttributeError, so that misspelt names are noticed.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  # Gymnasium's
@@ -49,21 +49,21 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        """Makes the replica.
+        """Create the replica.
 
         Args:
-            env_id: The environment, such as ``CartPole-v1``.
-            device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
-            precision: Of state and reward.
-            checking: Raise a NotFiniteError for a number that is NaN or infinite.
-            observe_params: Names of parameters whose values observations end with. None: the environment's default.
-            render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
-            **params: The environment's own parameters.
+            env_id: The id of the environment, such as ``CartPole-v1``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU if it has a compiler.
+            precision: Precision of state and reward.
+            checking: Whether to raise a NotFiniteError for NaN and infinite numbers.
+            observe_params: Names of parameters to append to observations. None: the environment's default.
+            render_mode: ``rgb_array`` (``render`` returns a frame), ``human`` (a window shows each step), or None.
+            **params: Parameters of the environment.
         """
         spec = env_spec(env_id)
         check_render_mode(spec, render_mode)
         for name in params:
-            if name not in spec.settings:  # in Python's words, by which other libraries know an argument to leave out
+            if name not in spec.settings:  # Python's message: other libraries use it to detect unsupported arguments
                 raise TypeError(
                     f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
                     f"{spec.id} has no {spec.unknown(name, OPTIONS)}"
@@ -82,8 +82,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             render_mode=render_mode,
             **params,
         )
-        shown = {name: value for name, value in self._env.metadata.items() if name != "autoreset_mode"}
-        self.metadata = {**shown, "render_modes": [m for m in shown["render_modes"] if m != "tiled"]}
+        metadata = {name: value for name, value in self._env.metadata.items() if name != "autoreset_mode"}
+        self.metadata = {**metadata, "render_modes": [m for m in metadata["render_modes"] if m != "tiled"]}
         self.render_mode = render_mode
         self._shown = render_mode == "human"
         self.observation_space = self._env.single_observation_space
@@ -94,49 +94,49 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Binds what a step does to the replica's memory and kernels: anew after unpickling or another parameter.
+        """Create the step function, again after unpickling and after setting a parameter or state field.
 
-        Within a step attributes are few: with ``__getattr__`` each of them costs time.
+        It uses local variables instead of attributes, which are slow to read in a class with ``__getattr__``.
         """
         env, shown = self._env, self._shown
         env.allow_frozen_steps()
-        self._actions, write = _written_by(self.action_space)
+        self._actions, write = _action_writer(self.action_space)
         actions = self._actions
-        self._advance: Callable[[Any], _Moved]
+        self._advance: Callable[[Any], _StepResult]
         if env.device == "cpu":
             direct, (observations, rewards, terminations, truncations) = env.direct_step()
             address, kind = env.locate_action(actions)
             mask = env.action_mask
-            limited = env.max_episode_steps is not None  # by the longest episode of its rules
+            limited = env.max_episode_steps is not None  # the rules limit the length of episodes
 
-            def advance_here(action: Any) -> _Moved:
+            def advance_on_cpu(action: Any) -> _StepResult:
                 write(action)
                 direct(address, kind)
                 if shown:
                     env.render()
                 truncated = limited and truncations.item()
-                return _first(observations), rewards.item(), terminations.item(), truncated, mask
+                return _copy_first(observations), rewards.item(), terminations.item(), truncated, mask
 
-            self._advance = advance_here
+            self._advance = advance_on_cpu
             return
 
-        def advance_there(action: Any) -> _Moved:
+        def advance_on_gpu(action: Any) -> _StepResult:
             write(action)
             observations, rewards, terminations, truncations, infos = env.step(actions)
             flags = bool(terminations[0]), bool(truncations[0])
-            return _first(observations), float(rewards[0]), *flags, infos.get("action_mask")
+            return _copy_first(observations), float(rewards[0]), *flags, infos.get("action_mask")
 
-        self._advance = advance_there
+        self._advance = advance_on_gpu
 
-    # --- parameters and fields of the state, by name ---
+    # --- parameters and state fields as attributes ---
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter, or a field of the state."""
+        """Return a parameter or a state field."""
         self._check_name(name, "")
         return self._env.get_attr(name)[0]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute of Gymnasium's, a parameter, or a field of the state."""
+        """Set an attribute of this class, a parameter or a state field."""
         if name.startswith("_") or name in _SPACES or hasattr(type(self), name):
             object.__setattr__(self, name, value)
             return
@@ -145,16 +145,16 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._prepare()
 
     def _check_name(self, name: str, purpose: str) -> None:
-        """Raises an AttributeError where there is neither a parameter nor a field of that name."""
-        env = vars(self).get("_env")  # none while it is made or unpickled
-        known = [] if env is None else [*env.params, *env.state]
-        if name not in known:
-            what = type(self).__name__ if env is None else env.env_spec.id
-            raise AttributeError(f"{what} has no attribute {name!r}{purpose}{did_you_mean(name, known)}")
+        """Raise an AttributeError if no parameter or state field has this name."""
+        env = vars(self).get("_env")  # None during construction and unpickling
+        names = [] if env is None else [*env.params, *env.state]
+        if name not in names:
+            owner = type(self).__name__ if env is None else env.env_spec.id
+            raise AttributeError(f"{owner} has no attribute {name!r}{purpose}{did_you_mean(name, names)}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but memory and kernels, of which the replica's pickle makes others."""
-        return {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
+        """Return all attributes except references to memory and kernels."""
+        return {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,44 +165,44 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins a new episode; see ``VectorEnv.reset`` for the options."""
+        """Start a new episode; see ``VectorEnv.reset`` for the options."""
         number = check_seed(seed)
         super().reset(seed=number)
         observations, infos = self._env.reset(seed=number, options=options)
         self._started, self._terminated = True, False
-        return _first(observations), _told(infos.get("action_mask"))
+        return _copy_first(observations), _make_infos(infos.get("action_mask"))
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Takes one step; after the end of an episode the state stays, and the reward is 0, until a reset."""
+        """Step the environment; after termination the state is unchanged and the reward is 0 until a reset."""
         if not self._started or self._env.closed:
-            self._env.step(self._actions)  # says what is wrong
+            self._env.step(self._actions)  # raises the error
         if self._terminated and not self._warned:
             self._warned = True
-            gymnasium.logger.warn("step() was called though the episode has terminated: call reset() first")
+            gymnasium.logger.warn("step() was called after the episode terminated: call reset() first")
         observation, reward, terminated, truncated, mask = self._advance(action)
         if terminated:
             self._terminated = True
-        return observation, reward, terminated, truncated, _told(mask)
+        return observation, reward, terminated, truncated, _make_infos(mask)
 
     @property
     def state(self) -> np.ndarray:
-        """The state as a vector, field after field, in the order of the spec; assigning writes it."""
+        """The state as a vector, in the order of the spec's fields; it can be assigned."""
         return np.concatenate([np.asarray(field[:1], np.float64).ravel() for field in self._host_state().values()])
 
     @state.setter
     def state(self, values: Any) -> None:
         fields = self._host_state()
-        given, sizes = np.ravel(values), [field[:1].size for field in fields.values()]
-        if len(given) != sum(sizes):
-            raise ValueError(f"the state got {len(given)} numbers; it has {sum(sizes)}")
-        for (name, field), part in zip(fields.items(), np.split(given, np.cumsum(sizes)[:-1]), strict=True):
+        numbers, sizes = np.ravel(values), [field[:1].size for field in fields.values()]
+        if len(numbers) != sum(sizes):
+            raise ValueError(f"the state got {len(numbers)} numbers, but has {sum(sizes)}")
+        for (name, field), part in zip(fields.items(), np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
             self._env.state[name] = part.reshape(field.shape)
 
     def _host_state(self) -> dict[str, np.ndarray]:
         return {name: to_numpy(field) for name, field in self._env.state.items()}
 
     def render(self) -> Any:
-        """A frame, ``[height, width, 3]``; None where a window shows it."""
+        """Return a frame ``[height, width, 3]``, or None if a window shows it."""
         rendered = self._env.render()
         return rendered[0] if self.render_mode == "rgb_array" else rendered
 
@@ -210,58 +210,58 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._env.close()
 
 
-def _first(observations: Any) -> Any:
-    """A copy of the only replica's; of a Dict, of each of its arrays."""
+def _copy_first(observations: Any) -> Any:
+    """Return a copy of the observation of the only replica."""
     if isinstance(observations, dict):
-        return {key: rows[0, ...].copy() for key, rows in observations.items()}  # an array even of one number
+        return {key: rows[0, ...].copy() for key, rows in observations.items()}  # [0] of a 1-d array is no array
     return observations[0, ...].copy()
 
 
-def _told(mask: np.ndarray | None) -> dict[str, Any]:
-    """The infos: which actions are possible, where the rules say so."""
+def _make_infos(mask: np.ndarray | None) -> dict[str, Any]:
+    """Return infos, with the action mask if there is one."""
     return {} if mask is None else {"action_mask": mask[0].copy()}
 
 
-def _written_by(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[Any], None]]:
-    """Where the kernel reads actions, and what puts one there or raises an ActionError."""
+def _action_writer(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[Any], None]]:
+    """Return the array that the kernel reads, and a function that writes an action to it or raises an ActionError."""
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return _several_written_by(space)
-    least, most = 0, 0
+        return _multi_discrete_writer(space)
+    low, high = 0, 0
     discrete = isinstance(space, gymnasium.spaces.Discrete)
     if isinstance(space, gymnasium.spaces.Discrete):
-        least, most = int(space.start), int(space.start + space.n - 1)
+        low, high = int(space.start), int(space.start + space.n - 1)
     actions = np.zeros((1, *(space.shape or ())), np.int64 if discrete else np.float32)
-    few = actions.size == 1
+    scalar = actions.size == 1
 
     def write(action: Any) -> None:
         try:
             actions[0] = operator.index(action) if discrete else action
         except (TypeError, ValueError, OverflowError):
-            raise ActionError(f"the action {action!r} is not of the action space {space}") from None
+            raise ActionError(f"the action {action!r} is not in the action space {space}") from None
         if discrete:
-            fits = least <= actions.item() <= most
+            valid = low <= actions.item() <= high
         else:
-            fits = actions.item() == actions.item() if few else not np.isnan(actions).any()
-        if not fits:
-            raise ActionError(f"the action {action!r} is out of range or not a number; allowed: {space}")
+            valid = actions.item() == actions.item() if scalar else not np.isnan(actions).any()
+        if not valid:
+            raise ActionError(f"the action {action!r} is out of range or NaN; allowed: {space}")
 
     return actions, write
 
 
-def _several_written_by(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.ndarray, Callable[[Any], None]]:
-    """The same for several whole numbers."""
+def _multi_discrete_writer(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.ndarray, Callable[[Any], None]]:
+    """Return the same for MultiDiscrete actions."""
     actions = np.zeros((1, *space.shape), np.int64)
-    least, most = space.start, space.start + space.nvec - 1
+    low, high = space.start, space.start + space.nvec - 1
 
     def write(action: Any) -> None:
         try:
-            given = np.asarray(action)
+            array = np.asarray(action)
         except (TypeError, ValueError):  # on another device, or rows of unequal lengths
-            given = np.empty(0)
-        if given.shape != space.shape or given.dtype.kind not in "biu":
-            raise ActionError(f"the action {action!r} is not of the action space {space}")
-        if (given < least).any() or (given > most).any():
+            array = np.empty(0)
+        if array.shape != space.shape or array.dtype.kind not in "biu":
+            raise ActionError(f"the action {action!r} is not in the action space {space}")
+        if (array < low).any() or (array > high).any():
             raise ActionError(f"the action {action!r} is out of range; allowed: {space}")
-        actions[0] = given
+        actions[0] = array
 
     return actions, write

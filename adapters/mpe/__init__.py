@@ -1,6 +1,6 @@
-"""The Multi Particle Environments as PettingZoo's ``mpe2`` has them: its names, arguments and spaces.
+"""The Multi Particle Environments with the names, arguments and spaces of ``mpe2``.
 
-``from gpu_envs.adapters.mpe import simple_tag_v3`` takes the place of ``from mpe2 import simple_tag_v3``.
+``from gpu_envs.adapters.mpe import simple_tag_v3`` replaces ``from mpe2 import simple_tag_v3``.
 """
 
 import sys
@@ -23,28 +23,28 @@ from gpu_envs.registry.known import team_spec
 
 @final
 class ParticleModule(types.ModuleType):
-    """A module of ``mpe2``'s kind, which an import statement finds too."""
+    """A module with the functions of ``mpe2``'s modules, available to import statements."""
 
     def __init__(self, env_id: str) -> None:
-        """Gives it its name.
+        """Create and register the module.
 
         Args:
-            env_id: The environment that it makes, such as ``SimpleTag-v3``.
+            env_id: The id of its environment, such as ``SimpleTag-v3``.
         """
         super().__init__(f"{__name__}.{short_name(env_id)}", team_spec(env_id).description)
         self.env_id = env_id
         sys.modules[self.__name__] = self
 
     def parallel_env(self, **kwargs: Any) -> ParticleEnv:
-        """One replica in which all agents act at once; ``kwargs`` are what ``ParticleEnv`` takes."""
+        """Create one replica as a ``ParallelEnv``; ``kwargs`` are arguments of ``ParticleEnv``."""
         return ParticleEnv(self.env_id, **kwargs)
 
     def env(self, **kwargs: Any) -> AECEnv:
-        """The same with agents that act one after another: PettingZoo's ``AECEnv``."""
+        """Create one replica as a PettingZoo ``AECEnv``, whose agents act one after another."""
         return OrderEnforcingWrapper(self.raw_env(**kwargs))
 
     def raw_env(self, **kwargs: Any) -> AECEnv:
-        """The same as ``env``, without the wrapper that enforces the order of calls."""
+        """Create the environment of ``env`` without the wrapper that enforces the order of calls."""
         return TurnEnv(self.parallel_env(**kwargs))
 
 

@@ -1,4 +1,4 @@
-"""What ``mpe2`` tells of each agent after a step with ``benchmark_data=True``, from the state of one replica."""
+"""The ``benchmark_data`` of ``mpe2`` for each agent, computed from the state of one replica."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -10,41 +10,41 @@ Params: TypeAlias = Mapping[str, Any]
 Rewards: TypeAlias = Mapping[str, float]
 
 
-def _places(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Of agents and of landmarks."""
+def _positions(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of agents and of landmarks."""
     return np.stack([state["x"], state["y"]], -1), np.stack([state["landmark_x"], state["landmark_y"]], -1)
 
 
-def _apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Distances between all of two rows of places."""
-    return np.asarray(np.sqrt(np.square(one[:, None] - other).sum(-1)))
+def _pairwise_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the distances between all pairs of two arrays of positions."""
+    return np.asarray(np.sqrt(np.square(a[:, None] - b).sum(-1)))
 
 
 def _collisions(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Of an adversary, how many agents it touches; of agents 0."""
+    """Return the number of agents that each adversary touches, and 0 for other agents."""
     del rewards
-    agents, _ = _places(state)
-    first = int(params["num_adversaries"])
+    agents, _ = _positions(state)
+    num_adversaries = int(params["num_adversaries"])
     reach = params["agent_size"] + params["adversary_size"]
-    touching = (_apart(agents[:first], agents[first:]) < reach).sum(1)
-    return [*touching.tolist(), *[0] * (len(agents) - first)]
+    touching = (_pairwise_distances(agents[:num_adversaries], agents[num_adversaries:]) < reach).sum(1)
+    return [*touching.tolist(), *[0] * (len(agents) - num_adversaries)]
 
 
-def _distances(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Of the adversary its squared distance from the goal; of agents those from all landmarks, then from the goal."""
+def _squared_distances(state: State, params: Params, rewards: Rewards) -> list[Any]:
+    """Return squared distances: to the goal for the adversary, to all landmarks and the goal for other agents."""
     del params, rewards
-    agents, marks = _places(state)
-    squares = np.square(agents[:, None] - marks).sum(-1)
+    agents, landmarks = _positions(state)
+    squares = np.square(agents[:, None] - landmarks).sum(-1)
     goal = int(state["goal"])
     return [squares[0, goal], *((*row, row[goal]) for row in squares[1:])]
 
 
-def _covering(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Reward, collisions, sum of distances, and landmarks that are occupied."""
+def _coverage(state: State, params: Params, rewards: Rewards) -> list[Any]:
+    """Return reward, collisions, sum of distances and number of occupied landmarks."""
     del rewards
-    agents, marks = _places(state)
-    nearest = _apart(marks, agents).min(1)
-    touching = (_apart(agents, agents) < 2 * params["agent_size"]).sum(1) - 1
+    agents, landmarks = _positions(state)
+    nearest = _pairwise_distances(landmarks, agents).min(1)
+    touching = (_pairwise_distances(agents, agents) < 2 * params["agent_size"]).sum(1) - 1
     total, occupied = nearest.sum(), int((nearest < params["capture_radius"]).sum())
     return [(-total - hits, int(hits), total, occupied) for hits in touching]
 
@@ -54,20 +54,20 @@ def _reward(state: State, params: Params, rewards: Rewards) -> list[Any]:
     return list(rewards.values())
 
 
-def _said(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """What an agent says, and the message."""
+def _messages(state: State, params: Params, rewards: Rewards) -> list[Any]:
+    """Return each agent's communication and the true message."""
     del params, rewards
     message = np.zeros(state["c"].shape[1])
     message[int(state["goal"])] = 1
-    return [(said.copy(), message) for said in state["c"]]
+    return [(communication.copy(), message) for communication in state["c"]]
 
 
 BENCHMARKS: Mapping[str, Callable[[State, Params, Rewards], list[Any]]] = {
     "SimpleTag-v3": _collisions,
     "SimpleWorldComm-v3": _collisions,
-    "SimpleAdversary-v3": _distances,
-    "SimpleSpread-v3": _covering,
+    "SimpleAdversary-v3": _squared_distances,
+    "SimpleSpread-v3": _coverage,
     "SimpleSpeakerListener-v4": _reward,
-    "SimpleCrypto-v3": _said,
+    "SimpleCrypto-v3": _messages,
 }
-"""By environment."""
+"""Functions by id of the environment."""

@@ -1,4 +1,4 @@
-"""One replica of a Multi Particle Environment, with the arguments, infos and state of ``mpe2``."""
+"""One replica of a Multi Particle Environment with the arguments, infos and state of ``mpe2``."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -21,7 +21,7 @@ NEIGHBOURS = ("num_agent_neighbors", "num_landmark_neighbors")
 
 @final
 class ParticleEnv(BaseParallelWrapper):
-    """A PettingZoo ``ParallelEnv``; ``unwrapped`` is the ``TeamEnv`` that it is."""
+    """A PettingZoo ``ParallelEnv``; ``unwrapped`` is its ``TeamEnv``."""
 
     env: TeamEnv
 
@@ -34,68 +34,68 @@ class ParticleEnv(BaseParallelWrapper):
         precision: str = "float64",
         **kwargs: Any,
     ) -> None:
-        """Makes the replica.
+        """Create the replica.
 
         Args:
-            env_id: The environment, such as ``SimpleTag-v3``.
-            benchmark_data: After each step infos have ``benchmark_data``, as those of mpe2.
-            curriculum: Must be False: give parameters such as ``agent_max_speed`` in its place.
-            precision: Of state and reward; mpe2's is float64.
-            **kwargs: What ``TeamEnv`` takes. None neighbours are all of them.
+            env_id: The id of the environment, such as ``SimpleTag-v3``.
+            benchmark_data: Whether infos of steps contain ``benchmark_data``, as in mpe2.
+            curriculum: Must be False: pass parameters such as ``agent_max_speed`` instead.
+            precision: Precision of state and reward; float64 in mpe2.
+            **kwargs: Arguments of ``TeamEnv``. A number of neighbours of None means all of them.
         """
         if curriculum:
             raise ValueError(
-                f"{env_id} has no curriculum; make an environment for each stage, with parameters such as "
+                f"{env_id} has no curriculum: create an environment for each stage, with parameters such as "
                 "agent_max_speed and agent_drive"
             )
         for name in NEIGHBOURS:
             if name in kwargs:
                 kwargs[name] = _neighbours(name, kwargs[name])
         super().__init__(TeamEnv(env_id, precision=precision, **kwargs))
-        self._told = BENCHMARKS.get(env_id, _nothing) if benchmark_data else None
+        self._told = BENCHMARKS.get(env_id, _no_benchmark_data) if benchmark_data else None
         self._rows: ByAgent = {}
         size = sum(gymnasium.spaces.flatdim(self.env.observation_space(agent)) for agent in self.env.possible_agents)
         self.state_space = Box(-np.inf, np.inf, (size,), np.float32)
 
     def reset(self, seed: Seed | None = None, options: Mapping[str, Any] | None = None) -> tuple[ByAgent, Infos]:
-        """Begins a new episode, as ``TeamEnv.reset``."""
+        """Start a new episode; see ``TeamEnv.reset``."""
         observations, infos = self.env.reset(seed=seed, options=options)
         self._rows = dict(observations)
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]:
-        """Takes a step with all agents, as ``TeamEnv.step``."""
+        """Step all agents; see ``TeamEnv.step``."""
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         if observations:
             self._rows = dict(observations)
         if self._told is not None and rewards:
             state = {name: to_numpy(field)[0] for name, field in self.env.batch.state.items()}
-            told = self._told(state, self.env.batch.params, rewards)
-            for info, data in zip(infos.values(), told, strict=True):
+            benchmark_data = self._told(state, self.env.batch.params, rewards)
+            for info, data in zip(infos.values(), benchmark_data, strict=True):
                 info["benchmark_data"] = data
         return observations, rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
-        """The observations of all agents in one row."""
+        """Return the concatenated observations of all agents."""
         if not self._rows:
-            return self.env.state()  # which says that there was no reset
+            return self.env.state()  # raises ResetNeeded
         return np.concatenate([*self._rows.values()])
 
     def check_action(self, agent: str, action: Any) -> None:
-        """Raises an ActionError where a step would not take an agent's action."""
+        """Raise an ActionError if an agent's action is invalid."""
         self.env.check_action(agent, action)
 
 
-def _neighbours(name: str, given: Any) -> int:
-    """How many are seen, as the environment takes it: 0 for all."""
-    if given is None:
+def _neighbours(name: str, count: Any) -> int:
+    """Return a number of neighbours in the environment's format, which is 0 for all."""
+    if count is None:
         return 0
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
-        raise ValueError(f"{name} is {given!r}; give a whole number from 1 up, or None for all")
-    return int(given)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(f"{name} is {count!r}: use an integer of at least 1, or None for all")
+    return int(count)
 
 
-def _nothing(state: Any, params: Any, rewards: Mapping[str, float]) -> list[Any]:
-    """What mpe2 tells of environments that tell nothing."""
+def _no_benchmark_data(state: Any, params: Any, rewards: Mapping[str, float]) -> list[Any]:
+    """Return empty dicts, as mpe2 does for environments without benchmark data."""
     del state, params
     return [{} for _ in rewards]

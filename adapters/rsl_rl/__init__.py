@@ -1,7 +1,7 @@
-"""The environments with continuous actions as rsl_rl's own ``VecEnv``.
+"""rsl_rl: a ``VecEnv`` for environments with continuous actions.
 
-rsl_rl bootstraps an episode that the time limit cut short from the value of the observation *before* its last step,
-which is all its PPO has at hand; ``time_outs`` says where.
+rsl_rl's PPO bootstraps truncated episodes, marked by ``time_outs``, from the observation *before* their last step: it
+does not store the final observation.
 """
 
 from gpu_envs.adapters.rsl_rl.vec_env import EpisodeLog, VecEnv

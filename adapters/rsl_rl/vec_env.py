@@ -1,4 +1,4 @@
-"""rsl_rl's ``VecEnv`` over the replicas of an environment with continuous actions."""
+"""An rsl_rl ``VecEnv`` for environments with a single agent and continuous actions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,36 +20,36 @@ with extra("rsl-rl", "rsl_rl", "tensordict", "torch"):
     from tensordict import TensorDict
 
 GROUP = "policy"
-"""The group of observations where there is one, which is what rsl_rl looks for."""
+"""Default observation group of rsl_rl, used unless the space is a Dict."""
 
 NEVER = 2**31 - 1
-"""``max_episode_length`` where there is no time limit."""
+"""``max_episode_length`` without a time limit."""
 
 
 @final
 class EpisodeLog(Mapping[str, torch.Tensor]):
-    """Means over each replica's last episode, worked out on the device when asked for: return, length and metrics.
+    """Means of return, length and metrics over the last episode of each replica, computed on first access.
 
-    A step hands it out in ``extras["log"]`` at no cost: rsl_rl's logger reads it once an iteration. Until an episode
-    has ended it is empty; asking for its names waits for the device.
+    Each step returns it in ``extras["log"]`` without any computation; rsl_rl's logger reads it once per iteration.
+    It is empty until an episode has ended. The first access waits for the device.
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        """Keeps the environment, which knows each replica's last episode: of length 0 before there is one."""
+        """Store the environment, whose ``episode_length`` is 0 for replicas without a finished episode."""
         self._env = env
         self._means: dict[str, torch.Tensor] = {}
 
     def step(self) -> None:
-        """Forgets what was worked out: other episodes may have ended."""
+        """Discard the means, because more episodes may have ended."""
         self._means = {}
 
     def _read(self) -> dict[str, torch.Tensor]:
         if not self._means:
-            found = {"/episode/return": self._env.episode_return, "/episode/length": self._env.episode_length}
-            found |= {f"/metrics/{name}": values for name, values in self._env.episode_metrics.items()}
-            ended = found["/episode/length"].count_nonzero()
+            values_by_name = {"/episode/return": self._env.episode_return, "/episode/length": self._env.episode_length}
+            values_by_name |= {f"/metrics/{name}": values for name, values in self._env.episode_metrics.items()}
+            ended = values_by_name["/episode/length"].count_nonzero()
             if ended.item():
-                self._means = {name: (values.sum() / ended).reshape(1) for name, values in found.items()}
+                self._means = {name: (values.sum() / ended).reshape(1) for name, values in values_by_name.items()}
         return self._means
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -64,26 +64,25 @@ class EpisodeLog(Mapping[str, torch.Tensor]):
 
 @final
 class VecEnv(RslRlVecEnv):
-    """Replicas of an environment with one agent and continuous actions, for the runners of rsl_rl.
+    """An rsl_rl environment for replicas with a single agent and continuous actions.
 
-    A step writes straight into fresh tensors, and waits for nothing. Observations are a ``TensorDict`` with one group,
-    ``policy``; those of a Dict space have a group for each key, to be named in ``obs_groups`` of the runner's settings.
-    All are float32: rsl_rl converts nothing. ``extras`` hold ``time_outs``, where the time limit alone ended an
-    episode, and ``log``, with the mean return, length and metrics of each replica's last episode (after
-    ``init_at_random_ep_len`` the length of a first episode counts the steps that it was moved on by, and nothing else
-    does).
+    A step writes to new tensors, and does not wait for the device. Observations are a ``TensorDict`` with the group
+    ``policy`` or, for a Dict space, a group per key, to be listed in ``obs_groups`` of the runner's settings. They must
+    be float32, because rsl_rl does not convert them. ``extras`` contain ``time_outs``, set for episodes that were
+    truncated and not terminated, and ``log``, the mean return, length and metrics of each replica's last episode. With
+    ``init_at_random_ep_len`` the length of a first episode includes its random offset.
 
-    A policy of rsl_rl's begins with actions around 0 with a standard deviation of 1, whatever the units. So -1 to 1 is
-    the action space's low to high; beyond it the environment does as it does with any action out of bounds: most clip
-    it. ``rescale_actions=False`` hands actions on as they are, and so are those of a space without bounds.
+    rsl_rl's policies start with actions around 0 with a standard deviation of 1. Actions are therefore rescaled from
+    [-1, 1] to the bounds of the action space. Actions beyond are out of bounds, which most environments clip. With
+    ``rescale_actions=False``, or without bounds, actions are passed on unchanged.
 
     Attributes:
-        env: The environment: its live state, its parameters, and ``check``.
-        num_envs: The number of replicas.
-        num_actions: The numbers in an action.
-        max_episode_length: The step at which an episode is truncated; 2**31 - 1 where there is no limit.
-        device: Of all tensors.
-        cfg: What the environment was made with, for logs.
+        env: The environment, with its state, its parameters and ``check``.
+        num_envs: Number of replicas.
+        num_actions: Size of an action.
+        max_episode_length: Time limit in steps; 2**31 - 1 without a limit.
+        device: Device of all tensors.
+        cfg: Settings of the environment, for logs.
     """
 
     def __init__(
@@ -95,39 +94,39 @@ class VecEnv(RslRlVecEnv):
         rescale_actions: bool = True,
         **options: Any,
     ) -> None:
-        """Makes the environment, or takes one, and resets it.
+        """Create the environment, or wrap an existing one, and reset it.
 
         Args:
-            env: An id, such as ``Pendulum-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
-                SameStep mode.
-            num_envs: With an id: how many replicas; None: one.
-            seed: Of the reset; replica *i* gets ``seed + i``. None: a random one.
-            rescale_actions: Map -1 to 1 to the bounds of the action space, where there are any.
-            **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
+            env: An id such as ``Pendulum-v1``, a path such as ``my_env.py:MY_ENV``, a spec, or an environment with
+                torch output in SameStep mode.
+            num_envs: Number of replicas, if ``env`` is not an environment (default: 1).
+            seed: Seed of the reset; replica *i* uses ``seed + i``. None: a random seed.
+            rescale_actions: Whether to rescale actions from [-1, 1] to the bounds of the action space.
+            **options: Arguments of ``gpu_envs.make``, such as ``device``, and parameters of the environment.
         """
-        made = open_env(env, num_envs, "SameStep", options, output="torch", statistics=True)
-        self.env = made = _checked(made)
-        self.num_envs = count = made.num_envs
-        self.device = torch.device(made.device)
-        space = made.single_action_space
+        wrapped = open_env(env, num_envs, "SameStep", options, output="torch", statistics=True)
+        self.env = wrapped = _check_supported(wrapped)
+        self.num_envs = count = wrapped.num_envs
+        self.device = torch.device(wrapped.device)
+        space = wrapped.single_action_space
         action = space.shape or ()
         self.num_actions = math.prod(action)
-        self.max_episode_length = NEVER if made.max_episode_steps is None else made.max_episode_steps
-        self.cfg: dict[str, Any] = {"env": repr(made), "max_episode_length": self.max_episode_length}
-        self._by_key = isinstance(made.single_observation_space, gymnasium.spaces.Dict)
-        self._shapes = {name: (count, *(part.shape or ())) for name, part in _groups(made).items()}
+        self.max_episode_length = NEVER if wrapped.max_episode_steps is None else wrapped.max_episode_steps
+        self.cfg: dict[str, Any] = {"env": repr(wrapped), "max_episode_length": self.max_episode_length}
+        self._by_key = isinstance(wrapped.single_observation_space, gymnasium.spaces.Dict)
+        self._shapes = {name: (count, *(part.shape or ())) for name, part in _groups(wrapped).items()}
         self._action_shape = (count, *action)
         self._size = torch.Size([count])
-        self._real = getattr(torch, made.precision)
+        self._real = getattr(torch, wrapped.precision)
         self._middle, self._half = to_bounds(space, self.device) if rescale_actions else (None, None)
-        self._log = EpisodeLog(made)
-        made.reset(seed=seed)
+        self._log = EpisodeLog(wrapped)
+        wrapped.reset(seed=seed)
 
     @property
     def episode_length_buf(self) -> torch.Tensor:
-        """How far each replica's episode is on its way to the time limit, int32 ``[num_envs]``: a copy.
+        """A copy of the steps of each replica that count towards the time limit, int32 ``[num_envs]``.
 
-        Assigning brings the limits nearer, or back to where they were; states, and what rules know of time, stay.
+        Assigning it only changes when episodes are truncated, not the state or the time that rules read.
         """
         steps: torch.Tensor = self.env.elapsed + self.env.offset
         return steps
@@ -136,28 +135,29 @@ class VecEnv(RslRlVecEnv):
     def episode_length_buf(self, steps: torch.Tensor) -> None:
         limit = self.env.max_episode_steps
         if limit is None:
-            raise ValueError("these episodes have no time limit: leave out init_at_random_ep_len")
+            raise ValueError("the environment has no time limit: leave init_at_random_ep_len out")
         if tuple(steps.shape) != (self.num_envs,):
-            raise ValueError(f"episode_length_buf got shape {tuple(steps.shape)}; expected ({self.num_envs},)")
+            raise ValueError(f"episode_length_buf got shape {tuple(steps.shape)}: use ({self.num_envs},)")
         low, high = (int(bound) for bound in torch.aminmax(steps))
         if low < 0 or high >= limit:
-            raise ValueError(f"episode_length_buf got steps from {low} to {high}; allowed are 0 to {limit - 1}")
+            raise ValueError(f"episode_length_buf got steps from {low} to {high}: use 0 to {limit - 1}")
         offsets = steps - self.env.elapsed
         if bool((offsets < 0).any()):
             first = int((offsets < 0).nonzero()[0])
             raise ValueError(
-                f"episode_length_buf got {int(steps[first])} for replica {first}, whose episode has had "
-                f"{int(self.env.elapsed[first])} steps; give at least as many"
+                f"episode_length_buf got {int(steps[first])} for replica {first}, whose episode has "
+                f"{int(self.env.elapsed[first])} steps: use at least as many"
             )
         self.env.stagger(offsets=offsets)
 
     def get_observations(self) -> TensorDict:
-        """The observations of the state as it stands."""
-        seen = self.env.observe()
-        return self._grouped({name: array.clone() for name, array in (seen if self._by_key else {GROUP: seen}).items()})
+        """Return the observations of the current state."""
+        observations = self.env.observe()
+        groups = observations if self._by_key else {GROUP: observations}
+        return self._grouped({name: array.clone() for name, array in groups.items()})
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Steps every replica once.
+        """Step all replicas.
 
         Args:
             actions: ``[num_envs, num_actions]``.
@@ -165,59 +165,59 @@ class VecEnv(RslRlVecEnv):
         Returns:
             Observations, float32 rewards, dones (``[num_envs]``, bool) and extras.
         """
-        seen = {name: torch.empty(s, dtype=torch.float32, device=self.device) for name, s in self._shapes.items()}
+        groups = {name: torch.empty(s, dtype=torch.float32, device=self.device) for name, s in self._shapes.items()}
         rewards = torch.empty(self.num_envs, dtype=self._real, device=self.device)
         if self._half is not None:
             actions = actions * self._half if self._middle is None else torch.addcmul(self._middle, actions, self._half)
-        out = Step(observations=seen if self._by_key else seen[GROUP], rewards=rewards)
+        out = Step(observations=groups if self._by_key else groups[GROUP], rewards=rewards)
         _, _, terminations, truncations, _ = self.env.step(actions.reshape(self._action_shape), out=out)
         self._log.step()
-        # rsl_rl adds a value wherever time_outs is set: not where the state was terminal too
+        # rsl_rl bootstraps wherever time_outs is set, which is wrong for terminated episodes
         extras = {"time_outs": torch.gt(truncations, terminations), "log": self._log}
-        return self._grouped(seen), rewards.float(), torch.logical_or(terminations, truncations), extras
+        return self._grouped(groups), rewards.float(), torch.logical_or(terminations, truncations), extras
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.env.close()
 
     def _grouped(self, groups: dict[str, Any]) -> TensorDict:
-        # unchecked, as other environments of TensorDicts make them: what goes in is known, and a check costs 5 us
+        # without the checks of the constructor, which cost 5 us
         return TensorDict._new_unsafe(groups, batch_size=self._size, device=self.device)
 
 
-def _checked(env: Any) -> VectorEnv:
-    """The environment, if rsl_rl can act in it."""
+def _check_supported(env: Any) -> VectorEnv:
+    """Return the environment, or raise a ValueError if rsl_rl does not support its spaces."""
     if not isinstance(env, VectorEnv):
-        raise ValueError(f"{env!r} has a team of agents; rsl_rl trains one: give an environment with one agent")
+        raise ValueError(f"{env!r} has a team of agents, but rsl_rl trains a single agent: use another environment")
     if not isinstance(env.single_action_space, gymnasium.spaces.Box):
         raise ValueError(
-            f"the actions of {env!r} are {env.single_action_space}; rsl_rl's policies give real numbers: give an "
-            "environment whose actions are a Box, such as 'Pendulum-v1', or use another library"
+            f"the actions of {env!r} are {env.single_action_space}, but rsl_rl's policies are continuous: use an "
+            "environment with a Box action space, such as 'Pendulum-v1', or another library"
         )
     for name, part in _groups(env).items():
         if not (isinstance(part, gymnasium.spaces.Box) and part.dtype == np.float32):
             raise ValueError(
-                f"the observations of {env!r}, group {name!r}, are {part}; rsl_rl converts nothing and its models take "
-                "float32: give an environment that observes a Box of float32, or a Dict of such"
+                f"the observations of {env!r}, group {name!r}, are {part}, but rsl_rl's models require float32: use an "
+                "environment with a float32 Box as observation space, or a Dict of these"
             )
     return env
 
 
 def _groups(env: VectorEnv) -> dict[str, gymnasium.Space[Any]]:
-    """The spaces of observations by group."""
+    """Return the observation spaces by group."""
     space = env.single_observation_space
     return dict(space.items()) if isinstance(space, gymnasium.spaces.Dict) else {GROUP: space}
 
 
 def to_bounds(space: Any, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What to add to, and multiply with, an action from -1 to 1; None each where there is nothing to do."""
+    """Return the offset and scale that map [-1, 1] to the bounds of the space, each None if it has no effect."""
     bounded = (np.isfinite(space.low) & np.isfinite(space.high)).ravel()
     low = np.where(bounded, space.low.ravel(), -1).astype(np.float64)
     high = np.where(bounded, space.high.ravel(), 1).astype(np.float64)
     middle, half = (low + high) / 2, (high - low) / 2
 
-    def held(values: np.ndarray) -> torch.Tensor:
+    def tensor(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.float32)).to(device)
 
     shifted = middle.any()
-    return held(middle) if shifted else None, held(half) if shifted or (half != 1).any() else None
+    return tensor(middle) if shifted else None, tensor(half) if shifted or (half != 1).any() else None

@@ -1,4 +1,4 @@
-"""Gymnasium's side: registration, ``make_vec`` and the single environment."""
+"""The Gymnasium interface: registration, ``make_vec`` and the single environment."""
 
 import copy
 import dataclasses
@@ -33,14 +33,14 @@ each_in_gymnasium = pytest.mark.parametrize("env_id", IN_GYMNASIUM)
 
 @pytest.fixture
 def single(env_id: str, device: str) -> Iterator[gymnasium.Env[Any, Any]]:
-    """The single environment, bare."""
+    """Return the single environment without wrappers."""
     env = gymnasium.make(f"gpu_envs/{env_id}", device=device).unwrapped
     yield env
     env.close()
 
 
 def only_action(env_id: str, seed: int = 0) -> Any:
-    """A random action of a single environment, of the type that its space samples."""
+    """Return a random action of a single environment, in the type of its space."""
     action = random_actions(env_id, 1, seed=seed)[0]
     return action if is_discrete(env_id) else np.clip(action, -1, 1)
 
@@ -50,7 +50,7 @@ def only_action(env_id: str, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_make_vec(env_id: str, count: int) -> None:
-    """``make_vec`` gives the vector environment itself, with the limit of the spec."""
+    """``make_vec`` returns a ``VectorEnv`` with the spec's time limit."""
     env = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=count, device="cpu")
     assert isinstance(env, gpu_envs.VectorEnv)
     assert env.num_envs == count
@@ -61,8 +61,8 @@ def test_make_vec(env_id: str, count: int) -> None:
     env.close()
 
 
-def test_everything_is_a_plain_argument(env_id: str, device: str, mode: str) -> None:
-    """Device, mode and the rest are arguments of ``make_vec``, and a spec makes an equal environment again."""
+def test_make_vec_arguments(env_id: str, device: str, mode: str) -> None:
+    """``make_vec`` accepts all options, and its spec creates an equal environment."""
     env = gymnasium.make_vec(
         f"gpu_envs/{env_id}", num_envs=3, device=device, autoreset_mode=mode, precision="float64", max_episode_steps=7
     )
@@ -84,17 +84,17 @@ def test_everything_is_a_plain_argument(env_id: str, device: str, mode: str) -> 
 
 
 def test_unknown_arguments(env_id: str) -> None:
-    """A wrong argument of ``make_vec`` or ``make`` says so."""
+    """Unknown arguments of ``make_vec`` and ``make`` raise."""
     with pytest.raises(ValueError, match="no option or parameter 'no_such_thing'"):
         gymnasium.make_vec(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
-    # other libraries leave an argument out where Python says this
+    # other libraries detect unsupported arguments by Python's message
     with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'no_such_thing'.* no option or parameter"):
         gymnasium.make(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
 
 
 @pytest.mark.parametrize("team_id", TEAM_IDS)
-def test_teams_are_made_otherwise(team_id: str) -> None:
-    """Whoever asks Gymnasium for a team is told what to ask instead."""
+def test_make_refuses_teams(team_id: str) -> None:
+    """The error message names the function to call instead."""
     makers: tuple[Callable[..., Any], ...] = (gymnasium.make, gymnasium.make_vec)
     for make in makers:
         with pytest.raises(gpu_envs.UnknownEnvironmentError, match=rf"team of agents.*gpu_envs\.make\('{team_id}'"):
@@ -102,10 +102,10 @@ def test_teams_are_made_otherwise(team_id: str) -> None:
 
 
 def test_registering_again() -> None:
-    """An equal spec may be registered again; another one under the same id may not."""
+    """Registering an equal spec again is allowed; another spec with the same id raises."""
     spec = gpu_envs.spec(IDS[0])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's: that it overrides an environment
+        warnings.simplefilter("ignore")  # Gymnasium warns about overriding an environment
         gpu_envs.register(spec)
     with pytest.raises(ValueError, match="taken"):
         gpu_envs.register(dataclasses.replace(spec, max_episode_steps=3))
@@ -113,7 +113,7 @@ def test_registering_again() -> None:
 
 
 def test_import_is_light() -> None:
-    """Gymnasium imports this package where an id names it, and neither CuPy nor torch nor any library of agents."""
+    """Gymnasium imports this package for an id with its name; CuPy, torch and RL libraries are not imported."""
     code = (
         "import sys, gymnasium\n"
         "env = gymnasium.make_vec('gpu_envs:gpu_envs/CartPole-v1', num_envs=2, device='cpu')\n"
@@ -127,12 +127,12 @@ def test_import_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-# --- the same as Gymnasium's ---
+# --- comparison with Gymnasium ---
 
 
 @each_in_gymnasium
-def test_facts_are_gymnasiums(env_id: str, device: str) -> None:
-    """Spaces, limit and threshold are those of Gymnasium's environment."""
+def test_spaces_and_spec_match_gymnasium(env_id: str, device: str) -> None:
+    """Spaces, time limit and reward threshold are equal."""
     theirs, ours = gymnasium.make(env_id), gymnasium.make(f"gpu_envs/{env_id}", device=device)
     assert theirs.spec is not None
     assert ours.spec is not None
@@ -152,8 +152,8 @@ def test_facts_are_gymnasiums(env_id: str, device: str) -> None:
 
 
 @each_in_gymnasium
-def test_starts_are_distributed_as_gymnasiums(env_id: str) -> None:
-    """First states fill the interval that Gymnasium's fill."""
+def test_initial_states_are_distributed_as_in_gymnasium(env_id: str) -> None:
+    """Initial states have the same range, mean and standard deviation."""
     theirs: Any = gymnasium.make(env_id).unwrapped
     expected = np.array([theirs.reset(seed=s) and np.array(theirs.state, np.float64) for s in range(2_000)])
     env = gpu_envs.make(env_id, 2_000, device="cpu", precision="float64")
@@ -170,8 +170,8 @@ def test_starts_are_distributed_as_gymnasiums(env_id: str) -> None:
 # --- the single environment ---
 
 
-def test_single_gives_python_numbers(single: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """Reward and flags are Python's; the observation is a fresh array of its space."""
+def test_single_returns_python_numbers(single: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Reward and flags are Python numbers; the observation is a new array of its space."""
     first, infos = single.reset(seed=0)
     assert infos == {}
     observation, reward, terminated, truncated, infos = single.step(only_action(env_id))
@@ -181,8 +181,8 @@ def test_single_gives_python_numbers(single: gymnasium.Env[Any, Any], env_id: st
     assert not np.shares_memory(first, observation)
 
 
-def test_single_has_no_limit_of_its_own(env_id: str, device: str) -> None:
-    """Gymnasium's TimeLimit truncates; without it nothing does."""
+def test_single_has_no_time_limit(env_id: str, device: str) -> None:
+    """Only Gymnasium's TimeLimit wrapper truncates."""
     bare = gymnasium.make(f"gpu_envs/{env_id}", device=device).unwrapped
     limited = gymnasium.make(f"gpu_envs/{env_id}", device=device, max_episode_steps=3)
     for env in (bare, limited):
@@ -193,7 +193,7 @@ def test_single_has_no_limit_of_its_own(env_id: str, device: str) -> None:
 
 
 def test_single_after_the_end(device: str) -> None:
-    """After termination the state stays, the reward is 0, Gymnasium warns once, and a reset begins anew; copies too."""
+    """After termination the state stays, the reward is 0, and a warning is issued once, until a reset; copies too."""
     env: Any = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
     env.reset(seed=0)
     env.state = [3.0, 0.0, 0.0, 0.0]
@@ -221,18 +221,18 @@ each_copy = pytest.mark.parametrize("copied", [deep_copied, pickled])
 
 
 def steps_of(env: gymnasium.Env[Any, Any], env_id: str, seed: int, count: int = 20) -> list[Any]:
-    """What steps give, through the ends of episodes and what begins after them."""
-    given: list[Any] = []
+    """Return the results of steps, with a reset after each episode."""
+    results: list[Any] = []
     for i in range(count):
-        given.append(env.step(only_action(env_id, seed + i))[:4])
-        if given[-1][2] or given[-1][3]:
-            given.append(env.reset()[0])
-    return given
+        results.append(env.step(only_action(env_id, seed + i))[:4])
+        if results[-1][2] or results[-1][3]:
+            results.append(env.reset()[0])
+    return results
 
 
 @each_copy
-def test_single_copies_go_on_alone(env_id: str, device: str, copied: Callable[[Any], Any]) -> None:
-    """A copy goes on where the other was, and by itself, wrappers and all."""
+def test_single_copies_continue_independently(env_id: str, device: str, copied: Callable[[Any], Any]) -> None:
+    """Copies, with wrappers, continue from the same state."""
     env = gymnasium.make(f"gpu_envs/{env_id}", device=device, max_episode_steps=15)
     fresh = copied(env)
     with pytest.raises(gymnasium.error.ResetNeeded):
@@ -249,11 +249,11 @@ def test_single_copies_go_on_alone(env_id: str, device: str, copied: Callable[[A
     assert twin.spec == env.spec
     env.close()
     steps_of(other, env_id, 30)
-    assert copied(env.unwrapped)._env.closed  # noqa: SLF001 - the environment within has no other name
+    assert copied(env.unwrapped)._env.closed  # noqa: SLF001 - has no public name
 
 
-def other_value(param: gpu_envs.Param) -> Any:
-    """A value that a parameter may have besides its default."""
+def non_default_value(param: gpu_envs.Param) -> Any:
+    """Return a valid value of a parameter other than its default."""
     if param.kind == "choice":
         return next(choice for choice in param.choices if choice != param.default)
     if param.kind == "bool":
@@ -273,18 +273,18 @@ def set_through_wrappers(env: Any, name: str, value: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("set_value", [set_by_name, set_through_wrappers])
 def test_single_parameters_are_attributes(env_id: str, device: str, set_value: Callable[[Any, str, Any], None]) -> None:
-    """What is read is what was given, and what is set rules the steps from then on, in copies too."""
+    """Setting a parameter has the same effect as passing it to ``make``, in copies too."""
     for name, param in gpu_envs.spec(env_id).params.items():
-        # (unchecked: what is set later may lead out of the observation space, which stays)
+        # (without checker: a parameter set later does not change the observation space)
         made, given = (
             gymnasium.make(f"gpu_envs/{env_id}", device=device, disable_env_checker=True, **changed)
-            for changed in ({name: other_value(param)}, {})
+            for changed in ({name: non_default_value(param)}, {})
         )
         assert given.get_wrapper_attr(name) == getattr(given.unwrapped, name) == param.default
         for env in (made, given):
             env.reset(seed=1)
             env.unwrapped.state = np.full(len(env.unwrapped.state), 0.25)  # type: ignore[attr-defined]
-        set_value(given, name, other_value(param))
+        set_value(given, name, non_default_value(param))
         assert given.get_wrapper_attr(name) == made.get_wrapper_attr(name) != param.default, name
         twin = deep_copied(given)
         expected = steps_of(made, env_id, 0)
@@ -297,13 +297,13 @@ SAME_NAMES = [
     *(("MountainCar-v0", name) for name in ("gravity", "force", "max_speed")),
     *(("Pendulum-v1", name) for name in ("g", "m", "l", "dt", "max_speed", "max_torque")),
 ]
-"""Attributes of Gymnasium's own environments, of those that reckon in float64, that are this package's parameters."""
+"""Parameters that are attributes of Gymnasium's environments too, of environments that compute in float64."""
 
 
 @pytest.mark.parametrize(("env_id", "name"), SAME_NAMES)
-def test_single_attributes_do_what_gymnasiums_do(env_id: str, name: str) -> None:
-    """Set on either, through the vectors that Gymnasium makes of them, they change a step alike."""
-    found = []
+def test_single_attributes_match_gymnasium(env_id: str, name: str) -> None:
+    """Set through Gymnasium's vector environments, they change steps in the same way."""
+    states = []
     make: Any = functools.partial(gymnasium.make_vec, num_envs=2, vectorization_mode="sync")
     for envs in (make(env_id), make(f"gpu_envs/{env_id}", precision="float64", device="cpu")):
         envs.reset(seed=0)
@@ -314,14 +314,14 @@ def test_single_attributes_do_what_gymnasiums_do(env_id: str, name: str) -> None
             env.unwrapped.state = np.full(len(env.unwrapped.state), 0.03125)
         for _ in range(3):
             envs.step(np.full_like(envs.action_space.sample(), 0 if is_discrete(env_id) else 1))
-        found.append([np.array(env.unwrapped.state, np.float64) for env in envs.envs])
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
-    if name not in ("max_speed", "max_torque"):  # which nothing has reached
-        assert (found[1][0] != found[1][1]).any()
+        states.append([np.array(env.unwrapped.state, np.float64) for env in envs.envs])
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-12)
+    if name not in ("max_speed", "max_torque"):  # not reached in these steps
+        assert (states[1][0] != states[1][1]).any()
 
 
-def test_single_attributes_that_there_are_not(single: Any, env_id: str) -> None:
-    """Neither read nor set, while the environment goes on; a bad value changes nothing."""
+def test_single_unknown_attributes_raise(single: Any, env_id: str) -> None:
+    """Reading or setting them raises, as do invalid values, and the environment can be stepped afterwards."""
     single.reset(seed=0)
     name, param = next((n, p) for n, p in gpu_envs.spec(env_id).params.items() if p.kind == "real")
     assert not hasattr(single, "no_such_thing")
@@ -334,7 +334,7 @@ def test_single_attributes_that_there_are_not(single: Any, env_id: str) -> None:
     single.step(only_action(env_id))
 
 
-def test_single_fields_of_the_state_are_attributes(single: Any, env_id: str) -> None:
+def test_single_state_fields_are_attributes(single: Any, env_id: str) -> None:
     single.reset(seed=0)
     for i, name in enumerate(gpu_envs.spec(env_id).fields):
         assert getattr(single, name) == single.state[i]
@@ -343,14 +343,14 @@ def test_single_fields_of_the_state_are_attributes(single: Any, env_id: str) -> 
 
 
 def test_single_metadata(single: Any, env_id: str) -> None:
-    """It is one environment's: no mode of restarting, no picture of many; and on the CPU, where one is quicker."""
+    """No autoreset mode, no tiled rendering, and the CPU as default device, which is faster for one replica."""
     assert "autoreset_mode" not in single.metadata
     assert single.metadata["render_modes"] == ["rgb_array", "human"]
-    assert gymnasium.make(f"gpu_envs/{env_id}").unwrapped._env.device == "cpu"  # type: ignore[attr-defined]  # noqa: SLF001 - the environment within has no other name
+    assert gymnasium.make(f"gpu_envs/{env_id}").unwrapped._env.device == "cpu"  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name
 
 
-def test_single_refuses(single: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """A wrong action raises, and the environment goes on, until it is closed, be it twice."""
+def test_single_invalid_actions_raise(single: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Invalid actions raise and change nothing; stepping a closed environment raises."""
     single.reset(seed=0)
     wrong: list[Any] = ["a", None, [1, 2, 3]]
     wrong += [-1, 3, 2**40, 0.5, np.float32(0.9), [0.5]] if is_discrete(env_id) else [[np.nan]]
@@ -366,7 +366,7 @@ def test_single_refuses(single: gymnasium.Env[Any, Any], env_id: str) -> None:
 
 @pytest.mark.parametrize("kind", ["int", "int64", "uint8", "0-d array"])
 def test_single_discrete_actions(device: str, kind: str) -> None:
-    """A whole number of any type will do."""
+    """Integers of any type are accepted."""
     env = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
     env.reset(seed=0)
     expected = env.step(1)
@@ -376,7 +376,7 @@ def test_single_discrete_actions(device: str, kind: str) -> None:
 
 
 def test_single_seeds(single: gymnasium.Env[Any, Any]) -> None:
-    """The same seed begins the same episode; without one the next begins; ``np_random`` follows."""
+    """A seed determines the episode and the following episodes, and seeds ``np_random``."""
     first, following = single.reset(seed=7)[0], single.reset()[0]
     state = single.np_random.bit_generator.state
     assert_same_bits(first, single.reset(seed=7)[0])
@@ -386,8 +386,8 @@ def test_single_seeds(single: gymnasium.Env[Any, Any]) -> None:
     assert single.np_random_seed == 7
 
 
-def test_bad_bounds(single: Any, env_id: str) -> None:
-    """What Gymnasium refuses as bounds is refused here, and changes nothing."""
+def test_invalid_reset_bounds(single: Any, env_id: str) -> None:
+    """Bounds that Gymnasium refuses raise, and change nothing."""
     low, high = gpu_envs.spec(env_id).options
     single.reset(seed=1)
     before = single.state

@@ -1,4 +1,4 @@
-"""Programs of mpe2 with one import changed."""
+"""The MPE adapter against mpe2."""
 
 import importlib
 from typing import Any
@@ -19,7 +19,7 @@ def ours(env_id: str) -> Any:
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @EACH
-def test_it_is_told_as_mpe2s(env_id: str, continuous: bool) -> None:
+def test_attributes_match_mpe2(env_id: str, continuous: bool) -> None:
     mine, other = (
         ours(env_id).parallel_env(continuous_actions=continuous),
         theirs(env_id, continuous_actions=continuous),
@@ -35,7 +35,7 @@ def test_it_is_told_as_mpe2s(env_id: str, continuous: bool) -> None:
 
 
 @EACH
-def test_a_step_tells_what_mpe2s_tells(env_id: str) -> None:
+def test_steps_match_mpe2(env_id: str) -> None:
     mine = ours(env_id).parallel_env(benchmark_data=True, device="cpu")
     other = theirs(env_id, benchmark_data=True)
     for seed in range(20):
@@ -46,23 +46,23 @@ def test_a_step_tells_what_mpe2s_tells(env_id: str) -> None:
             actions = {agent: mine.action_space(agent).sample() for agent in mine.agents}
             observations, rewards, _, _, infos = mine.step(actions)
             other.current_actions = [actions[agent] for agent in other.possible_agents]
-            other._execute_world_step()  # noqa: SLF001 - mpe2 steps its world by no public name
+            other._execute_world_step()  # noqa: SLF001 - mpe2 has no public method
             for agent in mine.agents:
                 np.testing.assert_allclose(observations[agent], other.observe(agent), rtol=0, atol=1e-6, err_msg=turn)
                 assert rewards[agent] == pytest.approx(other.rewards[agent], abs=1e-6)
-                told, wanted = infos[agent]["benchmark_data"], other.infos[agent]["benchmark_data"]
-                if isinstance(wanted, dict):
-                    assert told == wanted == {}
+                data, expected = infos[agent]["benchmark_data"], other.infos[agent]["benchmark_data"]
+                if isinstance(expected, dict):
+                    assert data == expected == {}
                 else:
-                    assert np.shape(told) == np.shape(wanted)
-                    np.testing.assert_allclose(np.asarray(told), np.asarray(wanted), rtol=0, atol=1e-6)
+                    assert np.shape(data) == np.shape(expected)
+                    np.testing.assert_allclose(np.asarray(data), np.asarray(expected), rtol=0, atol=1e-6)
             np.testing.assert_allclose(mine.state(), other.state(), rtol=0, atol=1e-6)
 
 
-# Eve hears nothing at first, of which PettingZoo warns for mpe2's simple_crypto, too.
+# Eve's first observation is zero, in mpe2's simple_crypto too.
 @pytest.mark.filterwarnings("ignore:Observation numpy array is all zeros")
 @EACH
-def test_pettingzoos_own_tests_pass(env_id: str) -> None:
+def test_pettingzoo_tests_pass(env_id: str) -> None:
     module = ours(env_id)
     pettingzoo.test.parallel_api_test(module.parallel_env(), num_cycles=60)
     pettingzoo.test.api_test(module.env(), num_cycles=60)
@@ -73,8 +73,8 @@ def test_pettingzoos_own_tests_pass(env_id: str) -> None:
     pettingzoo.test.state_test(module.env(), module.parallel_env())
 
 
-def test_episodes_end_by_success() -> None:
-    """With everybody in one place; at the limit an episode is cut short, as in mpe2."""
+def test_episodes_terminate_on_success() -> None:
+    """With all agents in one place; at the time limit episodes are only truncated, as in mpe2."""
     env = simple_tag_v3.parallel_env(terminate_on_success=True, max_cycles=2, num_obstacles=0, device="cpu")
     together = np.zeros(4)
     env.reset(options={"x": together + 0.02 * np.arange(4), "y": together})
@@ -93,10 +93,10 @@ def test_episodes_end_by_success() -> None:
     assert all(spread.step(dict.fromkeys(spread.agents, 0))[2].values())
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no curriculum; make an environment for each stage"):
+def test_invalid_arguments_raise() -> None:
+    with pytest.raises(ValueError, match="has no curriculum: create an environment for each stage"):
         simple_tag_v3.parallel_env(curriculum=True)
-    with pytest.raises(ValueError, match="num_agent_neighbors is 0; give a whole number from 1 up, or None for all"):
+    with pytest.raises(ValueError, match="num_agent_neighbors is 0: use an integer of at least 1, or None for all"):
         simple_spread_v3.env(num_agent_neighbors=0)
     assert simple_adversary_v3.parallel_env(num_agent_neighbors=None).observation_space("agent_0").shape == (10,)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""rsl_rl's VecEnv: what its runner is given, what its storage keeps, episode lengths, logs, and what it learns."""
+"""The rsl_rl adapter: results, bounds of actions, episode lengths, logs and training."""
 
 import copy
 import pickle
@@ -29,21 +29,21 @@ CONTINUOUS = [env_id for env_id in IDS if not is_discrete(env_id)]
 
 
 def plain_of(env_id: str, venv: Any, **kwargs: Any) -> Any:
-    """The same environment without the adapter."""
+    """Return the same environment without the adapter."""
     place = {"device": venv.device.type, "output": "torch", "autoreset_mode": "SameStep"}
     return gpu_envs.make(env_id, venv.num_envs, **place, **kwargs)
 
 
 def actions_for(env_id: str, venv: Any, steps: int) -> torch.Tensor:
-    """Random actions in the environment's own units, some beyond its bounds."""
+    """Return random actions of the environment's space, some out of bounds."""
     return torch.from_numpy(random_actions(env_id, steps, venv.num_envs)).to(venv.device)
 
 
-# --- what it gives ---
+# --- results ---
 
 
 def test_a_goal_at_the_time_limit_is_no_time_out(device: str) -> None:
-    """rsl_rl adds a value wherever a time-out is marked, terminal or not."""
+    """rsl_rl bootstraps every marked time-out, even of terminated episodes."""
     venv = rsl_rl.VecEnv("MountainCarContinuous-v0", 3, device=device, max_episode_steps=1)
     venv.env.state["position"] = np.array([0.4, 0.44, -0.5], np.float32)
     venv.env.state["velocity"] = np.array([0.07, 0.07, 0.0], np.float32)
@@ -77,8 +77,8 @@ def test_contract(env_id: str, device: str) -> None:
         seen = observations["policy"]
         assert (tuple(seen.shape), seen.dtype) == (shape, torch.float32)
         observations, rewards, dones, extras = venv.step(torch.zeros(3, venv.num_actions, device=device))
-        kinds = [rewards.dtype, dones.dtype, extras["time_outs"].dtype]
-        assert kinds == [torch.float32, torch.bool, torch.bool]
+        dtypes = [rewards.dtype, dones.dtype, extras["time_outs"].dtype]
+        assert dtypes == [torch.float32, torch.bool, torch.bool]
         assert {tuple(part.shape) for part in (rewards, dones, extras["time_outs"])} == {(3,)}
         assert {part.device for part in (rewards, dones, extras["time_outs"])} == {venv.device}
     plain.close()
@@ -94,8 +94,8 @@ def test_contract(env_id: str, device: str) -> None:
         ([0.0], [np.inf], [[-1.0], [1.0]]),
     ],
 )
-def test_bounds_are_where_one_is(low: list[float], high: list[float], at_ends: list[list[float]]) -> None:
-    """-1 and 1 are the bounds; numbers without both bounds stay as they are."""
+def test_actions_are_rescaled_to_bounds(low: list[float], high: list[float], at_ends: list[list[float]]) -> None:
+    """-1 and 1 are mapped to the bounds; elements without two bounds are unchanged."""
     space = gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
     middle, half = rsl_rl.vec_env.to_bounds(space, torch.device("cpu"))
     ends = torch.tensor([[-1.0], [1.0]]).expand(2, len(low))
@@ -104,7 +104,7 @@ def test_bounds_are_where_one_is(low: list[float], high: list[float], at_ends: l
 
 
 def test_shifted_bounds(device: str, make: Make) -> None:
-    """A space that is not symmetrical."""
+    """A space that is not symmetric."""
     for low, high in ((-2.0, 2.0), (0.0, 1.0)):
         env = make("Pendulum-v1", 4, device=device, output="torch", autoreset_mode="SameStep")
         env.single_action_space = gymnasium.spaces.Box(low, high, (1,))
@@ -116,21 +116,21 @@ def test_shifted_bounds(device: str, make: Make) -> None:
         assert_same_bits(venv.step(actions)[0]["policy"], expected)
 
 
-# --- how long episodes have been ---
+# --- episode lengths ---
 
 
 def test_episode_lengths_can_be_assigned(device: str) -> None:
-    """Each replica is cut short when its own time is up."""
+    """Each replica is truncated according to its assigned length."""
     venv = rsl_rl.VecEnv("Pendulum-v1", 100, device=device, max_episode_steps=20)
     assert venv.episode_length_buf.tolist() == [0] * 100
     venv.step(torch.zeros(100, 1, device=device))
     assert venv.episode_length_buf.tolist() == [1] * 100
     observations = venv.get_observations()["policy"].clone()
     steps = torch.randint_like(venv.episode_length_buf, high=int(venv.max_episode_length))
-    venv.episode_length_buf = steps = steps.clamp(min=1)  # none is younger than it is
+    venv.episode_length_buf = steps = steps.clamp(min=1)  # lengths below elapsed raise
     assert_same_bits(venv.get_observations()["policy"], observations)
     assert venv.episode_length_buf.tolist() == steps.tolist()
-    assert venv.env.elapsed.tolist() == [1] * 100  # the rules' clock
+    assert venv.env.elapsed.tolist() == [1] * 100  # the time that rules read
     ended_at = torch.zeros(100, dtype=torch.int64, device=device)
     for t in range(1, 21):
         _, _, dones, extras = venv.step(torch.zeros(100, 1, device=device))
@@ -140,7 +140,7 @@ def test_episode_lengths_can_be_assigned(device: str) -> None:
     assert len(set(ended_at.tolist())) >= 15
 
 
-def test_episode_lengths_of_other_kinds(device: str) -> None:
+def test_episode_lengths_of_other_dtypes(device: str) -> None:
     venv = rsl_rl.VecEnv("Pendulum-v1", 3, device=device)
     venv.episode_length_buf = torch.tensor([1, 2, 199], device=device)  # int64
     assert venv.episode_length_buf.tolist() == [1, 2, 199]
@@ -152,20 +152,20 @@ def test_episode_lengths_of_other_kinds(device: str) -> None:
     assert venv.env.elapsed.tolist() == [0, 0, 0]
 
 
-def test_wrong_episode_lengths_are_refused() -> None:
+def test_invalid_episode_lengths_raise() -> None:
     venv = rsl_rl.VecEnv("Pendulum-v1", 3, device="cpu")
     for steps in ([0, 1, 200], [-1, 0, 0]):
-        with pytest.raises(ValueError, match="allowed are 0 to 199"):
+        with pytest.raises(ValueError, match="use 0 to 199"):
             venv.episode_length_buf = torch.tensor(steps)
-    with pytest.raises(ValueError, match=r"shape \(2,\); expected \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\): use \(3,\)"):
         venv.episode_length_buf = torch.tensor([1, 2])
     assert venv.episode_length_buf.tolist() == [0, 0, 0]
     venv.step(torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="got 0 for replica 2, whose episode has had 1 steps"):
+    with pytest.raises(ValueError, match="got 0 for replica 2, whose episode has 1 steps"):
         venv.episode_length_buf = torch.tensor([1, 1, 0])
     endless = rsl_rl.VecEnv("Pendulum-v1", 3, device="cpu", max_episode_steps=-1)
     assert endless.max_episode_length == 2**31 - 1
-    with pytest.raises(ValueError, match="no time limit: leave out init_at_random_ep_len"):
+    with pytest.raises(ValueError, match="no time limit: leave init_at_random_ep_len out"):
         endless.episode_length_buf = torch.tensor([1, 2, 3])
 
 
@@ -173,11 +173,11 @@ def test_wrong_episode_lengths_are_refused() -> None:
 
 
 def test_log_of_last_episodes(device: str) -> None:
-    """The means over the replicas that have ended any, of the last that each has ended."""
+    """The means over the last finished episode of each replica."""
     venv = rsl_rl.VecEnv("Pendulum-v1", 6, device=device, max_episode_steps=10, seed=0)
     venv.episode_length_buf = torch.tensor([0, 0, 3, 3, 6, 6], device=device)
     last: dict[int, tuple[float, int]] = {}
-    sums, lengths = np.zeros(6), np.zeros(6, int)  # what is cut short is short
+    sums, lengths = np.zeros(6), np.zeros(6, int)  # of truncated episodes too
     log = None
     for t, actions in enumerate(actions_for("Pendulum-v1", venv, 25)):
         _, rewards, dones, extras = venv.step(actions)
@@ -187,7 +187,7 @@ def test_log_of_last_episodes(device: str) -> None:
             last[int(i)] = sums[i], lengths[i]
             sums[i] = lengths[i] = 0
         log = extras["log"]
-        if t % 2:  # not every time, as a logger does not look either
+        if t % 2:  # a logger does not read it every step
             continue
         if not last:
             assert dict(log) == {}
@@ -202,20 +202,20 @@ def test_log_of_last_episodes(device: str) -> None:
     assert len(last) == 6
 
 
-class Scalars(LogWriter):  # type: ignore[misc]  # rsl_rl's types are not followed
-    """Keeps what rsl_rl's logger writes."""
+class Scalars(LogWriter):  # type: ignore[misc]  # rsl_rl's types are not checked
+    """Stores what rsl_rl's logger writes."""
 
-    kept: dict[str, list[float]] = {}  # noqa: RUF012  # rsl_rl makes the object, and the test must find it
+    values: dict[str, list[float]] = {}  # noqa: RUF012  # rsl_rl creates the object, and the test reads it
 
     def __init__(self, log_dir: str) -> None:
         del log_dir
-        Scalars.kept = {}
+        Scalars.values = {}
 
     def add_scalar(self, tag: str, value: Any, *_: Any, **__: Any) -> None:
-        Scalars.kept.setdefault(tag, []).append(float(value))
+        Scalars.values.setdefault(tag, []).append(float(value))
 
     def ignored(self, *_: Any) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     store_config = save_model = save_file = save_video = stop = ignored
 
@@ -223,28 +223,28 @@ class Scalars(LogWriter):  # type: ignore[misc]  # rsl_rl's types are not follow
 SMALL = rsl_rl_ppo.Args(num_envs=16, num_steps=10, updates=5, epochs=1, minibatches=2, device="cpu")
 
 
-def test_the_logger_writes_them(tmp_path: Path) -> None:
-    """Beside rsl_rl's own, which agree with them: here all replicas end their episodes in one step."""
+def test_the_logger_writes_the_log(tmp_path: Path) -> None:
+    """It agrees with rsl_rl's values, because all replicas end their episodes in the same step."""
     venv = rsl_rl.VecEnv("Pendulum-v1", 16, device="cpu", max_episode_steps=20, seed=0)
     cfg = {**rsl_rl_ppo.settings(SMALL), "logger": {"class_name": Scalars}}
     runner = OnPolicyRunner(venv, cfg, str(tmp_path), "cpu")
     runner.learn(5)
-    kept = Scalars.kept
-    assert kept["/episode/length"] == [20.0] * 4  # none has ended in the first iteration
-    assert kept["Train/mean_episode_length"] == [20.0] * 4
-    # the first episodes end in the second iteration, the next in the fourth, and rsl_rl keeps up to 100
-    assert kept["/episode/return"][0] == pytest.approx(kept["Train/mean_reward"][0], rel=1e-5)
-    assert kept["/episode/return"][1] == kept["/episode/return"][0]
-    both = (kept["/episode/return"][0] + kept["/episode/return"][2]) / 2
-    assert both == pytest.approx(kept["Train/mean_reward"][2], rel=1e-5)
+    values = Scalars.values
+    assert values["/episode/length"] == [20.0] * 4  # no episode ends in the first iteration
+    assert values["Train/mean_episode_length"] == [20.0] * 4
+    # episodes end in the second and fourth iteration; rsl_rl averages the last 100
+    assert values["/episode/return"][0] == pytest.approx(values["Train/mean_reward"][0], rel=1e-5)
+    assert values["/episode/return"][1] == values["/episode/return"][0]
+    both = (values["/episode/return"][0] + values["/episode/return"][2]) / 2
+    assert both == pytest.approx(values["Train/mean_reward"][2], rel=1e-5)
 
 
-# --- what rsl_rl makes of it ---
+# --- runners ---
 
 
 @pytest.mark.parametrize("kind", ["MLPModel", "RNNModel"])
-def test_runners_take_it_as_it_is(device: str, kind: str, tmp_path: Path) -> None:
-    """Twice, with checks for NaN, recurrent networks too, and from where another left off."""
+def test_runners_accept_the_environment(device: str, kind: str, tmp_path: Path) -> None:
+    """With checks for NaN, recurrent networks, repeated calls of ``learn``, saving and loading."""
     torch.manual_seed(0)
     venv = rsl_rl.VecEnv("MountainCarContinuous-v0", 16, device=device, seed=0, max_episode_steps=15)
     cfg = {**rsl_rl_ppo.settings(SMALL), "check_for_nan": True}
@@ -269,12 +269,12 @@ def test_runners_take_it_as_it_is(device: str, kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_ppo_learns_to_swing_up() -> None:
-    """The example for less long than its users run it: -1200 at random, and of three seeds -176, -187 and -222."""
+    """A short run of the example: return -1200 with random actions; -176, -187 and -222 for three seeds."""
     args = rsl_rl_ppo.Args(device="cpu", updates=30)
     assert rsl_rl_ppo.evaluate(rsl_rl_ppo.train(args), args).mean() > -500
 
 
-def test_the_log_of_a_copy_is_of_its_own_episodes(device: str) -> None:
+def test_a_copy_logs_its_episodes(device: str) -> None:
     venv = rsl_rl.VecEnv("Pendulum-v1", 2, device=device, max_episode_steps=4)
     twins = [copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))]
     for twin in twins:
