@@ -1,6 +1,6 @@
-"""Teams behind PettingZoo's interfaces: one replica for its tests and tools, and many as dicts of agents.
+"""PettingZoo: teams as a ``ParallelEnv`` or ``AECEnv`` of one replica, or as many replicas with dicts by agent.
 
-Importing registers every team with PettingZoo as ``gpu_envs/<id>``, and gives each a namespace here, such as
+Importing this module registers all teams with PettingZoo as ``gpu_envs/<id>``, and creates a module for each, such as
 ``tag_continuous_v0``, with ``env``, ``raw_env``, ``parallel_env`` and ``vector_env``.
 """
 
@@ -32,37 +32,34 @@ __all__ = ["TeamEnv", "TeamVectorEnv", "TurnEnv", "env", "parallel_env", "raw_en
 
 
 def parallel_env(id: str, **kwargs: Any) -> TeamEnv:
-    """Makes one replica in which all agents act at once.
+    """Create one replica as a PettingZoo ``ParallelEnv``.
 
     Args:
-        id: The environment, such as ``TagContinuous-v0``.
-        **kwargs: What ``TeamEnv`` takes.
-
-    Returns:
-        A PettingZoo ``ParallelEnv``.
+        id: The id of the environment, such as ``TagContinuous-v0``.
+        **kwargs: Arguments of ``TeamEnv``.
     """
     if "num_envs" in kwargs:
-        raise TypeError("parallel_env makes one replica and takes no num_envs; vector_env(id, num_envs) makes many")
+        raise TypeError("parallel_env has one replica and no num_envs: use vector_env(id, num_envs) for many replicas")
     return TeamEnv(id, **kwargs)
 
 
 def env(id: str, **kwargs: Any) -> AECEnv:
-    """The same with agents that act one after another: PettingZoo's ``AECEnv``."""
+    """Create one replica as a PettingZoo ``AECEnv``, whose agents act one after another."""
     return OrderEnforcingWrapper(raw_env(id, **kwargs))
 
 
 def raw_env(id: str, **kwargs: Any) -> AECEnv:
-    """The same as ``env``, without the wrapper that enforces the order of calls."""
+    """Create the environment of ``env`` without the wrapper that enforces the order of calls."""
     return TurnEnv(parallel_env(id, **kwargs))
 
 
 def vector_env(id: str, num_envs: int = 1, **kwargs: Any) -> TeamVectorEnv:
-    """Makes many replicas whose arrays are handed out agent by agent.
+    """Create many replicas whose results are dicts by agent.
 
     Args:
-        id: The environment, such as ``TagContinuous-v0``.
-        num_envs: How many replicas.
-        **kwargs: What ``TeamVectorEnv`` takes.
+        id: The id of the environment, such as ``TagContinuous-v0``.
+        num_envs: Number of replicas.
+        **kwargs: Arguments of ``TeamVectorEnv``.
     """
     return TeamVectorEnv(id, num_envs, **kwargs)
 
@@ -76,7 +73,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 
 
 def publish() -> None:
-    """Tells PettingZoo of all registered teams, and names them here. Those that were known stay as they are."""
+    """Register all new teams with PettingZoo, and create their modules."""
     for spec in registered():
         if isinstance(spec, TeamSpec):
             _publish(spec)
@@ -86,18 +83,18 @@ def _publish(spec: TeamSpec) -> None:
     name, short = f"{NAMESPACE}/{spec.id}", short_name(spec.id)
     for kind, known, maker in (("aec", aec_registry, "env"), ("parallel", parallel_registry, "parallel_env")):
         if name not in known:
-            # without max_cycles: PettingZoo would hand that on even where the user gives an episode_length
+            # no max_cycles here: PettingZoo would pass it even if the user passes an episode_length
             register_with_pettingzoo(kind, name, entry_point=f"{__name__}:{maker}", kwargs={"id": lasting(spec.id)})
     if short not in globals():
         module = types.ModuleType(f"{__name__}.{short}", spec.description)
         for maker, function in _MAKERS.items():
             setattr(module, maker, functools.partial(function, spec.id))
-        sys.modules[module.__name__] = module  # so that an import statement finds it too
+        sys.modules[module.__name__] = module  # for import statements
         globals()[short] = module
 
 
 def withdraw(id: str) -> None:
-    """Takes back what was told of a team."""
+    """Unregister a team from PettingZoo, and remove its module."""
     name, short = f"{NAMESPACE}/{id}", short_name(id)
     for known in (aec_registry, parallel_registry):
         known.pop(name, None)
@@ -106,8 +103,8 @@ def withdraw(id: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The namespace of a team that was registered later than this module was imported."""
-    gpu_envs.ids()  # those of other distributions too
+    """Return the module of a team that was registered after this module was imported."""
+    gpu_envs.ids()  # also loads environments of other distributions
     publish()
     if name in globals():
         return globals()[name]

@@ -1,4 +1,4 @@
-"""One replica, as a ParallelEnv."""
+"""One replica of a team as a PettingZoo ``ParallelEnv``."""
 
 import copy
 import itertools
@@ -15,8 +15,8 @@ from gpu_envs.adapters.pettingzoo.agents import (
     Infos,
     Space,
     Spaces,
-    element_type,
-    given_limit,
+    action_dtype,
+    episode_limit,
     metadata,
     state_space,
 )
@@ -31,15 +31,15 @@ from gpu_envs.seeds import Seed
 
 @final
 class RoleActions:
-    """Gathers what the agents of a role do into the array that the step reads."""
+    """Copies the actions of a role's agents to the array that the simulator reads."""
 
     def __init__(self, space: Space, agents: Sequence[str], dtype: np.dtype[Any]) -> None:
-        """Allocates the array.
+        """Allocate the array.
 
         Args:
-            space: The action space of one agent.
-            agents: The role's agents.
-            dtype: The element type of the array.
+            space: Action space of one agent.
+            agents: Names of the role's agents.
+            dtype: Dtype of the array.
         """
         shape = space.shape or ()
         self.array = np.zeros((1, len(agents), *shape), dtype)
@@ -51,55 +51,55 @@ class RoleActions:
         self._flat = self.array.reshape(-1)
         self._packed = np.zeros_like(self._flat)
         self._runs = _runs(space.nvec.tolist()) if isinstance(space, gymnasium.spaces.MultiDiscrete) else []
-        self.keep(range(len(agents)))
+        self.set_active(range(len(agents)))
 
-    def keep(self, live: Sequence[int]) -> None:
-        """Asks for the actions of these agents only, from now on."""
+    def set_active(self, live: Sequence[int]) -> None:
+        """Set the indices of active agents; later actions are read from these only."""
         self.live = list(live)
         self.names = [self._agents[i] for i in live]
         self.all = len(live) == len(self._agents)
         self.at: Any = slice(None) if self.all else np.array(live, np.intp)
 
     def mask(self, row: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """An agent's action mask as its space takes it."""
+        """Return an agent's action mask in the format of its space's ``sample``."""
         if not self._runs:
             return row
-        return tuple(part for begin, end, size in self._runs for part in row[begin:end].reshape(-1, size))
+        return tuple(part for start, end, size in self._runs for part in row[start:end].reshape(-1, size))
 
     def write(self, actions: Mapping[str, Any]) -> None:
-        """Copies the actions of those in the game, or raises an ActionError that names the agent."""
+        """Copy the actions of active agents, or raise an ActionError that names the agent."""
         try:
-            given = [actions[name] for name in self.names]
+            values = [actions[name] for name in self.names]
             if self._scalar:
-                self.array[0, self.at] = [operator.index(action) for action in given]
-            elif given:
-                self._write_rows(given)
+                self.array[0, self.at] = [operator.index(action) for action in values]
+            elif values:
+                self._write_rows(values)
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise self._explain(actions) from None
+            raise self._find_error(actions) from None
 
-    def _write_rows(self, given: Sequence[Any]) -> None:
-        if {len(action) for action in given} != {self._width}:
+    def _write_rows(self, values: Sequence[Any]) -> None:
+        if {len(action) for action in values} != {self._width}:
             raise ValueError
-        packed = self._flat if self.all else self._packed[: len(given) * self._width]
-        np.concatenate(given, out=packed, casting="same_kind")
+        packed = self._flat if self.all else self._packed[: len(values) * self._width]
+        np.concatenate(values, out=packed, casting="same_kind")
         if not self.all:
-            self.array[0, self.at] = packed.reshape(len(given), self._width)
+            self.array[0, self.at] = packed.reshape(len(values), self._width)
 
-    def _explain(self, actions: Mapping[str, Any]) -> ActionError:
-        """Finds the first action that is missing or unfit."""
+    def _find_error(self, actions: Mapping[str, Any]) -> ActionError:
+        """Return an error for the first missing or invalid action."""
         for name in self.names:
             if name not in actions:
-                return ActionError(f"there is no action for {name!r}, which is in the game")
-            if not self.fits(actions[name]):
-                return self.refusal(name, actions[name])
-        return ActionError(f"the actions of {', '.join(self.names)} are not of the space {self._space}")
+                return ActionError(f"there is no action for {name!r}, which is active")
+            if not self.is_valid(actions[name]):
+                return self.invalid_action_error(name, actions[name])
+        return ActionError(f"the actions of {', '.join(self.names)} are not in their space {self._space}")
 
-    def refusal(self, name: str, action: Any) -> ActionError:
-        """The error for an agent's action that does not fit."""
-        return ActionError(f"the action {action!r} of {name!r} is not of its space {self._space}")
+    def invalid_action_error(self, name: str, action: Any) -> ActionError:
+        """Return the error for an invalid action."""
+        return ActionError(f"the action {action!r} of {name!r} is not in its space {self._space}")
 
-    def fits(self, action: Any) -> bool:
-        """Whether a step takes it: of the space's shape, in range and a number."""
+    def is_valid(self, action: Any) -> bool:
+        """Return whether the action has the space's shape, is in range and is not NaN."""
         try:
             array = np.asarray(operator.index(action) if self._scalar else action)
         except (TypeError, ValueError, OverflowError):
@@ -110,17 +110,17 @@ class RoleActions:
 
 
 def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Where elements of so many choices stand one after another in a mask: begin, end, and the choices of each."""
-    runs, begin = [], 0
+    """Return (start, end, size) of each run of parts with equal size in a concatenated mask."""
+    runs, start = [], 0
     for size, same in itertools.groupby(sizes):
-        end = begin + sum(same)
-        runs.append((begin, end, size))
-        begin = end
+        end = start + sum(same)
+        runs.append((start, end, size))
+        start = end
     return runs
 
 
 def _bounds(space: Space) -> tuple[Any, Any]:
-    """The least and the greatest action that a step takes: of a Box it clips what is beyond."""
+    """Return the smallest and largest valid action; Box actions out of bounds are valid, and clipped by the step."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return int(space.start), int(space.start + space.n - 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -133,13 +133,13 @@ class TeamEnv(ParallelEnv):
     """One replica of a team as a PettingZoo ``ParallelEnv``.
 
     Attributes:
-        possible_agents: All agents, role after role.
-        agents: Those in the game; one leaves in the step that reports its end.
-        state_space: What ``state`` returns.
-        max_cycles: The step that truncates an episode; None: none does. PettingZoo's tests assign it, to no effect.
-        batch: The ``MultiAgentEnv`` of this one replica: its live state, its parameters.
-        metadata: PettingZoo's: the name among others.
-        np_random: A generator for wrappers, which the seed of a reset begins anew; the replica draws nothing from it.
+        possible_agents: All agents, ordered by role.
+        agents: Active agents; an agent is removed in the step that reports its end.
+        state_space: Space of ``state()``.
+        max_cycles: Time limit in steps, or None. PettingZoo's tests assign it, without effect.
+        batch: The ``MultiAgentEnv`` of this replica, with its state and parameters.
+        metadata: PettingZoo's metadata, such as the name.
+        np_random: A generator for wrappers, seeded by ``reset``; the replica does not use it.
         render_mode: ``rgb_array``, ``human`` or None.
     """
 
@@ -154,16 +154,16 @@ class TeamEnv(ParallelEnv):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        """Makes the replica.
+        """Create the replica.
 
         Args:
-            env_id: The environment, such as ``TagContinuous-v0``.
-            max_cycles: Truncates at this step; -1: never; None: the environment's default.
-            max_episode_steps: The same.
-            device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
-            precision: Of state and reward.
-            render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
-            **params: The environment's own parameters.
+            env_id: The id of the environment, such as ``TagContinuous-v0``.
+            max_cycles: Time limit in steps; -1: no limit; None: the environment's default.
+            max_episode_steps: Another name of ``max_cycles``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU if it has a compiler.
+            precision: Precision of state and reward.
+            render_mode: ``rgb_array`` (``render`` returns a frame), ``human`` (a window shows each step), or None.
+            **params: Parameters of the environment.
         """
         spec = team_spec(env_id)
         check_render_mode(spec, render_mode)
@@ -177,7 +177,7 @@ class TeamEnv(ParallelEnv):
             output="numpy",
             autoreset_mode="Disabled",
             precision=precision,
-            max_episode_steps=given_limit(max_cycles, max_episode_steps),
+            max_episode_steps=episode_limit(max_cycles, max_episode_steps),
             copy=False if device == "cpu" else None,
             threads=1,
             render_mode=render_mode,
@@ -193,12 +193,12 @@ class TeamEnv(ParallelEnv):
         by_role = ByRole(self.batch)
         self._observation_spaces = Spaces(by_role, "observation", copy.deepcopy)
         self._action_spaces = Spaces(by_role, "action", copy.deepcopy)
-        self._gather()
+        self._allocate_actions()
 
-    def _gather(self) -> None:
-        """Allocates the arrays of actions."""
+    def _allocate_actions(self) -> None:
+        """Allocate the action arrays."""
         self._roles = {
-            name: RoleActions(role.action, role.agents, element_type(role.action, self.batch.precision))
+            name: RoleActions(role.action, role.agents, action_dtype(role.action, self.batch.precision))
             for name, role in ByRole(self.batch).roles.items()
         }
         self._actions = {role: actions.array for role, actions in self._roles.items()}
@@ -212,32 +212,32 @@ class TeamEnv(ParallelEnv):
     def reset(
         self, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], Infos]:
-        """Begins a new episode.
+        """Start a new episode.
 
         Args:
-            seed: Begins the episodes anew; without one the next follows.
-            options: As ``MultiAgentEnv.reset`` takes them, such as a layout ``x``, ``[num_agents]``.
+            seed: Seed of the sequence of episodes; None: continue the sequence.
+            options: Options of ``MultiAgentEnv.reset``, such as initial positions ``x``, ``[num_agents]``.
 
         Returns:
-            Observations, and infos: where the rules say what is possible, ``action_mask`` as the agent's action space
-            takes it to sample: int8 ``[choices]``, of MultiDiscrete actions a tuple of such, one for each element.
+            Observations and infos by agent. If the environment has action masks, infos contain ``action_mask`` in the
+            format of the action space's ``sample``: int8 ``[choices]``, or a tuple of these for MultiDiscrete actions.
         """
-        # PettingZoo's tests give {"options": 1}. Any other option that there is not is somebody's mistake.
-        given = {name: value for name, value in (options or {}).items() if name != "options"}
-        observations, infos = self.batch.reset(seed=seed, options=given)
+        # PettingZoo's tests pass {"options": 1}; other unknown options are refused
+        reset_options = {name: value for name, value in (options or {}).items() if name != "options"}
+        observations, infos = self.batch.reset(seed=seed, options=reset_options)
         self._started = True
         if seed is not None:
             self.np_random = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         rows: list[np.ndarray] = []
         for name, role in self._roles.items():
-            role.keep(range(len(observations[name][0])))
+            role.set_active(range(len(observations[name][0])))
             rows.extend(observations[name][0].copy())
-        told = self._told(infos)
-        return dict(zip(self.agents, rows, strict=True)), dict(zip(self.agents, told, strict=True))
+        agent_infos = self._agent_infos(infos)
+        return dict(zip(self.agents, rows, strict=True)), dict(zip(self.agents, agent_infos, strict=True))
 
-    def _told(self, infos: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The infos of everybody in the game."""
+    def _agent_infos(self, infos: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the infos of active agents."""
         masks = infos.get("action_mask")
         if masks is None:
             return [{} for role in self._roles.values() for _ in role.names]
@@ -250,16 +250,16 @@ class TeamEnv(ParallelEnv):
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        """Takes a step with everybody in the game. When nobody is left, it gives empty dicts.
+        """Step the active agents. Without active agents, all results are empty dicts.
 
         Args:
-            actions: One for each agent in the game; those of others are ignored.
+            actions: An action for each active agent; other actions are ignored.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos, as of ``reset``, of those who were in the game.
+            Observations, rewards, terminations, truncations and infos of the agents that were active.
 
         Raises:
-            ActionError: One is missing, out of range or not a number; nothing has changed.
+            ActionError: An action is missing, out of range or NaN. The state is unchanged.
         """
         self._check_ready()
         names = [name for role in self._roles.values() for name in role.names]
@@ -268,45 +268,45 @@ class TeamEnv(ParallelEnv):
         for role in self._roles.values():
             role.write(actions)
         results = self.batch.step(self._actions)
-        told = self._told(results[4])
+        agent_infos = self._agent_infos(results[4])
         rows: list[np.ndarray] = []
         rewards: list[float] = []
         terminations: list[bool] = []
         truncations: list[bool] = []
-        over = False
+        any_ended = False
         for name, role in self._roles.items():
-            observed, rewarded, terminated, truncated = (result[name][0][role.at] for result in results[:4])
-            rows.extend(observed.copy())  # of the simulator's own memory
-            rewards.extend(rewarded.tolist())
+            observations, role_rewards, terminated, truncated = (result[name][0][role.at] for result in results[:4])
+            rows.extend(observations.copy())  # which are in the simulator's memory
+            rewards.extend(role_rewards.tolist())
             terminations.extend(terminated.tolist())
             truncations.extend(truncated.tolist())
             ended = terminated | truncated
             if ended.any():
-                over = True
-                role.keep([i for i, end in zip(role.live, ended.tolist(), strict=True) if not end])
-        if over:
+                any_ended = True
+                role.set_active([i for i, end in zip(role.live, ended.tolist(), strict=True) if not end])
+        if any_ended:
             self.agents = [name for role in self._roles.values() for name in role.names]
         return (
             dict(zip(names, rows, strict=True)),
             dict(zip(names, rewards, strict=True)),
             dict(zip(names, terminations, strict=True)),
             dict(zip(names, truncations, strict=True)),
-            dict(zip(names, told, strict=True)),
+            dict(zip(names, agent_infos, strict=True)),
         )
 
     def check_action(self, agent: str, action: Any) -> None:
-        """Raises an ActionError where a step would not take an agent's action."""
+        """Raise an ActionError if an agent's action is invalid."""
         for role in self._roles.values():
-            if agent in role.names and not role.fits(action):
-                raise role.refusal(agent, action)
+            if agent in role.names and not role.is_valid(action):
+                raise role.invalid_action_error(agent, action)
 
     def state(self) -> np.ndarray:
-        """The whole state as float32, field after field in the order of ``batch.state``."""
+        """Return the state as a float32 vector, in the order of ``batch.state``."""
         self._check_ready()
         return np.concatenate([to_numpy(field).ravel() for field in self.batch.state.values()], dtype=np.float32)
 
     def render(self) -> Any:
-        """A frame, ``[height, width, 3]``; None where a window shows it."""
+        """Return a frame ``[height, width, 3]``, or None if a window shows it."""
         rendered = self.batch.render()
         return rendered[0] if self.render_mode == "rgb_array" else rendered
 
@@ -315,18 +315,18 @@ class TeamEnv(ParallelEnv):
 
     def _check_ready(self) -> None:
         if self.batch.closed:
-            raise gymnasium.error.ClosedEnvironmentError(f"this {self.batch.spec.id} is closed; make another")
+            raise gymnasium.error.ClosedEnvironmentError(f"this {self.batch.spec.id} is closed: create a new one")
         if not self._started:
             raise gymnasium.error.ResetNeeded("call reset() first")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the arrays of actions, of which some are views of others."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("_roles", "_actions")}
-        return kept | {"live": {name: role.live for name, role in self._roles.items()}}
+        """Return all attributes except the action arrays, which contain views of each other."""
+        attributes = {name: value for name, value in vars(self).items() if name not in ("_roles", "_actions")}
+        return attributes | {"live": {name: role.live for name, role in self._roles.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         live = state.pop("live")
         self.__dict__.update(state)
-        self._gather()
+        self._allocate_actions()
         for name, role in self._roles.items():
-            role.keep(live[name])
+            role.set_active(live[name])

@@ -1,4 +1,4 @@
-"""Many replicas, agent by agent."""
+"""Many replicas of a team with dicts by agent."""
 
 import copy
 import functools
@@ -15,9 +15,9 @@ from gpu_envs.adapters.pettingzoo.agents import (
     Infos,
     Space,
     Spaces,
+    action_dtype,
     columns,
-    element_type,
-    given_limit,
+    episode_limit,
     metadata,
 )
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
@@ -28,24 +28,24 @@ from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.known import team_spec
 from gpu_envs.seeds import Seeds
 
-_MADE_ANEW = ("_by_role", "_scratch", "_views")
-"""Attributes that pickles leave out."""
+_NOT_PICKLED = ("_by_role", "_scratch", "_views")
+"""Attributes that are not pickled."""
 
 
 @final
 class TeamVectorEnv:
-    """Many replicas whose arrays are handed out agent by agent, as views of the arrays of the roles.
+    """Many replicas of a team, whose results are dicts of views by agent.
 
-    The agents are always the same: who is in the game differs from replica to replica, and ``alive`` says so. Ends of
-    episodes and restarts are those of ``MultiAgentEnv``.
+    The list of agents is constant, because replicas have different active agents: see ``alive``. Episodes end and are
+    reset as in ``MultiAgentEnv``.
 
     Attributes:
         unwrapped: The ``MultiAgentEnv``.
-        num_envs: The number of replicas.
-        possible_agents: All agents, role after role.
+        num_envs: Number of replicas.
+        possible_agents: All agents, ordered by role.
         agents: The same list.
-        metadata: PettingZoo's and Gymnasium's: the name, the auto-reset mode.
-        render_mode: As of ``MultiAgentEnv``.
+        metadata: Metadata of PettingZoo and Gymnasium, such as the name and the autoreset mode.
+        render_mode: Render mode of the ``MultiAgentEnv``.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class TeamVectorEnv:
         max_episode_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Makes the replicas.
+        """Create the replicas.
 
         Args:
-            env_id: The environment, such as ``TagContinuous-v0``.
-            num_envs: How many replicas.
-            max_cycles: Truncates at this step; -1: never; None: the environment's default.
-            max_episode_steps: The same.
-            **kwargs: What ``gpu_envs.make`` takes.
+            env_id: The id of the environment, such as ``TagContinuous-v0``.
+            num_envs: Number of replicas.
+            max_cycles: Time limit in steps; -1: no limit; None: the environment's default.
+            max_episode_steps: Another name of ``max_cycles``.
+            **kwargs: Arguments of ``gpu_envs.make``.
         """
         spec = team_spec(env_id)
-        limit = given_limit(max_cycles, max_episode_steps)
+        limit = episode_limit(max_cycles, max_episode_steps)
         self.unwrapped = check_full_rows(MultiAgentEnv(spec, num_envs, max_episode_steps=limit, **kwargs))
         self.num_envs = self.unwrapped.num_envs
         self.possible_agents = list(self.unwrapped.possible_agents)
@@ -82,87 +82,85 @@ class TeamVectorEnv:
         self._action_spaces = Spaces(self._by_role, "action", batch)
 
     def _prepare(self) -> None:
-        """What is made anew after unpickling."""
+        """Create the attributes that are not pickled."""
         self._by_role = ByRole(self.unwrapped)
         self._scratch: dict[str, np.ndarray] = {}
         self._views: dict[tuple[str, str], tuple[Array, Sequence[Array]]] = {}
 
     @property
     def num_agents(self) -> int:
-        """How many agents a replica has."""
+        """Number of agents in a replica."""
         return len(self.possible_agents)
 
     @property
     def max_num_agents(self) -> int:
-        """The same, by PettingZoo's name."""
+        """The same as ``num_agents``; PettingZoo's name."""
         return len(self.possible_agents)
 
     @property
     def state(self) -> LiveState:
-        """The live state, field by field: agents' ``[num_envs, num_agents]``, replicas' ``[num_envs]``."""
+        """The live state: fields of agents ``[num_envs, num_agents]`` and of replicas ``[num_envs]``."""
         return self.unwrapped.state
 
     @property
     def alive(self) -> ByAgent:
-        """Who is in the game, bool ``[num_envs]``: live, or with NumPy output on CUDA a copy."""
+        """Active agents, bool ``[num_envs]`` by agent; live, but a copy for NumPy output on CUDA."""
         in_game = self.unwrapped.state["in_game"]
         if self.unwrapped.output == "numpy":
             in_game = to_numpy(in_game)
         return dict(zip(self.possible_agents, columns(in_game), strict=True))
 
     def observation_space(self, agent: str) -> Space:
-        """What the agent sees in all replicas."""
+        """Return the batched observation space of an agent."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space:
-        """What the agent may do in all replicas."""
+        """Return the batched action space of an agent."""
         return self._action_spaces[agent]
 
     def single_observation_space(self, agent: str) -> Space:
-        """What the agent sees in one replica."""
+        """Return the observation space of an agent in one replica."""
         return self._single_observation_spaces[agent]
 
     def single_action_space(self, agent: str) -> Space:
-        """What the agent may do in one replica."""
+        """Return the action space of an agent in one replica."""
         return self._single_action_spaces[agent]
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[ByAgent, Infos]:
-        """Begins new episodes; see ``MultiAgentEnv.reset``."""
+        """Start new episodes; see ``MultiAgentEnv.reset``."""
         observations, infos = self.unwrapped.reset(seed=seed, options=options)
-        return self._by_agent("observations", observations), self._handed_out("infos", infos)
+        return self._by_agent("observations", observations), self._infos_by_agent("infos", infos)
 
     def step(
         self, actions: Mapping[str, Any], *, out: Step | None = None
     ) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]:
-        """Steps every replica once.
+        """Step all replicas.
 
         Args:
-            actions: One array for each agent, ``[num_envs, ...]``; or one for each role, ``[num_envs, agents, ...]``,
-                which is not copied.
-            out: Arrays of your own to write into, by role; the results are views of them.
+            actions: Arrays ``[num_envs, ...]`` by agent, or arrays ``[num_envs, agents, ...]`` by role, which are not
+                copied.
+            out: Arrays by role to write the results to; the results are views of them.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos, all by agent. An agent's infos hold ``alive``,
-            and where ``MultiAgentEnv`` gives them ``action_mask``, ``final_obs`` and ``episode``, and which replicas
-            the last two are of.
+            Observations, rewards, terminations, truncations and infos, all by agent. Infos contain ``alive`` and, if
+            ``MultiAgentEnv`` returns them, ``action_mask``, ``final_obs`` and ``episode`` with their masks of replicas.
         """
-        given = actions if self._is_by_role(actions) else self._stacked(actions)
-        *results, infos = self.unwrapped.step(given, out=out)
+        role_actions = actions if self._is_by_role(actions) else self._stack_by_role(actions)
+        *results, infos = self.unwrapped.step(role_actions, out=out)
         names = ("observations", "rewards", "terminations", "truncations")
         observations, rewards, terminations, truncations = map(self._by_agent, names, results)
-        return observations, rewards, terminations, truncations, self._handed_out("infos", infos)
+        return observations, rewards, terminations, truncations, self._infos_by_agent("infos", infos)
 
     def render(self) -> Any:
-        """What the replicas look like; see ``MultiAgentEnv.render``."""
+        """Return frames of the replicas; see ``MultiAgentEnv.render``."""
         return self.unwrapped.render()
 
     def close(self) -> None:
-        """Closes the replicas."""
+        """Close the replicas."""
         self.unwrapped.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but views and scratch memory."""
-        return {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -174,19 +172,18 @@ class TeamVectorEnv:
     # --- helpers ---
 
     def _is_by_role(self, actions: Mapping[str, Any]) -> bool:
-        """Whether to hand the actions on as they are, which includes whatever is no mapping, and is refused there."""
+        """Return whether to pass the actions on unchanged; ``MultiAgentEnv`` refuses other types than mappings."""
         return not isinstance(actions, Mapping) or any(role in actions for role in self._by_role.roles)
 
-    def _stacked(self, actions: Mapping[str, Any]) -> dict[str, Array]:
-        """The agents' actions as the roles'."""
+    def _stack_by_role(self, actions: Mapping[str, Any]) -> dict[str, Array]:
         return {role: self._stack(role, arrays) for role, arrays in self._by_role.gathered(actions).items()}
 
     def _stack(self, role: str, arrays: Sequence[Any]) -> Array:
-        """Puts the arrays of a role's agents together, where they are."""
+        """Stack the arrays of a role's agents on their device."""
         try:
             library = library_of(arrays[0])
             if library in ("torch", "cupy"):
-                if len(arrays) == 1:  # which no other could differ from
+                if len(arrays) == 1:  # ``stack`` only finds arrays with different shapes
                     self._check_shapes(role, arrays)
                 return sys.modules[library].stack(arrays, 1)
             return np.stack(arrays, 1, out=self._scratch_for(role), casting="same_kind")
@@ -198,33 +195,33 @@ class TeamVectorEnv:
         if role not in self._scratch:
             space = self._by_role.roles[role].action
             shape = (*self._by_role.rows(role), *(space.shape or ()))
-            self._scratch[role] = np.empty(shape, element_type(space, self.unwrapped.precision))
+            self._scratch[role] = np.empty(shape, action_dtype(space, self.unwrapped.precision))
         return self._scratch[role]
 
     def _check_shapes(self, role: str, arrays: Sequence[Any]) -> None:
-        own = self._by_role.roles[role]
-        expected = (self.num_envs, *(own.action.shape or ()))
-        for name, array in zip(own.agents, arrays, strict=True):
+        role_view = self._by_role.roles[role]
+        expected = (self.num_envs, *(role_view.action.shape or ()))
+        for name, array in zip(role_view.agents, arrays, strict=True):
             shape = tuple(array.shape) if library_of(array) else np.shape(array)
             if shape != expected:
                 raise ValueError(f"the actions of {name!r} have shape {shape}; expected {expected}")
 
     def _by_agent(self, what: str, by_role: Mapping[str, Array]) -> ByAgent:
-        """Each agent's view of the arrays of the roles. Views of an array that comes again are kept."""
+        """Return each agent's view of the roles' arrays; views of the same array are reused."""
         views: ByAgent = {}
         for name, role in self._by_role.roles.items():
             array = by_role[name]
-            kept = self._views.get((what, name))
-            if kept is None or kept[0] is not array:
-                kept = self._views[what, name] = array, columns(array)
-            views.update(zip(role.agents, kept[1], strict=True))
+            cached = self._views.get((what, name))
+            if cached is None or cached[0] is not array:
+                cached = self._views[what, name] = array, columns(array)
+            views.update(zip(role.agents, cached[1], strict=True))
         return views
 
-    def _handed_out(self, what: str, value: Any) -> dict[str, Any]:
-        """What each agent gets of infos: its view where there is an array for each role; a mask of replicas whole."""
+    def _infos_by_agent(self, what: str, value: Any) -> dict[str, Any]:
+        """Return infos by agent: views of arrays by role; arrays of replicas are passed to each agent."""
         if not isinstance(value, Mapping):
             return dict.fromkeys(self.possible_agents, value)
         if value.keys() == self._by_role.roles.keys():
             return self._by_agent(what, value)
-        parts = {key: self._handed_out(f"{what}.{key}", part) for key, part in value.items()}
+        parts = {key: self._infos_by_agent(f"{what}.{key}", part) for key, part in value.items()}
         return {name: {key: part[name] for key, part in parts.items()} for name in self.possible_agents}

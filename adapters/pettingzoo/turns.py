@@ -1,4 +1,4 @@
-"""One replica whose agents act one after another."""
+"""One replica of a team as a PettingZoo ``AECEnv``."""
 
 from typing import Any, final
 
@@ -9,15 +9,15 @@ from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv
 
 @final
 class TurnEnv(parallel_to_aec_wrapper):
-    """PettingZoo's ``AECEnv`` over a ``TeamEnv``, which tells an agent of an illegal action at its own turn."""
+    """A PettingZoo ``AECEnv`` of a ``TeamEnv`` that checks each action when it is passed."""
 
     env: TeamEnv
 
     def step(self, action: Any) -> None:
-        """Takes the action of the agent whose turn it is; with the last agent's the replica steps.
+        """Store the action of the selected agent, and step the replica after the last agent's action.
 
         Raises:
-            ActionError: It is out of range or not a number. It is still that agent's turn.
+            ActionError: The action is out of range or NaN. The selected agent is unchanged.
         """
         agent = self.agent_selection
         if not (self.terminations[agent] or self.truncations[agent]):

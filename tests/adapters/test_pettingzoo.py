@@ -1,4 +1,4 @@
-"""One replica of a team passes PettingZoo's own tests, and gives what the batch gives."""
+"""``TeamEnv`` passes PettingZoo's tests, and returns the results of a ``MultiAgentEnv`` with one replica."""
 
 import copy
 import functools
@@ -22,7 +22,7 @@ pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
 
 
 def variants(team_id: str) -> Iterator[dict[str, Any]]:
-    """The defaults, and each switch and choice at every other of its values."""
+    """Return the defaults, and each bool or choice parameter at each of its other values."""
     base = SMALLER.get(team_id, {})
     yield base
     for name, param in spec_of(team_id).params.items():
@@ -41,14 +41,14 @@ each_variant = pytest.mark.parametrize(
 
 @pytest.fixture
 def team(team_id: str, device: str) -> Iterator[Any]:
-    """One replica, not reset."""
+    """Return one replica before its first reset."""
     env = pz.parallel_env(team_id, device=device, **SMALLER.get(team_id, {}))
     yield env
     env.close()
 
 
 class Round(NamedTuple):
-    """What one step was given and gave, by agent."""
+    """Actions and results of one step, by agent."""
 
     actions: dict[str, Any]
     observations: dict[str, np.ndarray]
@@ -60,7 +60,7 @@ class Round(NamedTuple):
 
 
 def sampled(env: Any) -> dict[str, Any]:
-    """An action for each agent in the game."""
+    """Return a random action for each active agent."""
     return {agent: env.action_space(agent).sample() for agent in env.agents}
 
 
@@ -70,7 +70,7 @@ def seed_actions(env: Any, seed: int) -> None:
 
 
 def play(env: Any, seed: int = 0, steps: int | None = None) -> list[Round]:
-    """Plays on at random, to the end or for so many steps."""
+    """Play with random actions for ``steps``, or to the end of the episode."""
     seed_actions(env, seed)
     rounds: list[Round] = []
     while env.agents and (steps is None or len(rounds) < steps):
@@ -80,7 +80,7 @@ def play(env: Any, seed: int = 0, steps: int | None = None) -> list[Round]:
 
 
 def expected_warnings(env: Any) -> set[str]:
-    """What PettingZoo's tests say of spaces that are as they should be."""
+    """Return the warnings of PettingZoo's tests for valid spaces."""
     expected = set()
     for agent in env.possible_agents:
         action = env.action_space(agent)
@@ -111,7 +111,7 @@ def test_parallel_api(team_id: str, variant: Mapping[str, Any], device: str) -> 
 
 
 @each_variant
-def test_pettingzoos_own_tests(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+def test_pettingzoo_tests_pass(team_id: str, variant: Mapping[str, Any], device: str) -> None:
     from pettingzoo.test import api_test, parallel_seed_test, seed_test
     from pettingzoo.test.state_test import state_test
 
@@ -133,8 +133,10 @@ def test_pettingzoos_own_tests(team_id: str, variant: Mapping[str, Any], device:
 @pytest.mark.fast_cases(11)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @each_variant
-def test_it_is_the_batch(team_id: str, variant: Mapping[str, Any], device: str, precision: str) -> None:
-    """One replica goes the way of a batch of one: what each agent gets is its row, as long as it is in the game."""
+def test_one_replica_equals_a_batch_of_one(
+    team_id: str, variant: Mapping[str, Any], device: str, precision: str
+) -> None:
+    """Each active agent gets its row of the batch's results."""
     env = pz.parallel_env(team_id, device=device, precision=precision, max_cycles=60, **variant)
     made = gpu_envs.make(
         team_id, 1, device=device, precision=precision, max_episode_steps=60, autoreset_mode="Disabled", **variant
@@ -170,7 +172,7 @@ def test_it_is_the_batch(team_id: str, variant: Mapping[str, Any], device: str, 
 
 
 def test_python_numbers(team: Any) -> None:
-    """Rewards and flags are Python's; observations are arrays of their spaces, which no later step changes."""
+    """Rewards and flags are Python numbers; later steps do not change observations."""
     before, _ = team.reset(seed=0)
     kept = copy.deepcopy(before)
     for played in play(team, steps=3):
@@ -186,13 +188,13 @@ def test_python_numbers(team: Any) -> None:
 
 
 def test_spaces_and_names(team: Any, team_id: str) -> None:
-    """A space is the same object each time, of the role's, and seeded apart from the other agents'."""
+    """Each agent has its own space object, equal to the role's space."""
     name = team.metadata["name"]
     assert str(team) == name == name.lower() == str(pz.env(team_id))
     assert name.isidentifier()
     assert team.unwrapped is team
     assert team.render_mode is None
-    assert pz.parallel_env(team_id).batch.device == "cpu"  # where one replica is quicker
+    assert pz.parallel_env(team_id).batch.device == "cpu"  # which is faster for one replica
     assert team.max_num_agents == len(team.possible_agents)
     roles = [role for role, count in team.batch.counts.items() for _ in range(count)]
     for agent, role in zip(team.possible_agents, roles, strict=True):
@@ -206,8 +208,8 @@ def test_spaces_and_names(team: Any, team_id: str) -> None:
         team.action_space("nobody_0")
 
 
-def test_state_is_the_state(team: Any) -> None:
-    """``state`` holds every field, and follows the live state."""
+def test_state_contains_all_fields(team: Any) -> None:
+    """``state`` contains every field, and follows the live state."""
     team.reset(seed=0)
     play(team, steps=2)
     fields = [numpy_of(field).astype(np.float32).ravel() for field in team.batch.state.values()]
@@ -221,7 +223,7 @@ def test_state_is_the_state(team: Any) -> None:
 
 
 def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:
-    """Actions that are not of a space."""
+    """Return actions that are not in a space."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return [int(space.n), -1, 2**70, 0.5, np.float32(1), None, "a", [0], np.zeros(2, int)]
     size = (space.shape or ())[0]
@@ -233,7 +235,7 @@ def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:
 
 @each_variant
 def test_wrong_actions(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    """An action of no use raises, names its agent, and changes nothing."""
+    """An invalid action raises an error that names the agent, and changes nothing."""
     env = pz.parallel_env(team_id, device=device, **variant)
     env.reset(seed=0)
     play(env, steps=5)
@@ -246,7 +248,7 @@ def test_wrong_actions(team_id: str, variant: Mapping[str, Any], device: str) ->
         with pytest.raises(ActionError, match=f"no action for '{agent}'"):
             assert_unchanged(env.batch, functools.partial(env.step, actions))
     one, other = env.agents[-2:]
-    if np.ndim(env.action_space(one).sample()) == 1:  # too few numbers and too many would be right together
+    if np.ndim(env.action_space(one).sample()) == 1:  # with the right total size
         few, many = env.action_space(one).sample()[:1], np.resize(env.action_space(other).sample(), 3)
         with pytest.raises(ActionError, match=one):
             env.step(sampled(env) | {one: few, other: many})
@@ -257,8 +259,8 @@ def test_wrong_actions(team_id: str, variant: Mapping[str, Any], device: str) ->
     env.close()
 
 
-def test_actions_in_other_forms(team: Any) -> None:
-    """Lists, other integers and other libraries' numbers do as well."""
+def test_actions_of_other_types(team: Any) -> None:
+    """Lists, other dtypes and 0-d arrays are accepted."""
 
     def forms(action: Any) -> Iterator[Any]:
         yield np.asarray(action).tolist()
@@ -274,21 +276,21 @@ def test_actions_in_other_forms(team: Any) -> None:
         assert_same_bits(team.step(dict(zip(chosen, variant, strict=True)))[0], expected[0])
 
 
-def test_actions_of_others_are_ignored(team_id: str, device: str) -> None:
-    """Whatever stands for an agent that is out, or that there never was, does no harm."""
+def test_actions_of_inactive_agents_are_ignored(team_id: str, device: str) -> None:
+    """Also actions of unknown agents, whatever their value."""
     one, other = (pz.parallel_env(team_id, device=device) for _ in range(2))
     for env in (one, other):
         env.reset(seed=0)
         seed_actions(env, 0)
     while one.agents:
         actions = sampled(one)
-        others = dict.fromkeys(one.possible_agents, "nothing") | {"nobody_0": None, "tagger_-1": np.nan}
-        assert_same_bits(one.step(actions)[:2], other.step(others | actions)[:2])
+        ignored = dict.fromkeys(one.possible_agents, "nothing") | {"nobody_0": None, "tagger_-1": np.nan}
+        assert_same_bits(one.step(actions)[:2], other.step(ignored | actions)[:2])
         assert one.agents == other.agents
 
 
-def test_needs_a_reset_and_to_be_open(team: Any, team_id: str) -> None:
-    """Closing twice is fine; use after it is not, even where nobody is left to act."""
+def test_use_before_reset_or_after_close_raises(team: Any, team_id: str) -> None:
+    """Even a step without actions; closing twice is allowed."""
     assert team.agents == []
     for act in (lambda: team.step({}), team.state):
         with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
@@ -305,8 +307,8 @@ def test_needs_a_reset_and_to_be_open(team: Any, team_id: str) -> None:
 
 
 @each_variant
-def test_wrong_actions_in_turn(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    """Each agent is told at its own turn, which is still its turn, and nothing is changed."""
+def test_wrong_actions_of_aec_agents(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    """The error is raised in the agent's turn; the selected agent and the state are unchanged."""
     env, plain = (pz.env(team_id, device=device, **variant) for _ in range(2))
     for one in (env, plain):
         one.reset(seed=0)
@@ -323,7 +325,7 @@ def test_wrong_actions_in_turn(team_id: str, variant: Mapping[str, Any], device:
 
 
 def test_random_numbers_for_wrappers(team: Any, team_id: str, device: str) -> None:
-    """Wrappers draw from ``np_random``: a seed begins it anew, copies have their own, the replica draws none."""
+    """``np_random`` is for wrappers: a reset seeds it, copies have their own, and the replica does not use it."""
     first = team.reset(seed=3)[0]
     numbers = team.np_random.integers(1000, size=5).tolist()
     following = team.reset()[0]
@@ -337,19 +339,21 @@ def test_random_numbers_for_wrappers(team: Any, team_id: str, device: str) -> No
     assert other.np_random.integers(2**40) != pz.parallel_env(team_id, device=device).np_random.integers(2**40)
 
 
-def test_no_picture_was_asked_for(team: Any, team_id: str) -> None:
+def test_invalid_render_modes(team: Any, team_id: str) -> None:
     with pytest.raises(gymnasium.error.Error, match="render_mode=None"):
         team.render()
     with pytest.raises(ValueError, match="render_mode is 'ansi'"):
         pz.vector_env(team_id, render_mode="ansi")
     for maker in (pz.parallel_env, pz.env, pz.raw_env):
         for mode in ("tiled", "ansi"):
-            with pytest.raises(ValueError, match=f"render_mode is '{mode}'; one replica of .* 'rgb_array' or 'human'"):
+            with pytest.raises(
+                ValueError, match=f"render_mode is '{mode}', but one replica of .* 'rgb_array', 'human'"
+            ):
                 maker(team_id, render_mode=mode)
 
 
 def test_options(team: Any, team_id: str) -> None:
-    """What PettingZoo's tests give is ignored; layouts are passed on; a mistake is one."""
+    """The option of PettingZoo's tests is ignored, layouts are passed on, and unknown options raise."""
     plain, _ = team.reset(seed=0)
     given: dict[str, Any] = {"options": 1}
     assert_same_bits(team.reset(seed=0, options=given)[0], plain)
@@ -364,7 +368,7 @@ def test_options(team: Any, team_id: str) -> None:
 
 
 def test_limits(team_id: str) -> None:
-    """``max_cycles`` is another name for ``max_episode_steps``; two different limits are a mistake."""
+    """``max_cycles`` is another name of ``max_episode_steps``; two different limits raise."""
     spec = spec_of(team_id)
     assert pz.parallel_env(team_id).max_cycles == spec.limit(spec.check_params({}, 1))
     for given in ({"max_cycles": 3}, {"max_episode_steps": 3}, {"max_cycles": 3, "max_episode_steps": 3}):
@@ -392,8 +396,8 @@ def test_unknown_arguments(team_id: str) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deep", "pickle"])
-def test_copies_go_on(team: Any, team_id: str, copied: Any) -> None:
-    """A copy goes on where the other was, whoever is out, and by itself; so does one that was never reset."""
+def test_copies_continue(team: Any, team_id: str, copied: Any) -> None:
+    """A copy continues independently from the same state, also before the first reset."""
     fresh = copied(team)
     with pytest.raises(gymnasium.error.ResetNeeded):
         fresh.step({})

@@ -1,4 +1,4 @@
-"""PettingZoo's registries, and many replicas as dicts of agents."""
+"""PettingZoo's registries, and ``TeamVectorEnv``."""
 
 import functools
 import pickle
@@ -20,11 +20,11 @@ pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
 
 
 COUNT = 3
-"""Replicas of a batch."""
+"""Number of replicas."""
 
 
-def test_pettingzoo_makes_them(team_id: str) -> None:
-    """PettingZoo's registry knows every team, by either interface, with parameters of any kind."""
+def test_pettingzoo_make(team_id: str) -> None:
+    """Every team is registered with PettingZoo for both interfaces, and accepts parameters."""
     kinds = {"parallel": pettingzoo.ParallelEnv, "aec": pettingzoo.AECEnv}
     for kind, expected in kinds.items():
         name = f"gpu_envs/{team_id}"
@@ -37,7 +37,7 @@ def test_pettingzoo_makes_them(team_id: str) -> None:
 
 
 def test_namespaces(team_id: str) -> None:
-    """Each has its module, whose makers are those of the adapter with the id filled in."""
+    """Each team has a module with the adapter's functions for its id."""
     module = namespace_of(team_id)
     assert isinstance(module.parallel_env(), pettingzoo.ParallelEnv)
     assert isinstance(module.env(), pettingzoo.AECEnv)
@@ -45,7 +45,7 @@ def test_namespaces(team_id: str) -> None:
     assert module.vector_env(4).num_envs == 4
     assert isinstance(pickle.loads(pickle.dumps(module.parallel_env))(max_cycles=2), pettingzoo.ParallelEnv)
     assert sys.modules[module.__name__] is module
-    pz.publish()  # again: nothing to override, nothing to warn of
+    pz.publish()  # a second call changes nothing, and does not warn
     assert namespace_of(team_id) is module
     with pytest.raises(AttributeError, match="no_such_env_v0"):
         pz.no_such_env_v0  # noqa: B018
@@ -74,8 +74,8 @@ assert str(pz.another_v0.env()) == "another_v0"
 """
 
 
-def test_import_statements_and_what_is_registered_later() -> None:
-    """An environment of the user's is found here as soon as it is asked for, and by PettingZoo once published."""
+def test_import_statements_and_later_registrations() -> None:
+    """A team registered later is available here immediately, and in PettingZoo after ``publish``."""
     subprocess.run([sys.executable, "-W", "error", "-c", REGISTERED], check=True, timeout=120)
 
 
@@ -84,7 +84,7 @@ def make_vector(team_id: str, place: Place, **kwargs: Any) -> Any:
 
 
 def role_actions(env: Any, place: Place, seed: int) -> dict[str, Any]:
-    """Random actions of each role, in the library of a place."""
+    """Sample actions of each role, in the library of ``place``."""
     spaces = env.unwrapped.action_spaces
     for i, space in enumerate(spaces.values()):
         space.seed(seed + i)
@@ -92,15 +92,15 @@ def role_actions(env: Any, place: Place, seed: int) -> dict[str, Any]:
 
 
 def columns_of(env: Any, by_role: Mapping[str, Any]) -> dict[str, Any]:
-    """Each agent's column of the roles' arrays."""
+    """Return each agent's column of the roles' arrays."""
     columns = [array[:, i] for array in by_role.values() for i in range(array.shape[1])]
     return dict(zip(env.possible_agents, columns, strict=True))
 
 
 def assert_columns(env: Any, by_agent: Any, expected: Any) -> None:
-    """Fails unless agents got their columns of what is given by role or by replica, in every bit.
+    """Assert that agents have their columns of arrays by role, or arrays by replica, bit for bit.
 
-    The columns of a role go to the host together: one by one is a transfer for each agent.
+    The columns of a role are copied to the host together, which saves a transfer for each agent.
     """
     assert list(by_agent) == env.possible_agents
     if not isinstance(expected, Mapping):
@@ -121,8 +121,8 @@ def assert_columns(env: Any, by_agent: Any, expected: Any) -> None:
 
 @pytest.mark.fast_cases(20)
 @pytest.mark.parametrize("variant", [{}, {"copy": False}, {"copy": True, "statistics": True}], ids=str)
-def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Mapping[str, Any]) -> None:
-    """Agents get columns of the roles' arrays, whether actions come by agent or by role."""
+def test_vector_env_equals_the_batch(team_id: str, place: Place, mode: str, variant: Mapping[str, Any]) -> None:
+    """Results are columns of the roles' arrays, for actions by agent and by role."""
     if place == Place("cuda", "numpy") and variant.get("copy") is False:
         pytest.skip("refused")
     limit = 5
@@ -150,8 +150,8 @@ def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Map
         env.close()
 
 
-def test_vector_is_views(team_id: str, place: Place) -> None:
-    """The arrays of agents are the memory of the roles' arrays, also of such as are given, and the same each step."""
+def test_vector_env_returns_views(team_id: str, place: Place) -> None:
+    """Arrays of agents share the memory of the roles' arrays, also of ``out``, and are the same objects each step."""
     kwargs = {"copy": False} if place.output == "numpy" else {}
     if place == Place("cuda", "numpy"):
         pytest.skip("NumPy cannot view a device's memory")
@@ -174,8 +174,8 @@ def test_vector_is_views(team_id: str, place: Place) -> None:
     assert_same_bits(observations, columns_of(env, env.unwrapped.observe()))
 
 
-def test_agents_actions_are_put_together(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their own library; NumPy's and lists do for any output, and actions of roles are taken as they are."""
+def test_actions_of_agents_are_stacked(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their library; NumPy arrays and lists work for any output, and actions by role are not copied."""
     env, other = make_vector(team_id, place), make_vector(team_id, place)
     for one in (env, other):
         one.reset(seed=0)
@@ -203,7 +203,7 @@ def test_agents_actions_are_put_together(team_id: str, place: Place, monkeypatch
 
 
 def test_vector_spaces(team_id: str) -> None:
-    """Batched spaces are those of all replicas; what they sample is a step's actions, what they hold its results."""
+    """Batched spaces contain the results of a step, and sample its actions."""
     env = pz.vector_env(team_id, COUNT, device="cpu")
     observations, _ = env.reset(seed=0)
     assert (env.num_agents, env.max_num_agents) == (len(env.possible_agents),) * 2
@@ -220,8 +220,8 @@ def test_vector_spaces(team_id: str) -> None:
         env.action_space("nobody_0")
 
 
-def test_vector_refuses(team_id: str, place: Place) -> None:
-    """What is wrong with actions is said of the agent, and nothing changes."""
+def test_vector_env_errors(team_id: str, place: Place) -> None:
+    """Errors of actions name the agent, and nothing changes."""
     env = make_vector(team_id, place)
     actions = role_actions(env, place, 0)
     agents = columns_of(env, actions)
@@ -251,7 +251,7 @@ def test_vector_refuses(team_id: str, place: Place) -> None:
 
 
 def test_vector_resets(team_id: str, place: Place) -> None:
-    """Seeds and options pass through: a list of seeds, a mask of replicas."""
+    """Lists of seeds and masks of replicas are passed on."""
     env = make_vector(team_id, place)
     first, infos = env.reset(seed=[3, 4, 5])
     kept = {agent: numpy_of(array) for agent, array in first.items()}

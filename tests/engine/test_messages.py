@@ -52,5 +52,5 @@ def test_the_state_is_shown_by_names_and_shapes(make: Make) -> None:
 
 def test_parallel_env_has_one_replica() -> None:
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
-    with pytest.raises(TypeError, match=r"takes no num_envs; vector_env\(id, num_envs\) makes many"):
+    with pytest.raises(TypeError, match=r"no num_envs: use vector_env\(id, num_envs\) for many replicas"):
         pettingzoo.parallel_env("TagGridWorld-v0", num_envs=4)
