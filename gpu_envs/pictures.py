@@ -1,7 +1,6 @@
-"""What an environment looks like: shapes in the world's own units, of all replicas at once.
+"""Drawings of environments: shapes in world units, for all replicas at once.
 
-A spec's ``Drawing`` turns states into a ``Picture``. From the same picture frames are painted, and pages are written
-that play in a browser.
+A spec's ``Drawing`` maps states to a ``Picture``, which is painted to frames or written to a page for a browser.
 """
 
 import dataclasses
@@ -26,160 +25,161 @@ __all__ = [
     "disc",
     "discs",
     "line",
-    "own",
+    "per_replica",
     "placed",
     "polygon",
-    "same",
+    "repeat",
 ]
 
 Colour: TypeAlias = tuple[int, int, int]
-"""Red, green, blue: 0 to 255."""
+"""Red, green and blue from 0 to 255."""
 
 WHITE: Colour = (255, 255, 255)
-"""The background where a picture names no other."""
+"""White, the default background."""
 BLACK: Colour = (0, 0, 0)
-"""The darkest."""
+"""Black."""
 
-MOST_CORNERS = 8
-"""Of a polygon."""
+MAX_CORNERS = 8
+"""Maximum number of corners of a polygon."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Some shapes of one kind in each replica, drawn in order."""
+    """Shapes of one kind and colour in each replica, drawn in order."""
 
     kind: str
     """``polygon`` (convex, filled), ``line`` (from point to point, with round ends) or ``disc``."""
     points: np.ndarray
-    """``[replicas, shapes, points, 2]``: corners, points of the line, or the one centre."""
+    """Corners of polygons, points of lines, or centres of discs, ``[replicas, shapes, points, 2]``."""
     colour: Colour
-    """Of all of them."""
+    """Colour of all shapes."""
     size: float = 0.0
-    """Of a line its width, of a disc its radius. Neither is painted narrower than a pixel, so that it stays seen."""
+    """Width of lines or radius of discs, in world units; at least a pixel is painted."""
     shown: np.ndarray | None = None
-    """``[replicas, shapes]``: which are there; None: all."""
+    """Mask of the shapes to draw, ``[replicas, shapes]``; None draws all."""
 
 
 def polygon(points: Any, colour: Colour, shown: Any = None) -> Shape:
-    """Filled convex polygons.
+    """Return filled convex polygons.
 
     Args:
-        points: ``[replicas, shapes, corners, 2]``, in either sense.
-        colour: Of all.
-        shown: ``[replicas, shapes]``; None: all are.
+        points: Corners, clockwise or counterclockwise, ``[replicas, shapes, corners, 2]``.
+        colour: Colour of all polygons.
+        shown: Mask of the polygons to draw, ``[replicas, shapes]``; None draws all.
     """
     array = np.asarray(points, np.float64)
-    if not 3 <= array.shape[-2] <= MOST_CORNERS:
-        raise ValueError(f"a polygon has {array.shape[-2]} corners; 3 to {MOST_CORNERS} are possible")
+    if not 3 <= array.shape[-2] <= MAX_CORNERS:
+        raise ValueError(f"a polygon has {array.shape[-2]} corners; give 3 to {MAX_CORNERS}")
     return _shape("polygon", array, colour, 0.0, shown)
 
 
 def line(points: Any, width: float, colour: Colour, shown: Any = None) -> Shape:
-    """Lines from point to point.
+    """Return lines from point to point.
 
     Args:
-        points: ``[replicas, shapes, points, 2]``.
-        width: In the world's units.
-        colour: Of all.
-        shown: ``[replicas, shapes]``; None: all are.
+        points: Points of the lines, ``[replicas, shapes, points, 2]``.
+        width: Width in world units.
+        colour: Colour of all lines.
+        shown: Mask of the lines to draw, ``[replicas, shapes]``; None draws all.
     """
     return _shape("line", np.asarray(points, np.float64), colour, width, shown)
 
 
 def disc(centres: Any, radius: float, colour: Colour, shown: Any = None) -> Shape:
-    """Discs.
+    """Return discs.
 
     Args:
-        centres: ``[replicas, shapes, 2]``.
-        radius: In the world's units.
-        colour: Of all.
-        shown: ``[replicas, shapes]``; None: all are.
+        centres: Centres, ``[replicas, shapes, 2]``.
+        radius: Radius in world units.
+        colour: Colour of all discs.
+        shown: Mask of the discs to draw, ``[replicas, shapes]``; None draws all.
     """
     return _shape("disc", np.asarray(centres, np.float64)[..., None, :], colour, radius, shown)
 
 
 def discs(centres: Any, radii: Any, colour: Colour, shown: Any = None) -> tuple[Shape, ...]:
-    """Discs whose radius may be each replica's own: a shape for each radius that there is.
+    """Return discs whose radius may differ between replicas: one ``Shape`` for each distinct radius.
 
     Args:
-        centres: ``[replicas, shapes, 2]``.
-        radii: One, or ``[replicas]``.
-        colour: Of all.
-        shown: ``[replicas, shapes]``; None: all are.
+        centres: Centres, ``[replicas, shapes, 2]``.
+        radii: Radius in world units: one number, or ``[replicas]``.
+        colour: Colour of all discs.
+        shown: Mask of the discs to draw, ``[replicas, shapes]``; None draws all.
     """
     count, shapes = np.shape(centres)[:2]
-    each = own(radii, count)
-    there = np.broadcast_to(True if shown is None else np.asarray(shown, bool), (count, shapes))
+    by_replica = per_replica(radii, count)
+    mask = np.broadcast_to(True if shown is None else np.asarray(shown, bool), (count, shapes))
     return tuple(
-        disc(centres, radius, colour, there & (each == radius)[:, None]) for radius in np.unique(each).tolist()
+        disc(centres, radius, colour, mask & (by_replica == radius)[:, None])
+        for radius in np.unique(by_replica).tolist()
     )
 
 
 def _shape(kind: str, points: np.ndarray, colour: Colour, size: float, shown: Any) -> Shape:
     if points.ndim != 4 or points.shape[-1] != 2:
         raise ValueError(f"a {kind}'s points have shape {points.shape}; expected [replicas, shapes, points, 2]")
-    there = None if shown is None else np.broadcast_to(np.asarray(shown, bool), points.shape[:2])
-    return Shape(kind, points, colour, float(size), there)
+    mask = None if shown is None else np.broadcast_to(np.asarray(shown, bool), points.shape[:2])
+    return Shape(kind, points, colour, float(size), mask)
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """What all replicas look like at one time."""
+    """The drawn shapes of all replicas at one time."""
 
     view: tuple[float, float, float, float]
-    """The part of the world that is seen: left, bottom, right, top."""
+    """Visible part of the world: left, bottom, right, top."""
     shapes: tuple[Shape, ...]
-    """From the hindmost to the foremost."""
+    """Shapes from back to front."""
     background: Colour = WHITE
-    """Its colour."""
+    """Background colour."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be one picture."""
+        """Check the view and the number of replicas."""
         left, bottom, right, top = self.view
         if not (left < right and bottom < top):
             raise ValueError(f"the view is {self.view}; expected left, bottom, right, top, in this order")
         replicas = [len(shape.points) for shape in self.shapes]
         if len(set(replicas)) != 1:
-            raise ValueError(f"the shapes are of {replicas} replicas; expected at least one shape, and of each replica")
+            raise ValueError(f"the shapes have {replicas} replicas; expected at least one, all with as many replicas")
 
 
 State: TypeAlias = Mapping[str, np.ndarray]
-"""By field, ``[replicas]`` or, of agents, ``[replicas, agents]``."""
+"""State fields by name, ``[replicas]``, or ``[replicas, agents]`` for fields of agents."""
 
 Params: TypeAlias = Mapping[str, Any]
-"""By name: one value, or ``[replicas]``."""
+"""Parameters by name: one value, or ``[replicas]``."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """How an environment is drawn."""
+    """A function that draws an environment, with the size and rate of its frames."""
 
     draw: Callable[[State, Params], Picture]
-    """From states and parameters of some replicas to what they look like. A replica looks the same whatever others
-    are drawn beside it: what differs between replicas is scaled to a view that does not."""
+    """Function from states and parameters of some replicas to their picture. The shapes of a replica must not depend on
+    the other replicas: all share one view, so scale shapes by the replica's parameters."""
     size: tuple[int, int] = (500, 500)
-    """Width and height in pixels; of the same proportions as the view."""
+    """Width and height in pixels, with the aspect ratio of the view."""
     frames_a_second: int = 30
-    """At which time passes as in the world."""
+    """Frames per second in real time."""
 
 
 def placed(points: Any, x: Any, y: Any, angle: Any = 0.0) -> np.ndarray:
-    """A figure turned and moved to many places.
+    """Return copies of a figure, rotated by an angle and moved to (x, y).
 
     Args:
-        points: ``[points, 2]``: the figure around its own origin.
-        x: Where to; any shape, ``[replicas]`` or ``[replicas, shapes]``.
-        y: Where to.
-        angle: By which it is turned, counterclockwise.
+        points: Points of the figure, ``[points, 2]``. It is rotated about (0, 0).
+        x: Horizontal positions, ``[replicas]`` or ``[replicas, shapes]``.
+        y: Vertical positions.
+        angle: Counterclockwise angles in radians.
 
     Returns:
-        ``[replicas, shapes, points, 2]``.
+        Points, ``[replicas, shapes, points, 2]``.
     """
     x, y, angle = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in (x, y, angle)))
     if x.ndim == 1:
@@ -191,18 +191,18 @@ def placed(points: Any, x: Any, y: Any, angle: Any = 0.0) -> np.ndarray:
 
 
 def bar(x: Any, y: Any, angle: Any, start: Any, end: Any, width: float) -> np.ndarray:
-    """A straight bar in each replica, with square ends.
+    """Return the corners of a rectangular bar in each replica.
 
     Args:
-        x: Where it is fixed, ``[replicas]``.
-        y: Where it is fixed, ``[replicas]``.
-        angle: In which direction it lies, counterclockwise from the right.
-        start: Where it begins, from there in that direction: one number, or ``[replicas]``.
-        end: Where it ends.
-        width: Across.
+        x: Horizontal position of the pivot, ``[replicas]``.
+        y: Vertical position of the pivot, ``[replicas]``.
+        angle: Direction of the bar in radians, counterclockwise from the right.
+        start: Distance from the pivot to the start of the bar: one number, or ``[replicas]``.
+        end: Distance from the pivot to the end of the bar.
+        width: Width of the bar.
 
     Returns:
-        Its corners, ``[replicas, 1, 4, 2]``.
+        Corners, ``[replicas, 1, 4, 2]``.
     """
     x, y, angle, start, end = np.broadcast_arrays(
         *(np.asarray(value, np.float64) for value in (x, y, angle, start, end))
@@ -212,17 +212,17 @@ def bar(x: Any, y: Any, angle: Any, start: Any, end: Any, width: float) -> np.nd
     return np.stack([x[:, None] + cos * along - sin * across, y[:, None] + sin * along + cos * across], -1)[:, None]
 
 
-def own(value: Any, replicas: int) -> np.ndarray:
-    """A parameter of each replica, ``[replicas]``, whether or not they have it in common."""
+def per_replica(value: Any, replicas: int) -> np.ndarray:
+    """Return a parameter as an array with one value per replica, ``[replicas]``."""
     return np.broadcast_to(np.asarray(value, np.float64), (replicas,))
 
 
 def box(left: float, bottom: float, right: float, top: float) -> np.ndarray:
-    """The corners of an upright rectangle, ``[4, 2]``."""
+    """Return the corners of a rectangle, ``[4, 2]``."""
     return np.array([[left, bottom], [right, bottom], [right, top], [left, top]], np.float64)
 
 
-def same(points: Any, replicas: int) -> np.ndarray:
-    """One figure, ``[points, 2]``, alike in all replicas: ``[replicas, 1, points, 2]``."""
+def repeat(points: Any, replicas: int) -> np.ndarray:
+    """Return a figure, ``[points, 2]``, repeated for all replicas: ``[replicas, 1, points, 2]``."""
     figure = np.asarray(points, np.float64)
     return np.broadcast_to(figure, (replicas, 1, *figure.shape))

@@ -206,12 +206,12 @@ def _page(lessons: Sequence[Lesson], speeds: Sequence[tuple[str, ...]], device: 
         "Seed": str(seed),
     }
     parts = {
-        "STYLE": page.part("page.css"),
+        "STYLE": page.read_asset("page.css"),
         "FACTS": _facts(facts.items()),
         "LESSONS": "\n".join(map(_section, lessons)),
         "SPEEDS": summary.table(speeds, heading=True),
     }
-    return page.filled(page.part("demo.html", "gpu_envs.cli"), parts)
+    return page.fill_template(page.read_asset("demo.html", "gpu_envs.cli"), parts)
 
 
 def _section(lesson: Lesson) -> str:
@@ -228,7 +228,7 @@ def _section(lesson: Lesson) -> str:
             '<div class="curves">',
             *(f"<figure>{drawn}</figure>" for drawn in summary.curves(lesson.log)),
             '</div>\n<div class="pair">',
-            *map(page.frame, (lesson.before, lesson.after)),
+            *map(page.to_iframe, (lesson.before, lesson.after)),
             "</div>\n</section>",
         ]
     )

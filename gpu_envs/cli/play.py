@@ -112,7 +112,7 @@ def _outputs(word: str, found: Any) -> tuple[Path | None, Path | None]:
         video.check(film, found.fps, found.width)
         check_folder(film)
     if found.window:
-        window.library()
+        window.import_pygame()
     return html, film
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, own, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, per_replica, placed, polygon
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -25,7 +25,7 @@ THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
 def _draw(state: State, params: Params) -> Picture:
     """Two links that hang from a joint, and the line that the tip is to pass."""
     inner, outer = state["theta1"] - math.pi / 2, state["theta1"] + state["theta2"] - math.pi / 2
-    first, second = (own(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
+    first, second = (per_replica(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
     unit = REACH / (first + second + 0.2)
     first, second = first * unit, second * unit
     elbow = np.stack([first * np.cos(inner), first * np.sin(inner)], -1)

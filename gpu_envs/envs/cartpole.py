@@ -6,7 +6,21 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, own, placed, polygon, same
+from gpu_envs.pictures import (
+    BLACK,
+    Drawing,
+    Params,
+    Picture,
+    State,
+    bar,
+    box,
+    disc,
+    line,
+    per_replica,
+    placed,
+    polygon,
+    repeat,
+)
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -29,14 +43,14 @@ TRACK = 100
 def _draw(state: State, params: Params) -> Picture:
     """A cart on a track that ends where the episode does, and a pole on it."""
     replicas = len(state["x"])
-    metre = WIDE / (2 * own(params["x_threshold"], replicas))
+    metre = WIDE / (2 * per_replica(params["x_threshold"], replicas))
     wide, tall = CART
     x, hinge = WIDE / 2 + state["x"] * metre, TRACK + tall / 4
-    top = 2 * own(params["length"], replicas) * metre - POLE / 2
+    top = 2 * per_replica(params["length"], replicas) * metre - POLE / 2
     return Picture(
         (0, 0, WIDE, HIGH),
         (
-            line(same([[0, TRACK], [WIDE, TRACK]], replicas), 1, BLACK),
+            line(repeat([[0, TRACK], [WIDE, TRACK]], replicas), 1, BLACK),
             polygon(placed(box(-wide / 2, -tall / 2, wide / 2, tall / 2), x, TRACK), BLACK),
             polygon(bar(x, hinge, math.pi / 2 - state["theta"], -POLE / 2, top, POLE), (202, 152, 101)),
             disc(placed([[0, 0]], x, hinge)[:, :, 0], POLE / 2, AXLE),

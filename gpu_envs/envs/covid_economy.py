@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, repeat
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric
@@ -92,7 +92,7 @@ def _draw(state: State, params: Params) -> Picture:
             polygon(bars(0.05, 0.95, state["stringency"] / 10), STRICT),
             polygon(bars(0.1, 0.45, 10 * state["infected"] / people), ILL),
             polygon(bars(0.55, 0.9, 5 * state["unemployed"] / people), OUT_OF_WORK),
-            line(same([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
+            line(repeat([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
         ),
     )
 

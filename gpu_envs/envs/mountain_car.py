@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, own, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, per_replica, placed, polygon
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -46,7 +46,9 @@ def _height(position: Any) -> Any:
 def _draw(state: State, params: Params) -> Picture:
     """A car on the road between two hills, and a flag where the goal begins."""
     position = state["position"]
-    left, right, goal = (own(params[n], len(position)) for n in ("min_position", "max_position", "goal_position"))
+    left, right, goal = (
+        per_replica(params[n], len(position)) for n in ("min_position", "max_position", "goal_position")
+    )
     unit = WIDE / np.maximum(right - left, 1e-9)
     rise = np.minimum(unit, HIGH - FLAG - CLEARANCE)  # the hilltop, at height 1, and a flag on it stay in the picture
     x, y = (position - left) * unit, _height(position) * rise + CLEARANCE

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, disc, own, polygon
+from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, disc, per_replica, polygon
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.params import Param
 
@@ -166,7 +166,7 @@ def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> D
         for group in groups:
             first = group.first(params)
             of = (marks if group.landmarks else agents)[:, first : first + group.count(params)]
-            size = own(params[group.size] if isinstance(group.size, str) else group.size, count)
+            size = per_replica(params[group.size] if isinstance(group.size, str) else group.size, count)
             if of.shape[1]:
                 shapes += _round(of * zoom[:, None, None], size * scale, group.colour)
         if "goal" in state and there:

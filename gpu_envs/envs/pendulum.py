@@ -5,7 +5,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, own, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, per_replica, repeat
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -27,14 +27,14 @@ REACH = 2.2
 
 def _draw(state: State, params: Params) -> Picture:
     """A rod that turns about its end; upright is what is aimed at. One too long for the picture is drawn shorter."""
-    length = np.minimum(own(params["l"], len(state["theta"])), REACH - 0.2)
+    length = np.minimum(per_replica(params["l"], len(state["theta"])), REACH - 0.2)
     tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
     rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
     return Picture(
         (-REACH, -REACH, REACH, REACH),
         (
             line(rod, 0.2, (204, 77, 77)),
-            disc(same([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK),
+            disc(repeat([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK),
         ),
     )
 

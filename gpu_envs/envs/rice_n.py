@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, repeat
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric
@@ -71,10 +71,10 @@ def _draw(state: State, params: Params) -> Picture:
     return Picture(
         (-0.02, -0.02, 1.0, 1.0),
         (
-            line(same([[-0.01, 0.0], [0.99, 0.0]], replicas), 0.003, MARK),
+            line(repeat([[-0.01, 0.0], [0.99, 0.0]], replicas), 0.003, MARK),
             polygon(bars(0.05, "savings"), SAVED),
             polygon(bars(0.5, "mitigation_rate"), MITIGATED),
-            polygon(same(tube, replicas), COLD),
+            polygon(repeat(tube, replicas), COLD),
             polygon(filled, HOT),
         ),
     )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, own, placed, polygon, same
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, per_replica, placed, polygon, repeat
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
@@ -72,13 +72,13 @@ SIZE, MARGIN = 0.0125, 0.03
 
 def _draw(state: State, params: Params) -> Picture:
     """Agents as arrows: taggers within the reach of their hand, runners, and crosses where runners were tagged."""
-    side = own(params["grid_length"], len(state["x"]))[:, None]
+    side = per_replica(params["grid_length"], len(state["x"]))[:, None]
     x, y, gone = state["x"] / side, state["y"] / side, state["in_game"] == 0
     taggers = int(params["num_taggers"])
     arrows = placed(ARROW * SIZE, x, y, state["heading"])
     hands = np.stack([x, y], -1)[:, :taggers]
     strokes = [placed(np.array([[-1, way], [1, -way]]) * SIZE / 2, x, y) for way in (-1, 1)]
-    walls = same(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], len(gone))
+    walls = repeat(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], len(gone))
     return Picture(
         (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (

@@ -3,7 +3,7 @@
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, own, polygon
+from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, per_replica, polygon
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
@@ -36,7 +36,7 @@ MARGIN = 0.01
 
 def _draw(state: State, params: Params) -> Picture:
     """Cells, taggers and the runner, which is grey once it has been caught."""
-    cells = own(params["grid_length"], len(state["x"])) + 1
+    cells = per_replica(params["grid_length"], len(state["x"])) + 1
     taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MOST_CELLS)
     centres = (np.stack([state["x"], state["y"]], -1) + 0.5) / cells[:, None, None]
     squares = centres[:, :taggers, None] + box(-0.4, -0.4, 0.4, 0.4) * size[:, None, None, None]

@@ -1,1 +1,1 @@
-"""What replicas look like: drawings painted to frames, tiled, or shown in a window."""
+"""Rendering: paint drawings to frames, tile them, or show them in a window."""

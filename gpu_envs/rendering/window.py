@@ -9,7 +9,7 @@ from gpu_envs.extras import extra
 
 @final
 class Window:
-    """A window on the screen, by pygame, which has but one: of several, the one that shows something takes it over."""
+    """A pygame window. Pygame has only one: the ``Window`` that shows a picture takes it over from the others."""
 
     _shown: ClassVar["Window | None"] = None
 
@@ -24,11 +24,11 @@ class Window:
         self._surface: Any = None
 
     def show(self, picture: np.ndarray) -> None:
-        """Shows a picture, no sooner than it is time for it."""
+        """Show a picture, and wait for the time of the next."""
         pygame = self._pygame
         height, width, _ = picture.shape
-        mine = Window._shown is self and pygame.display.get_init()
-        if not mine or self._surface.get_size() != (width, height):
+        open_here = Window._shown is self and pygame.display.get_init()
+        if not open_here or self._surface.get_size() != (width, height):
             pygame.display.init()
             pygame.display.set_caption(self._title)
             self._surface = pygame.display.set_mode((width, height))
@@ -39,7 +39,7 @@ class Window:
         self._clock.tick(self._rate)
 
     def close(self) -> None:
-        """Closes it, if it is not another's by now."""
+        """Close the window unless another ``Window`` has taken it over."""
         if Window._shown is self:
             self._pygame.display.quit()
             Window._shown = None

@@ -1,4 +1,4 @@
-"""Replays: what a few replicas did, as a video, as a page that plays in a browser, or in a window.
+"""Replays: recordings of a few replicas, as a video, as a page that plays in a browser, or in a window.
 
 from gpu_envs import replays
 replays.record("runs/taggers", replicas=4).save_html("taggers.html")

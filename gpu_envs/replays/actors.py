@@ -1,4 +1,4 @@
-"""Who acts while a replay is recorded, where it is neither a function of the user's nor a run: random actions."""
+"""Random actions for replays."""
 
 import copy
 from typing import Any, TypeAlias, final
@@ -16,31 +16,31 @@ AnyEnv: TypeAlias = Any
 
 @final
 class RandomActions:
-    """Draws actions as samples of the spaces, which stay as they are; with action masks among the possible ones."""
+    """A policy that samples the action spaces, or the actions that action masks allow."""
 
     def __init__(self, env: AnyEnv, seed: int) -> None:
-        """Copies the spaces: their own random numbers are the user's.
+        """Copy the action spaces, so that the random state of the environment's spaces does not change.
 
         Args:
-            env: Where they are taken.
-            seed: Of the actions.
+            env: The environment.
+            seed: Seed of the actions.
         """
         self._by_role = view = ByRole(env)
-        self._numbers = np.random.default_rng(derived_seed(seed, "possible actions"))
+        self._rng = np.random.default_rng(derived_seed(seed, "possible actions"))
         self._spaces = copy.deepcopy(view.split(env.action_space if view.alone else env.action_spaces))
         for role, space in self._spaces.items():
             purpose = "random actions", "" if view.alone else role
-            space.seed(derived_seed(seed, *purpose) % 2**31)  # Gymnasium's seeds have so many bits
+            space.seed(derived_seed(seed, *purpose) % 2**31)  # Gymnasium's largest seed
 
     def __call__(self, observations: Any) -> Any:
-        """Actions as the environment takes them."""
+        """Return random actions in the environment's format."""
         del observations
         masks = {role: to_numpy(mask) for role, mask in self._by_role.action_masks.items()}
         return self._by_role.join(
-            {role: self._possible(role, masks[role]) for role in masks}
+            {role: self._sample_allowed(role, masks[role]) for role in masks}
             or {role: space.sample() for role, space in self._spaces.items()}
         )
 
-    def _possible(self, role: str, mask: np.ndarray) -> Any:
+    def _sample_allowed(self, role: str, mask: np.ndarray) -> Any:
         space = self._by_role.roles[role].action
-        return drawn_among(space, mask, self._numbers.random((*mask.shape[:-1], len(choices(space)))))
+        return drawn_among(space, mask, self._rng.random((*mask.shape[:-1], len(choices(space)))))

@@ -1,6 +1,6 @@
 /* Curves of returns and metrics. */
 
-/** Numbers at round distances from one another, from below the least to above the greatest. */
+/** Returns evenly spaced round numbers that enclose the range. */
 function ticks(low, high) {
   const raw = (high - low || Math.abs(high) || 1) / 3;
   const unit = 10 ** Math.floor(Math.log10(raw));
@@ -10,29 +10,29 @@ function ticks(low, high) {
   return Array.from({ length: count + 1 }, (_, i) => (first + i) * step);
 }
 
-function shown(value) {
+function formatted(value) {
   const rounded = Number(value.toPrecision(4));
   return Object.is(rounded, -0) ? "0" : String(rounded);
 }
 
-/** A colour of the page, which may be a light or a dark one. */
-function styled(name) {
+/** Returns a colour of the page's light or dark style. */
+function styleColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name);
 }
 
-/** The curves of a role's returns. */
+/** Returns the curves of a role's returns. */
 function ofRole(recording, { name, agents, colour }, role) {
   const title = agents > 1 ? `${name}, mean of ${agents}` : name;
   return { title, colour, what: `Return of ${name}`, values: recording.totals[role] };
 }
 
-/** The curves of a metric. */
+/** Returns the curves of a metric. */
 function ofMetric(recording, { name, description, reduce, colour }, metric) {
   const note = [description, reduce === "last" ? "" : `(${reduce})`].filter(Boolean).join(" ");
   return { title: name, note, colour, what: name, values: recording.measured[metric] };
 }
 
-/** Something of each replica's episodes against time. */
+/** Chart of a value of each replica against time. */
 class Chart {
   constructor(recording, { title, note = "", colour, what, values }, parent, seek) {
     this.recording = recording;
@@ -65,7 +65,7 @@ class Chart {
     this.measure();
   }
 
-  /** The range of all values: the same whichever replicas are looked at. */
+  /** Sets the range of the value axis, the same for all selections of replicas. */
   measure() {
     let [low, high] = [Infinity, -Infinity];
     for (const row of this.values) {
@@ -88,7 +88,7 @@ class Chart {
     return this.height - 18 - ((value - this.low) / (this.high - this.low)) * (this.height - 26);
   }
 
-  /** Draws what stays as it is while time passes. */
+  /** Draws axes and curves, which do not change while the recording plays, to a separate canvas. */
   fit(replicas) {
     this.replicas = replicas;
     this.ratio = window.devicePixelRatio || 1;
@@ -101,7 +101,7 @@ class Chart {
     const context = this.curves.getContext("2d");
     context.scale(this.ratio, this.ratio);
     context.font = "11px system-ui, sans-serif";
-    this.left = 10 + Math.max(...this.ticks.map((tick) => context.measureText(shown(tick)).width));
+    this.left = 10 + Math.max(...this.ticks.map((tick) => context.measureText(formatted(tick)).width));
     this.right = 10;
     this.drawAxes(context);
     const all = this.recording.byReplica((replica) => replica);
@@ -112,7 +112,7 @@ class Chart {
     this.alike = replicas.length > 1 && drawn.length === 1 ? `all ${replicas.length} alike` : "";
   }
 
-  /** One of the replicas with each curve: where a step pays 1, many have the same. */
+  /** Returns one replica for each distinct curve: with a reward of 1 per step, many curves are equal. */
   distinct(replicas) {
     const { last } = this.recording.about;
     const { ends } = this.recording;
@@ -121,8 +121,8 @@ class Chart {
   }
 
   drawAxes(context) {
-    context.fillStyle = styled("--quiet");
-    context.strokeStyle = styled("--grid");
+    context.fillStyle = styleColour("--quiet");
+    context.strokeStyle = styleColour("--grid");
     context.textBaseline = "middle";
     context.textAlign = "right";
     for (const tick of this.ticks) {
@@ -131,7 +131,7 @@ class Chart {
       context.moveTo(this.left, y);
       context.lineTo(this.width - this.right, y);
       context.stroke();
-      context.fillText(shown(tick), this.left - 5, y);
+      context.fillText(formatted(tick), this.left - 5, y);
     }
     context.textBaseline = "bottom";
     const last = this.recording.frames - 1;
@@ -172,7 +172,7 @@ class Chart {
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     context.drawImage(this.curves, 0, 0);
     context.scale(this.ratio, this.ratio);
-    context.strokeStyle = styled("--ink");
+    context.strokeStyle = styleColour("--ink");
     context.beginPath();
     context.moveTo(this.x(frame), 4);
     context.lineTo(this.x(frame), this.height - 18);
@@ -181,8 +181,8 @@ class Chart {
     const now = this.replicas.map((replica) => this.values[replica][frame]).filter((value) => !Number.isNaN(value));
     const finished = this.recording.finished(this.values, this.replicas, frame);
     this.same.textContent = this.alike;
-    this.now.textContent = now.length ? `now ${shown(mean(now))}` : "";
+    this.now.textContent = now.length ? `now ${formatted(mean(now))}` : "";
     const whose = finished.length === 1 ? "1 episode" : `mean of ${finished.length} episodes`;
-    this.mean.textContent = finished.length ? `${whose} ${shown(mean(finished))}` : "";
+    this.mean.textContent = finished.length ? `${whose} ${formatted(mean(finished))}` : "";
   }
 }

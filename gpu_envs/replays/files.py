@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os
@@ -7,20 +7,20 @@ from pathlib import Path
 
 
 def check_folder(path: Path) -> None:
-    """Raises an error if a file cannot be there."""
+    """Raise an error if the path is a folder, or its parent folder does not exist."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} of {path} does not exist; make it, or give another")
+        raise FileNotFoundError(f"the folder {path.parent} of {path} does not exist; create it or give another path")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside it to write into; it takes the place of ``path`` when it is complete, and goes when it is not."""
+    """Yield a temporary file to write; it replaces ``path`` at the end, or is deleted after an error."""
     check_folder(path)
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
-        partial.touch()  # what cannot be there is said in Python's words, not in a video encoder's
+        partial.touch()  # raises Python's OSError for a bad path, which is clearer than a video encoder's
         yield partial
         os.replace(partial, path)
     except BaseException as error:

@@ -1,8 +1,8 @@
-"""Writes a replay as a page: one file that any browser plays from the disk, without a network.
+"""Write a replay as an HTML page: one file that browsers play from disk, without a network.
 
-The page holds a description (JSON) and one block of bytes (deflated, in base64) with everything that has a value for
-each frame. Coordinates are whole numbers of a small share of the view, as differences from one frame to the next, so
-that what stands still costs next to nothing. ``recording.js`` reads the same.
+The page has a description (JSON) and one block of bytes (zlib, base64) with the data of all frames. Coordinates are
+quantized, and stored as differences between frames, which compress to almost nothing for shapes at rest.
+``recording.js`` reads this format.
 """
 
 import base64
@@ -24,107 +24,107 @@ from gpu_envs.replays.files import replacing
 from gpu_envs.replays.recorded import FADED, Recorded
 from gpu_envs.training.record.summary import COLOURS
 
-FINENESS: Final = 2**14
-"""So many places can be told apart across the view: several for each pixel of any screen."""
+RESOLUTION: Final = 2**14
+"""Quantization steps across the view: several for each pixel of a screen."""
 
-_COARSEST: Final = 2**16 - 2
-"""Places across all that is drawn, where that is much more than the view."""
+_MAX_STEPS: Final = 2**16 - 2
+"""Quantization steps across all coordinates, which fit 16 bits even if shapes lie far outside of the view."""
 
 _COMPRESSION: Final = 9
 
 SCRIPTS: Final = ("recording.js", "chart.js", "player.js")
-"""In this order: each uses what those before it define."""
+"""The page's scripts in order: each uses definitions of the scripts before it."""
 
 
 def check(path: Path) -> None:
-    """Raises an error if a page cannot have that name."""
+    """Raise an error if the file name does not end in .html."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a page cannot be {str(path)!r}; its name ends in .html")
 
 
 def write(replay: Recorded, path: Path, fps: int | None) -> None:
-    """Writes the page; see ``Replay.save_html``."""
+    """Write the page; see ``Replay.save_html``."""
     check(path)
     with replacing(path) as partial:
-        partial.write_text(text(replay, fps), encoding="utf-8")
+        partial.write_text(to_html(replay, fps), encoding="utf-8")
 
 
-def text(replay: Recorded, fps: int | None = None) -> str:
-    """The page's text."""
+def to_html(replay: Recorded, fps: int | None = None) -> str:
+    """Return the page."""
     if fps is not None and fps < 1:
-        raise ValueError(f"fps is {fps}; give a whole number from 1 up")
+        raise ValueError(f"fps is {fps}; give an integer of 1 or more")
     block = Block()
-    about = _described(replay, fps or replay.drawing.frames_a_second, block)
+    about = _describe(replay, fps or replay.drawing.frames_a_second, block)
     parts = {
         "TITLE": html.escape(replay.title or replay.env),
-        "STYLE": part("page.css"),
+        "STYLE": read_asset("page.css"),
         "ABOUT": json.dumps(about, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "BYTES": base64.b64encode(zlib.compress(block.bytes(), _COMPRESSION)).decode(),
-        "PLAYER": "\n".join(map(part, SCRIPTS)),
+        "PLAYER": "\n".join(map(read_asset, SCRIPTS)),
     }
-    return filled(part("page.html"), parts)
+    return fill_template(read_asset("page.html"), parts)
 
 
-def frame(replay: Recorded) -> str:
-    """The page as a part of another, such as a notebook: in a frame, so that styles and scripts stay its own."""
+def to_iframe(replay: Recorded) -> str:
+    """Return the page in an iframe, for a notebook or another page: their styles and scripts stay separate."""
     title = html.escape(replay.title or replay.env)
-    return f'<iframe title="{title}" style="{_FRAME}" srcdoc="{html.escape(text(replay))}"></iframe>'
+    return f'<iframe title="{title}" style="{_IFRAME_STYLE}" srcdoc="{html.escape(to_html(replay))}"></iframe>'
 
 
-_FRAME: Final = "width: 100%; height: 40rem; border: 0"
-"""Its style, until the page in it says how high it is."""
+_IFRAME_STYLE: Final = "width: 100%; height: 40rem; border: 0"
+"""Initial style: the page in the iframe sets the height later."""
 
 
-def part(name: str, package: str = "gpu_envs.replays") -> str:
-    """The text of a file that pages are made of."""
+def read_asset(name: str, package: str = "gpu_envs.replays") -> str:
+    """Return the text of a file of the package."""
     return (importlib.resources.files(package) / name).read_text(encoding="utf-8")
 
 
-def filled(page: str, parts: Mapping[str, str]) -> str:
-    """A page with its ``{{NAMES}}`` replaced."""
-    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], page)
+def fill_template(template: str, parts: Mapping[str, str]) -> str:
+    """Return the template with its ``{{NAMES}}`` replaced."""
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], template)
 
 
 @final
 class Block:
-    """Bytes, one array after another."""
+    """The page's block of bytes: arrays, one after another."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, values: np.ndarray) -> int:
-        """Appends an array, little end first, and returns where it begins."""
-        part = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
-        begin = self._size
-        self._parts.append(part)
-        self._size += len(part)
-        return begin
+        """Append an array in little-endian order and return its offset."""
+        data = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+        offset = self._size
+        self._parts.append(data)
+        self._size += len(data)
+        return offset
 
     def add_changes(self, values: np.ndarray) -> int:
-        """Appends numbers of 16 bits as differences along the last axis: all their lower halves, then all upper ones.
+        """Append uint16 values as differences along the last axis, low bytes before high bytes; return the offset.
 
-        Small differences of either sign become small numbers, so that the upper halves are nearly all zero.
+        Zigzag encoding maps small differences of either sign to small numbers: nearly all high bytes are zero.
         """
         changes = np.diff(values, axis=-1, prepend=values.dtype.type(0)).astype(np.int16).astype(np.int32)
-        folded = ((changes << 1) ^ (changes >> 15)).astype(np.uint16)
-        begin = self.add((folded & 0xFF).astype(np.uint8))
-        self.add((folded >> 8).astype(np.uint8))
-        return begin
+        zigzag = ((changes << 1) ^ (changes >> 15)).astype(np.uint16)
+        offset = self.add((zigzag & 0xFF).astype(np.uint8))
+        self.add((zigzag >> 8).astype(np.uint8))
+        return offset
 
     def bytes(self) -> bytes:
-        """All of it."""
+        """Return all bytes."""
         return b"".join(self._parts)
 
 
-def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
-    """The description; what has a value for each frame goes into the block."""
+def _describe(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
+    """Return the page's description, and append the data of all frames to the block."""
     pictures = [replay.picture(frame) for frame in range(replay.frames)]
     rewards = np.stack([values.T for values in replay.rewards.values()])
     colours = COLOURS[1:2] if len(replay.agents) == 1 else COLOURS
     layers = _layers(pictures, replay.env)
-    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and no curve is drawn of it
-        paid = rewards.astype(np.float32)
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite: they have no curve
+        rewards = rewards.astype(np.float32)
     about = {
         "title": replay.title or replay.env,
         "facts": _facts(replay),
@@ -138,7 +138,7 @@ def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
             {"name": name, "agents": agents, "colour": colours[i % len(colours)]}
             for i, (name, agents) in enumerate(replay.agents.items())
         ],
-        "rewards": block.add(paid),
+        "rewards": block.add(rewards),
         "ends": block.add(replay.ends.T),
         "size": replay.drawing.size,
         "views": _views(pictures),
@@ -146,14 +146,14 @@ def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
         "gap": GAP,
         "gapShade": _css((GAP_SHADE,) * 3),
         "faded": FADED,
-        "layers": [layer.described(block, pictures[0].view) for layer in layers],
+        "layers": [layer.describe(block, pictures[0].view) for layer in layers],
     }
     return about | (_metrics(replay, block) if replay.metrics else {})
 
 
 def _metrics(replay: Recorded, block: Block) -> dict[str, Any]:
-    """What is measured; what it comes to goes into the block."""
-    before = max(2, len(replay.agents))
+    """Return the description of the metrics, and append their values to the block."""
+    role_colours = max(2, len(replay.agents))
     with np.errstate(over="ignore"):
         values = np.stack([values.T for values in replay.metrics.values()]).astype(np.float32)
     return {
@@ -162,7 +162,7 @@ def _metrics(replay: Recorded, block: Block) -> dict[str, Any]:
                 "name": name,
                 "description": replay.measured[name].description,
                 "reduce": replay.measured[name].reduce,
-                "colour": COLOURS[(before + i) % len(COLOURS)],
+                "colour": COLOURS[(role_colours + i) % len(COLOURS)],
             }
             for i, name in enumerate(replay.metrics)
         ],
@@ -171,7 +171,7 @@ def _metrics(replay: Recorded, block: Block) -> dict[str, Any]:
 
 
 def _facts(replay: Recorded) -> list[tuple[str, str]]:
-    """Names and values, save environment and run where the title names them."""
+    """Return the replay's facts, without the environment and the run if the title has them."""
     title = replay.title or replay.env
     environment = {} if title.startswith(replay.env) else {"Environment": replay.env}
     facts = {**environment, **replay.facts}
@@ -179,12 +179,12 @@ def _facts(replay: Recorded) -> list[tuple[str, str]]:
 
 
 _COPIES = 8
-"""Of the coordinates of a layer of shapes, while it is worked out."""
-_MOST_BYTES = 8 * 2**30
+"""Temporary copies of a layer's coordinates in memory."""
+_MAX_BYTES = 8 * 2**30
 
 
 def _views(pictures: Sequence[Picture]) -> list[list[float]]:
-    """The view of each frame, or the one of all."""
+    """Return the view of each frame, or a single view that all frames share."""
     views = [list(map(float, picture.view)) for picture in pictures]
     return views[:1] if all(view == views[0] for view in views) else views
 
@@ -196,7 +196,7 @@ def _css(colour: Sequence[int]) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The same shapes of all frames."""
+    """A ``Shape`` of a drawing over all frames."""
 
     kind: str
     colour: str
@@ -206,16 +206,15 @@ class Layer:
     shown: np.ndarray
     """``[replicas, shapes, frames]``."""
 
-    def described(self, block: Block, view: Sequence[float]) -> dict[str, Any]:
-        """Its description; its coordinates go into the block.
+    def describe(self, block: Block, view: Sequence[float]) -> dict[str, Any]:
+        """Return the layer's description, and append its coordinates to the block.
 
-        Of each shape there are the first point, and the others as seen from there: these stand still where a shape
-        moves without turning.
+        Points after the first are stored relative to the first: they are constant for shapes that move without turning.
         """
         replicas, shapes, points = self.points.shape[:3]
         shown = self.shown & np.isfinite(self.points).all((2, 3))
-        held = _held(self.points, shown)
-        found: dict[str, Any] = {
+        positions = _hold_hidden(self.points, shown)
+        description: dict[str, Any] = {
             "kind": self.kind,
             "colour": self.colour,
             "size": self.size,
@@ -223,65 +222,66 @@ class Layer:
             "shapes": shapes,
             "points": points,
         }
-        first, others = held[:, :, :1], held[:, :, 1:] - held[:, :, :1]
+        first, others = positions[:, :, :1], positions[:, :, 1:] - positions[:, :, :1]
         for name, values in (("first", first), ("others", others)):
             if values.size:
-                found[name] = _quantised(values, max(view[2] - view[0], view[3] - view[1]), block)
+                description[name] = _quantize(values, max(view[2] - view[0], view[3] - view[1]), block)
         if not shown.all():
             still = bool((shown == shown[..., :1]).all())
-            kept = shown[..., :1] if still else shown
-            changes = np.diff(kept.astype(np.int8), axis=-1, prepend=np.int8(0)) != 0
-            found["shown"] = {"at": block.add(changes.astype(np.uint8)), "still": still}
-        return found
+            stored = shown[..., :1] if still else shown
+            changes = np.diff(stored.astype(np.int8), axis=-1, prepend=np.int8(0)) != 0
+            description["shown"] = {"at": block.add(changes.astype(np.uint8)), "still": still}
+        return description
 
 
-def _held(points: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Lets shapes that are not shown stay where they were seen last, or will be seen first: that costs nothing."""
+def _hold_hidden(points: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Hold hidden shapes at their last or next shown position: no difference between frames, no bytes in the page."""
     frames = points.shape[-1]
-    at = np.where(shown, np.arange(frames), -1)
-    before = np.maximum.accumulate(at, -1)
-    at = np.where(before >= 0, before, shown.argmax(-1)[..., None])
-    taken = np.take_along_axis(points, at[:, :, None, None], -1)
-    return np.where(np.expand_dims(shown.any(-1), (2, 3, 4)), taken, 0)
+    source = np.where(shown, np.arange(frames), -1)
+    last_shown = np.maximum.accumulate(source, -1)
+    source = np.where(last_shown >= 0, last_shown, shown.argmax(-1)[..., None])
+    positions = np.take_along_axis(points, source[:, :, None, None], -1)
+    return np.where(np.expand_dims(shown.any(-1), (2, 3, 4)), positions, 0)
 
 
-def _quantised(values: np.ndarray, extent: float, block: Block) -> dict[str, Any]:
-    """Coordinates as whole numbers of 16 bits: what one counts, where they begin, and where they are in the block.
+def _quantize(values: np.ndarray, extent: float, block: Block) -> dict[str, Any]:
+    """Append coordinates to the block as multiples of a step in 16 bits; return step, first multiple and offset.
 
-    What stands still is there once, as it is. Zero is always a whole number, so that an upright line stays upright.
+    Coordinates that never change are stored once, in float64. The multiples include 0: upright lines stay upright.
     """
     low, high = float(values.min()), float(values.max())
-    step = max(extent / FINENESS, (high - low) / _COARSEST)
-    whole = np.rint(values / step).astype(np.int64)
-    if (whole == whole[..., :1]).all():
+    step = max(extent / RESOLUTION, (high - low) / _MAX_STEPS)
+    multiples = np.rint(values / step).astype(np.int64)
+    if (multiples == multiples[..., :1]).all():
         return {"still": True, "at": block.add(values[..., 0].astype(np.float64))}
-    first = int(whole.min())
-    return {"still": False, "first": first, "step": step, "at": block.add_changes((whole - first).astype(np.uint16))}
+    first = int(multiples.min())
+    offset = block.add_changes((multiples - first).astype(np.uint16))
+    return {"still": False, "first": first, "step": step, "at": offset}
 
 
 def _layers(pictures: Sequence[Picture], env: str) -> list[Layer]:
-    """The shapes of all frames, layer by layer."""
+    """Return the layers of a drawing's pictures, one picture per frame."""
     for picture in pictures:
-        _check_same(pictures[0], picture, env)
+        _check_style(pictures[0], picture, env)
     largest = max((shape.points.nbytes for shape in pictures[0].shapes), default=0) * len(pictures)
-    if largest * _COPIES > _MOST_BYTES:
+    if largest * _COPIES > _MAX_BYTES:
         raise MemoryError(
-            f"a page of {len(pictures):,} frames needs about {largest * _COPIES / 2**30:.0f} GiB to be made; "
-            "record fewer steps or replicas, or write a video"
+            f"a page of {len(pictures):,} frames needs about {largest * _COPIES / 2**30:.0f} GiB of memory to write; "
+            "record fewer steps or replicas, or save a video"
         )
-    found = []
+    layers = []
     for number, first in enumerate(pictures[0].shapes):
-        of_frames = [picture.shapes[number] for picture in pictures]
-        points = np.stack([shape.points for shape in of_frames], -1)
-        everywhere = np.ones(points.shape[:2], bool)
-        shown = np.stack([everywhere if shape.shown is None else shape.shown for shape in of_frames], -1)
+        shapes = [picture.shapes[number] for picture in pictures]
+        points = np.stack([shape.points for shape in shapes], -1)
+        all_shown = np.ones(points.shape[:2], bool)
+        shown = np.stack([all_shown if shape.shown is None else shape.shown for shape in shapes], -1)
         if points.size:
-            found.append(Layer(first.kind, _css(first.colour), first.size, points, shown))
-    return found
+            layers.append(Layer(first.kind, _css(first.colour), first.size, points, shown))
+    return layers
 
 
-def _check_same(first: Picture, other: Picture, env: str) -> None:
-    """Refuses pictures that differ in more than where things are."""
+def _check_style(first: Picture, other: Picture, env: str) -> None:
+    """Raise an error if pictures differ in more than positions and visibility."""
 
     def style(shape: Shape) -> Mapping[str, Any]:
         return {"kind": shape.kind, "colour": shape.colour, "size": shape.size, "points": shape.points.shape}
@@ -290,8 +290,8 @@ def _check_same(first: Picture, other: Picture, env: str) -> None:
     if styles[0] == styles[1] and first.background == other.background:
         return
     differing = [f"{a} and then {b}" for a, b in zip(*styles, strict=False) if a != b]
-    what = differing[0] if differing else f"{len(styles[0])} shapes and then {len(styles[1])}, or another background"
+    change = differing[0] if differing else f"{len(styles[0])} shapes and then {len(styles[1])}, or another background"
     raise ValueError(
-        f"the drawing of {env} changes more than places from frame to frame, which a page cannot hold: {what}. "
-        "Draw the same shapes in every frame, and hide some by `shown`; a video takes any"
+        f"the drawing of {env} changes between frames in more than positions, which a page cannot store: {change}. "
+        "Draw the same shapes in every frame and hide some with `shown`, or save a video"
     )

@@ -1,6 +1,6 @@
-/* Plays a recording: pictures, curves, and what the reader may do. */
+/* The player: pictures, charts and controls. */
 
-/** The canvas with one replica, or with all in about a square. */
+/** Canvas with one replica, or with all replicas in a grid. */
 class Picture {
   constructor(recording, canvas) {
     this.recording = recording;
@@ -8,7 +8,7 @@ class Picture {
     this.context = canvas.getContext("2d");
   }
 
-  /** Takes as much room as there is, in whole pixels of the screen. */
+  /** Fits the canvas into the room, with an integer number of screen pixels per replica. */
   fit(replicas, room) {
     const ratio = window.devicePixelRatio || 1;
     const { size, gap } = this.recording.about;
@@ -26,7 +26,7 @@ class Picture {
     this.canvas.style.height = `${this.canvas.height / ratio}px`;
   }
 
-  place(index) {
+  corner(index) {
     const { gap } = this.recording.about;
     return [(index % this.columns) * (this.width + gap), Math.floor(index / this.columns) * (this.height + gap)];
   }
@@ -35,40 +35,40 @@ class Picture {
     this.context.fillStyle = this.recording.about.gapShade;
     this.context.fillRect(0, 0, this.canvas.width, this.canvas.height);
     this.replicas.forEach((replica, index) => {
-      this.recording.draw(this.context, replica, frame, ...this.place(index), this.width, this.height);
+      this.recording.draw(this.context, replica, frame, ...this.corner(index), this.width, this.height);
     });
   }
 
-  /** The replica at a place in the window, if there is one. */
+  /** Returns the replica under the pointer, or undefined. */
   under(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * this.canvas.width;
     const y = ((event.clientY - box.top) / box.height) * this.canvas.height;
     return this.replicas.find((_, index) => {
-      const [left, top] = this.place(index);
+      const [left, top] = this.corner(index);
       return x >= left && x < left + this.width && y >= top && y < top + this.height;
     });
   }
 }
 
-/** The frame that the page stands in, as in a notebook; null where it has a window, or may not reach so far. */
-const within = window.frameElement;
+/** The iframe around the page, as in a notebook; null without an iframe or without access to it. */
+const hostFrame = window.frameElement;
 
 const schemes = [...document.styleSheets[0].cssRules].filter((rule) => rule.media?.mediaText.includes("dark"));
 
-/** Within another page it is dark where that page's ink is light, whatever the system prefers. */
-function dress() {
-  if (!within) return;
-  const [red, green, blue] = getComputedStyle(within).color.match(/[\d.]+/g).map(Number);
+/** In an iframe, uses the dark style if the outer page's text is light; the system's preference is ignored. */
+function matchOuterPage() {
+  if (!hostFrame) return;
+  const [red, green, blue] = getComputedStyle(hostFrame).color.match(/[\d.]+/g).map(Number);
   const dark = red + green + blue > 384;
   document.documentElement.style.colorScheme = dark ? "dark" : "light";
   for (const rule of schemes) rule.media.mediaText = dark ? "all" : "not all";
 }
 
-/** The most pixels that the picture then takes from top to bottom. */
-const HIGHEST = 480;
+/** Maximum height of the picture in an iframe, in pixels. */
+const MAX_HEIGHT = 480;
 
-/** What is looked at, when, and how fast. */
+/** Selected replicas, current frame and speed. */
 class Player {
   constructor(recording) {
     this.recording = recording;
@@ -103,7 +103,7 @@ class Player {
   listen() {
     byId("play").addEventListener("click", () => this.play(!this.playing));
     byId("back").addEventListener("click", () => this.seek(this.frame - 1));
-    byId("forth").addEventListener("click", () => this.seek(this.frame + 1));
+    byId("forward").addEventListener("click", () => this.seek(this.frame + 1));
     byId("scrub").addEventListener("input", (event) => this.seek(Number(event.target.value)));
     byId("speed").addEventListener("change", () => byId("speed").blur());
     byId("replica").addEventListener("change", (event) => {
@@ -115,12 +115,12 @@ class Player {
       if (replica !== undefined) this.show(this.replicas.length > 1 ? replica : null);
     });
     document.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.refit()).observe(byId("stage"));
-    document.documentElement.classList.toggle("within", within !== null);
-    if (within) new ResizeObserver(() => this.ask()).observe(document.body);
-    window.addEventListener("resize", () => this.refit());
+    new ResizeObserver(() => this.fitIfResized()).observe(byId("stage"));
+    document.documentElement.classList.toggle("within", hostFrame !== null);
+    if (hostFrame) new ResizeObserver(() => this.resizeHostFrame()).observe(document.body);
+    window.addEventListener("resize", () => this.fitIfResized());
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      dress();
+      matchOuterPage();
       this.fit();
     });
   }
@@ -132,40 +132,40 @@ class Player {
       " ": () => this.play(!this.playing),
       ArrowLeft: () => this.seek(this.frame - steps),
       ArrowRight: () => this.seek(this.frame + steps),
-      ArrowUp: () => this.hurry(1),
-      ArrowDown: () => this.hurry(-1),
+      ArrowUp: () => this.changeSpeed(1),
+      ArrowDown: () => this.changeSpeed(-1),
       Home: () => this.seek(0),
       End: () => this.seek(this.recording.frames - 1),
       Escape: () => this.show(null),
     };
     const action = keys[event.key];
-    if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return; // a button does that itself
+    if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return; // the browser presses the button
     event.preventDefault();
     action();
   }
 
-  hurry(by) {
+  changeSpeed(by) {
     const { options, selectedIndex } = byId("speed");
     byId("speed").selectedIndex = Math.min(Math.max(selectedIndex + by, 0), options.length - 1);
   }
 
-  /** Looks at one replica, or at all. */
+  /** Shows one replica, or all for null. */
   show(replica) {
     this.replicas = replica === null ? this.all : [replica];
     byId("replica").value = replica === null ? "all" : String(replica);
     this.fit();
   }
 
-  /** Goes to a frame, and stops there. */
+  /** Pauses at a frame. */
   seek(frame) {
     this.play(false);
     this.position = Math.min(Math.max(frame, 0), this.recording.frames - 1);
     this.draw();
   }
 
-  /** Plays: within another page when it comes into view, unless the reader was quicker. */
-  begin() {
-    if (!within) return this.play(true);
+  /** Starts to play; in an iframe when it scrolls into view, unless the reader used the controls before. */
+  autoplay() {
+    if (!hostFrame) return this.play(true);
     this.watch = new IntersectionObserver(([seen]) => seen.isIntersecting && this.play(true));
     this.watch.observe(byId("picture"));
   }
@@ -184,7 +184,7 @@ class Player {
     }
   }
 
-  /** Lets time pass; in a page that was hidden it has not. */
+  /** Advances by the time since the last call, at most 0.25 s: a hidden page does not play. */
   advance(now) {
     if (!this.playing) return;
     const seconds = this.before === null ? 0 : Math.min((now - this.before) / 1000, 0.25);
@@ -199,26 +199,26 @@ class Player {
     requestAnimationFrame((later) => this.advance(later));
   }
 
-  /** Fits anew where the room is another than before, and not merely because the picture made itself fit. */
-  refit() {
-    if (this.room !== this.measured()) this.fit();
+  /** Fits again if the available size changed: resizing the picture also triggers the observer. */
+  fitIfResized() {
+    if (this.room !== this.sizes()) this.fit();
   }
 
-  /** Asks for as much room as all of the page takes. */
-  ask() {
-    const edges = within.offsetHeight - within.clientHeight;
-    within.style.height = `${document.documentElement.offsetHeight + edges}px`;
+  /** Sets the iframe's height to the height of the page. */
+  resizeHostFrame() {
+    const edges = hostFrame.offsetHeight - hostFrame.clientHeight;
+    hostFrame.style.height = `${document.documentElement.offsetHeight + edges}px`;
   }
 
-  measured() {
-    return [byId("stage").clientWidth, within ? 0 : window.innerHeight, window.devicePixelRatio].join();
+  sizes() {
+    return [byId("stage").clientWidth, hostFrame ? 0 : window.innerHeight, window.devicePixelRatio].join();
   }
 
   fit() {
-    this.room = this.measured();
+    this.room = this.sizes();
     const stage = byId("stage");
-    const others = stage.offsetTop + stage.offsetHeight - this.picture.canvas.offsetHeight; // help is seen at once
-    const height = Math.max(220, within ? HIGHEST : window.innerHeight - others - 28);
+    const rest = stage.offsetTop + stage.offsetHeight - this.picture.canvas.offsetHeight; // keeps the help in view
+    const height = Math.max(220, hostFrame ? MAX_HEIGHT : window.innerHeight - rest - 28);
     this.picture.fit(this.replicas, { width: stage.clientWidth - 2, height });
     for (const chart of this.charts) chart.fit(this.replicas);
     this.draw();
@@ -237,21 +237,21 @@ class Player {
     const { last } = this.recording.about;
     if (this.replicas.length > 1) {
       const done = this.replicas.filter((replica) => frame > last[replica]).length;
-      return `${this.replicas.length} replicas` + (done ? `, of which ${done} ${done > 1 ? "are" : "is"} done` : "");
+      return `${this.replicas.length} replicas` + (done ? `, ${done} finished` : "");
     }
     const [replica] = this.replicas;
     const at = Math.min(frame, last[replica]);
-    const ended = ["", "; it ended", "; it was cut at the time limit"][this.recording.ends[replica][at]];
+    const ended = ["", "; it terminated", "; it was truncated"][this.recording.ends[replica][at]];
     return `${this.name(replica)}: step ${this.recording.lengths[replica][at]} of its episode${ended}`;
   }
 }
 
-function tell(facts) {
+function showFacts(facts) {
   for (const [name, value] of facts) {
     const row = document.createElement("div");
     for (const [kind, text] of [["dt", name], ["dd", value]]) {
       const cell = document.createElement(kind);
-      const long = /^\d{13,}$/.test(text); // the seed that follows from a run's own, say: whole where one points at it
+      const long = /^\d{13,}$/.test(text); // such as a seed: abbreviated, in full on hover
       cell.textContent = long ? `${text.slice(0, 4)}…${text.slice(-4)}` : text;
       if (long) cell.title = text;
       row.append(cell);
@@ -262,15 +262,15 @@ function tell(facts) {
 
 async function main() {
   try {
-    const [about, bytes] = await unpacked();
-    tell(about.facts);
-    dress();
+    const [about, bytes] = await unpack();
+    showFacts(about.facts);
+    matchOuterPage();
     byId("player").hidden = false;
     const player = new Player(new Recording(about, bytes));
-    if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.begin();
+    if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.autoplay();
   } catch (error) {
     byId("trouble").hidden = false;
-    byId("trouble").textContent = `This page cannot be played here (${error.message}). A browser of 2023 or later can.`;
+    byId("trouble").textContent = `This page cannot be played here (${error.message}). Use a browser of 2023 or later.`;
     throw error;
   }
 }

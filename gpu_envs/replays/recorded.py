@@ -1,4 +1,4 @@
-"""What was recorded, frame by frame."""
+"""The data of a replay."""
 
 import dataclasses
 import math
@@ -12,127 +12,127 @@ from gpu_envs.rendering.frames import GAP, Snapshot, tile_size, tiled
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.specs.metrics import Metric
 
-GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
-"""What became of a replica's episode in a step."""
+RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
+"""Status of a replica's episode after a step."""
 
 FADED: Final = 0.5
-"""Of a replica that is done: how much of the background is mixed into its last frame."""
+"""Share of the background colour that is mixed into the last frame of finished replicas."""
 
-LEAST_WIDTH: Final = 16
-"""Of a replica in a picture, in pixels."""
+MIN_TILE_WIDTH: Final = 16
+"""Minimum width of a replica in pixels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Some replicas of an environment, frame by frame: frame 0 is the beginning, frame ``t`` is after ``t`` steps.
+    """Data of some replicas: frame 0 is the first state, frame ``t`` is the state after ``t`` steps.
 
-    A replica that was recorded no longer than others keeps its last frame.
+    Replicas that stop before others repeat their last frame.
     """
 
     env: str
-    """The environment's id."""
+    """Environment id."""
     drawing: Drawing
-    """How it is drawn."""
+    """The environment's drawing."""
     state: Mapping[str, np.ndarray]
-    """By field, ``[frames, replicas, ...]``."""
+    """State fields by name, ``[frames, replicas, ...]``."""
     params: Mapping[str, Any]
-    """By name, one value, or one for each replica."""
+    """Parameters by name: one value, or one for each replica."""
     rewards: Mapping[str, np.ndarray]
-    """By role, ``[frames, replicas]``: of the step before the frame, the mean over the role's agents."""
+    """Rewards by role, ``[frames, replicas]``, of the step before the frame, averaged over the role's agents."""
     ends: np.ndarray
-    """``[frames, replicas]``: whether the step before the frame ended an episode: ``GOES_ON``, ``TERMINATED`` or
-    ``TRUNCATED``."""
+    """``[frames, replicas]``: ``TERMINATED`` or ``TRUNCATED`` if the step before the frame ended an episode, else
+    ``RUNNING``."""
     last: np.ndarray
-    """``[replicas]``: each one's last frame."""
+    """``[replicas]``: last frame of each replica."""
     agents: Mapping[str, int]
-    """How many agents each role has."""
+    """Number of agents by role."""
     numbers: np.ndarray
-    """``[replicas]``: which they are in their environment."""
+    """``[replicas]``: numbers of the replicas in their environment."""
     elapsed: np.ndarray
-    """``[replicas]``: steps of the episode that had passed before frame 0."""
+    """``[replicas]``: steps of the first episode before frame 0."""
     pauses: bool
-    """After an episode's last frame comes the first of the next, where otherwise its first step is taken at once."""
+    """Whether an episode's initial state has a frame. It has none in SameStep mode."""
     device: str = "cpu"
-    """Where frames are painted."""
+    """Device that paints frames."""
     title: str = ""
-    """Says in a few words what it is."""
+    """Short description."""
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What else is known of it."""
+    """Names and values for the reader, such as the seed."""
     metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    """By name, ``[frames, replicas]``: what the episode has of it if it ends with the step before the frame, as in
-    ``infos["episode"]`` where it does; NaN where it has had no step."""
+    """Metrics by name, ``[frames, replicas]``, of the episode up to the frame: at its end the values in
+    ``infos["episode"]``, before its first step NaN."""
     measured: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
-    """What they are."""
+    """Definitions of the metrics."""
     drawn: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    """By name, ``[frames, replicas, ...]``: the parameters that are drawn for each episode, in force in the frame."""
+    """Randomized parameters by name, ``[frames, replicas, ...]``, which change from episode to episode."""
 
     @property
     def frames(self) -> int:
-        """How many there are."""
+        """Number of frames."""
         return len(self.ends)
 
     @property
     def replicas(self) -> int:
-        """How many were recorded."""
+        """Number of recorded replicas."""
         return len(self.numbers)
 
     @property
     def steps(self) -> int:
-        """How many were taken, at most, of a replica."""
+        """Largest number of steps of a replica."""
         return self.frames - 1
 
     def returns(self) -> dict[str, np.ndarray]:
-        """By role, the returns of all episodes that were recorded from beginning to end, replica after replica."""
-        return {role: np.array(self._returns(rewards)) for role, rewards in self.rewards.items()}
+        """Return the returns of all fully recorded episodes by role, replica after replica."""
+        return {role: np.array(self._episode_returns(rewards)) for role, rewards in self.rewards.items()}
 
-    def _returns(self, rewards: np.ndarray) -> list[float]:
-        found = []
+    def _episode_returns(self, rewards: np.ndarray) -> list[float]:
+        returns = []
         for replica in range(self.replicas):
             first = 1
             for end in np.flatnonzero(self.ends[:, replica]).tolist():
-                if first > 1 or self.elapsed[replica] == 0:  # of one that had begun before, only a part is known
-                    found.append(float(rewards[first : end + 1, replica].sum(dtype=np.float64)))
+                if first > 1 or self.elapsed[replica] == 0:  # skips episodes that started before the recording
+                    returns.append(float(rewards[first : end + 1, replica].sum(dtype=np.float64)))
                 first = end + 1
-        return found
+        return returns
 
     def picture(self, frame: int) -> Picture:
-        """What all replicas look like in a frame."""
-        at = np.minimum(frame, self.last)
+        """Return the picture of all replicas in a frame."""
+        frames = np.minimum(frame, self.last)
         numbers = np.arange(self.replicas)
         state, drawn = (
-            {name: values[at, numbers] for name, values in kept.items()} for kept in (self.state, self.drawn)
+            {name: values[frames, numbers] for name, values in arrays.items()} for arrays in (self.state, self.drawn)
         )
         return Snapshot(self.drawing, state, {**self.params, **drawn}).picture(numbers)
 
     def pixels(self, frame: int, painter: Painter, size: tuple[int, int]) -> np.ndarray:
-        """All replicas in one picture, ``[height, width, 3]`` uint8.
+        """Return all replicas tiled in one image, ``[height, width, 3]`` uint8.
 
         Args:
-            frame: Which.
-            painter: Paints them.
-            size: Width and height of each.
+            frame: Number of the frame.
+            painter: The painter.
+            size: Width and height of a replica.
         """
         picture = self.picture(frame)
-        painted = painter.paint(picture, size)
-        over = frame > self.last
-        if over.any():
+        pixels = painter.paint(picture, size)
+        finished = frame > self.last
+        if finished.any():
             background = np.array(picture.background, np.float64)
-            painted[over] = np.rint(painted[over] * (1 - FADED) + background * FADED).astype(np.uint8)
-        return tiled(painted)
+            pixels[finished] = np.rint(pixels[finished] * (1 - FADED) + background * FADED).astype(np.uint8)
+        return tiled(pixels)
 
     def tile(self, width: int | None = None) -> tuple[int, int]:
-        """Width and height of each replica in a picture of all.
+        """Return the width and height of a replica in the tiled image.
 
         Args:
-            width: Of that picture; None: 1200, and less where they are few. A pixel may be lacking for each column.
+            width: Width of the image, rounded down to full tiles; None for 1200, or less for few replicas.
         """
         if width is None:
             return tile_size(self.drawing, self.replicas)
         columns = math.ceil(math.sqrt(self.replicas))
         across = (width - (columns - 1) * GAP) // columns
-        if across < LEAST_WIDTH:
+        if across < MIN_TILE_WIDTH:
             raise ValueError(
-                f"width is {width}; {self.replicas} replicas side by side need at least "
-                f"{columns * (LEAST_WIDTH + GAP) - GAP}"
+                f"width is {width}; {self.replicas} replicas need a width of at least "
+                f"{columns * (MIN_TILE_WIDTH + GAP) - GAP}"
             )
         return across, max(1, round(across * self.drawing.size[1] / self.drawing.size[0]))

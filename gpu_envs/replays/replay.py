@@ -1,4 +1,4 @@
-"""What was recorded, and the three ways to look at it."""
+"""A replay, which can be saved as a video or a page, or shown in a window."""
 
 import dataclasses
 from pathlib import Path
@@ -13,30 +13,30 @@ from gpu_envs.replays.recorded import Recorded
 @documented
 @dataclasses.dataclass(frozen=True)
 class Replay(Recorded):
-    """Some replicas of an environment, frame by frame: frame 0 is the beginning, frame ``t`` is after ``t`` steps.
+    """A recording of some replicas: frame 0 is the first state, frame ``t`` is the state after ``t`` steps.
 
-    A replica that was recorded no longer than others keeps its last frame.
+    Replicas that stop before others repeat their last frame.
     """
 
     def save_video(
         self, path: str | Path, *, width: int | None = None, fps: int | None = None, progress: bool | None = False
     ) -> None:
-        """Writes a video of all replicas side by side.
+        """Save a video of all replicas side by side.
 
         Args:
-            path: The file: ``.mp4``, or ``.gif`` for an animated picture.
-            width: In pixels, about; None: 1200, and less where replicas are few.
-            fps: Frames, which are steps, a second; None: as many as make time pass as in the world.
-            progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
+            path: The file, ``.mp4`` or ``.gif``.
+            width: Approximate width in pixels; None for 1200, or less for few replicas.
+            fps: Frames (steps) per second; None for real time.
+            progress: Whether to draw a progress bar; None draws one in terminals and notebooks, else prints every 30 s.
         """
         video.write(self, Path(path), width, fps, progress)
 
     def save_html(self, path: str | Path, *, fps: int | None = None) -> None:
-        """Writes a page that plays in any browser, from one file, without a network.
+        """Save a page that plays in a browser. It is one file and needs no network.
 
         Args:
             path: The file, ``.html``.
-            fps: Frames, which are steps, a second; None: as many as make time pass as in the world.
+            fps: Frames (steps) per second; None for real time.
         """
         page.write(self, Path(path), fps)
 
@@ -44,14 +44,14 @@ class Replay(Recorded):
         return f"<Replay of {self.env}: {self.replicas} replicas, {self.steps} steps>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the page, with its player."""
-        return page.frame(self)
+        """Return the page for notebooks."""
+        return page.to_iframe(self)
 
     def show(self, *, width: int | None = None, fps: int | None = None) -> None:
-        """Plays it in a window, once; closing the window ends it.
+        """Play the replay once in a window. Closing the window stops it.
 
         Args:
-            width: In pixels, about; None: 1200, and less where replicas are few.
-            fps: Frames a second; None: as many as make time pass as in the world.
+            width: Approximate width in pixels; None for 1200, or less for few replicas.
+            fps: Frames (steps) per second; None for real time.
         """
         window.play(self, width, fps)

@@ -1,4 +1,4 @@
-"""Opens what is to be recorded: an environment, and who acts in it."""
+"""Open the source of a recording: an environment and a policy."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
-from gpu_envs.rendering.frames import MOST_TILES
+from gpu_envs.rendering.frames import MAX_TILES
 from gpu_envs.replays.actors import AnyEnv, RandomActions
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from gpu_envs.training.rollout.evaluation import TrainedPolicies
 
 REPLICAS: Final = 9
-"""So many are recorded where nobody says how many."""
+"""Default number of recorded replicas."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What of a run or an environment is to be recorded, as ``record`` takes it."""
+class SourceOptions:
+    """Arguments of ``record`` that select the policy, the replicas and the environment."""
 
     policy: Callable[[Any], Any] | None
     replicas: int | Sequence[int] | None
@@ -47,43 +47,43 @@ class Wanted:
 @final
 @dataclasses.dataclass(frozen=True)
 class ReplaySource:
-    """An environment that has been reset, and who acts in it."""
+    """An environment after its reset, and a policy that acts in it."""
 
     env: AnyEnv
     act: Callable[[Any], Any]
-    """Actions for observations, as the environment takes and gives them."""
+    """Policy: a function from observations to actions, both in the environment's format."""
     observations: Any
-    """Before the first step."""
+    """Observations before the first step."""
     numbers: np.ndarray
-    """Of the replicas that are looked at."""
+    """Numbers of the replicas to record."""
     title: str
     facts: Mapping[str, str]
-    """What a reader may want to know, by what it is called."""
+    """Names and values for the reader of the replay."""
     settings: contextlib.AbstractContextManager[None] = dataclasses.field(default_factory=contextlib.nullcontext)
-    """Of the process, while they act."""
+    """Context manager with the process settings (random state, threads) that the policy needs."""
 
 
-def open_source(source: Any, wanted: Wanted) -> ReplaySource:
-    """Opens a run, an environment by its id, or one that is there already."""
+def open_source(source: Any, options: SourceOptions) -> ReplaySource:
+    """Open a run's folder, an environment id, or an environment."""
     if isinstance(source, VectorEnv | MultiAgentEnv):
-        return _of_env(source, wanted)
+        return _open_env(source, options)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            f"source is {type(source).__name__}; give a run's folder, an environment's id, or what gpu_envs.make "
-            "returned, without wrappers: of a wrapped one env.unwrapped"
+            f"source is {type(source).__name__}; give a run's folder, an environment id, or an environment from "
+            "gpu_envs.make without wrappers (env.unwrapped)"
         )
-    if wanted.replicas is not None and not isinstance(wanted.replicas, int | np.integer):
-        raise TypeError(f"replicas is {wanted.replicas!r}; of {str(source)!r} say how many")
-    where = find(source)
-    if isinstance(where, Path):
-        return _of_run(where, wanted)
-    if wanted.modules:
-        raise ValueError(f"modules are given, and {where!r} is no run; give policy, or leave them out")
-    return _of_guests(where, wanted) if wanted.policies else _of_id(where, wanted)
+    if options.replicas is not None and not isinstance(options.replicas, int | np.integer):
+        raise TypeError(f"replicas is {options.replicas!r}; give the number of replicas to record of {str(source)!r}")
+    opened = find(source)
+    if isinstance(opened, Path):
+        return _open_run(opened, options)
+    if options.modules:
+        raise ValueError(f"modules is for runs, and {opened!r} is an environment id; give policy instead")
+    return _open_id_with_policies(opened, options) if options.policies else _open_id(opened, options)
 
 
 def find(source: str | os.PathLike[str]) -> str | Path:
-    """The id of an environment, or the folder of a run, whichever a word is the name of."""
+    """Return the environment id or the run's folder that the source names."""
     if not isinstance(source, str):
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
@@ -96,136 +96,136 @@ def find(source: str | os.PathLike[str]) -> str | Path:
         return name
     runs = [str(path.parent) for path in Path("runs").glob("*/config.json")]
     raise UnknownEnvironmentError(
-        f"{source!r} is neither an environment nor the folder of a run{did_you_mean(name, [*registry.ids(), *runs])} "
+        f"no environment and no run's folder is named {source!r}{did_you_mean(name, [*registry.ids(), *runs])} "
         f"The environments are: {', '.join(registry.ids())}"
     )
 
 
 def _check_drawing(spec: Spec) -> None:
-    """Raises an error if an environment cannot be drawn."""
+    """Raise an error if the environment has no drawing."""
     if spec.drawing is None:
         drawn = [name for name in registry.ids() if registry.spec(name).drawing is not None]
         raise ValueError(
             f"{spec.id} cannot be shown: its spec has no drawing (give it drawing=gpu_envs.pictures.Drawing(...)). "
-            f"Those that can are: {', '.join(drawn)}"
+            f"Environments with a drawing: {', '.join(drawn)}"
         )
 
 
-def _of_env(env: AnyEnv, wanted: Wanted) -> ReplaySource:
+def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
     for name in ("policies", "params", "modules"):
-        if getattr(wanted, name):
-            raise ValueError(f"{name} are for a run or an id; make the environment with what you want, and give policy")
+        if getattr(options, name):
+            raise ValueError(f"{name} is for a run or an environment id; set it in gpu_envs.make, or give policy")
     _check_drawing(env.env_spec)
-    if wanted.replicas is not None and isinstance(wanted.replicas, Sequence | np.ndarray):
-        numbers = _checked_numbers(np.asarray(wanted.replicas), env.num_envs)
+    if options.replicas is not None and isinstance(options.replicas, Sequence | np.ndarray):
+        numbers = _check_numbers(np.asarray(options.replicas), env.num_envs)
     else:
-        count = _count(wanted.replicas)
-        if wanted.replicas is not None and count > env.num_envs:
+        count = _check_count(options.replicas)
+        if options.replicas is not None and count > env.num_envs:
             raise ValueError(f"replicas is {count}; the environment has {env.num_envs}")
         numbers = np.arange(min(count, env.num_envs))
-    seed = wanted.seed
+    seed = options.seed
     observations = env.observe() if seed is None else env.reset(seed=seed)[0]
-    act, facts = _actions(env, wanted, seed or 0)
+    act, facts = _policy(env, options, seed or 0)
     return ReplaySource(env, act, observations, numbers, env.env_spec.id, facts)
 
 
-def _of_id(name: str, wanted: Wanted) -> ReplaySource:
+def _open_id(name: str, options: SourceOptions) -> ReplaySource:
     _check_drawing(registry.spec(name))
-    count, seed = _count(wanted.replicas), wanted.seed or 0
-    env = gpu_envs.make(name, count, device=wanted.device, autoreset_mode="NextStep", **(wanted.params or {}))
+    count, seed = _check_count(options.replicas), options.seed or 0
+    env = gpu_envs.make(name, count, device=options.device, autoreset_mode="NextStep", **(options.params or {}))
     observations, _ = env.reset(seed=seed)
-    act, facts = _actions(env, wanted, seed)
-    facts |= {**_shown_params(wanted.params), "Seed": str(seed)}
+    act, facts = _policy(env, options, seed)
+    facts |= {**_params_fact(options.params), "Seed": str(seed)}
     return ReplaySource(env, act, observations, np.arange(count), name, facts)
 
 
-def _of_guests(name: str, wanted: Wanted) -> ReplaySource:
+def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
     from gpu_envs.training.runs import load_guests
 
     _check_drawing(registry.spec(name))
-    if wanted.policy is not None:
-        raise ValueError("policy acts for everybody, and policies for some; give one of them")
-    assert wanted.policies is not None
-    loaded = load_guests(name, wanted.policies, device=wanted.device, params=wanted.params)
-    return _played(loaded, wanted, name, {}, wanted.seed or 0)
+    if options.policy is not None:
+        raise ValueError("policy acts for all roles, and policies for single roles; give only one")
+    assert options.policies is not None
+    loaded = load_guests(name, options.policies, device=options.device, params=options.params)
+    return _open_policies(loaded, options, name, {}, options.seed or 0)
 
 
-def _of_run(path: Path, wanted: Wanted) -> ReplaySource:
+def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
     from gpu_envs.training.record.run_directory import RunDirectory
     from gpu_envs.training.runs import load_policies
 
-    if wanted.policy is not None:
-        raise ValueError("policy is given, and a run has policies of its own; leave it out, or give policies")
+    if options.policy is not None:
+        raise ValueError("policy is not for runs, which have policies: leave it out, or replace some with policies")
     run = RunDirectory.open(path)
-    _check_drawing(run.spec(trust=wanted.trust))
+    _check_drawing(run.spec(trust=options.trust))
     loaded = load_policies(
         run,
-        device=wanted.device,
-        policies=wanted.policies,
-        params=wanted.params,
-        modules=wanted.modules,
+        device=options.device,
+        policies=options.policies,
+        params=options.params,
+        modules=options.modules,
         purpose="play",
-        trust=wanted.trust,
+        trust=options.trust,
     )
-    reached = {role: f"{value:.6g}" for role, value in loaded.returns.items() if not math.isnan(value)}
+    returns = {role: f"{value:.6g}" for role, value in loaded.returns.items() if not math.isnan(value)}
     one = len(loaded.returns) == 1
     facts = {
         "Run": path.resolve().name,
         "Trained for": f"{loaded.steps:,} steps",
-        "Return in training": ", ".join(value if one else f"{role} {value}" for role, value in reached.items())
+        "Return in training": ", ".join(value if one else f"{role} {value}" for role, value in returns.items())
         or "no episode ended",
     }
     env, name = registry.spec(loaded.config.env).id, facts["Run"]
     title = name if name.startswith(env) else f"{env}: {name}"
-    return _played(loaded, wanted, title, facts, loaded.seed if wanted.seed is None else wanted.seed)
+    return _open_policies(loaded, options, title, facts, loaded.seed if options.seed is None else options.seed)
 
 
-def _played(loaded: "TrainedPolicies", wanted: Wanted, title: str, facts: Mapping[str, str], seed: int) -> ReplaySource:
-    """An environment as an evaluation has it, with the same first episodes, but for the next one's beginning."""
+def _open_policies(
+    loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], seed: int
+) -> ReplaySource:
+    """Return a source whose first episodes are the same as in an evaluation with this seed."""
     from gpu_envs.training.process.device import explain_shortage
 
-    count, config, device = _count(wanted.replicas), loaded.config, loaded.device
+    count, config, device = _check_count(options.replicas), loaded.config, loaded.device
     with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):
         env = loaded.make(count)
-        policies = loaded.acting_in(env, greedy=wanted.greedy, seed=seed)
+        policies = loaded.acting_in(env, greedy=options.greedy, seed=seed)
         observations, _ = env.reset(seed=derived_seed(seed, "evaluation"))
-    others = {
-        "Policies": ", ".join(f"{role}: {name}" for role, name in config.policies.items() if isinstance(name, str))
-    }
+    named = ", ".join(f"{role}: {name}" for role, name in config.policies.items() if isinstance(name, str))
     facts = {
         **facts,
-        "Actions": "the likeliest" if wanted.greedy else "drawn, as in training",
-        **(others if others["Policies"] else {}),
-        **_shown_params(config.params),
+        "Actions": "most likely (greedy)" if options.greedy else "sampled, as in training",
+        **({"Policies": named} if named else {}),
+        **_params_fact(config.params),
         "Seed": str(seed),
     }
     return ReplaySource(env, policies, observations, np.arange(count), title, facts, policies.settings())
 
 
-def _actions(env: AnyEnv, wanted: Wanted, seed: int) -> tuple[Callable[[Any], Any], dict[str, str]]:
-    """Who acts, and what a reader may want to know of it."""
-    return (RandomActions(env, seed), {"Actions": "random"}) if wanted.policy is None else (wanted.policy, {})
+def _policy(env: AnyEnv, options: SourceOptions, seed: int) -> tuple[Callable[[Any], Any], dict[str, str]]:
+    """Return the user's policy, or random actions, and facts about it."""
+    return (RandomActions(env, seed), {"Actions": "random"}) if options.policy is None else (options.policy, {})
 
 
-def _shown_params(params: Mapping[str, Any] | None) -> dict[str, str]:
-    shown = [
-        f"{name} = {value if np.ndim(value) == 0 else 'of each its own'}" for name, value in (params or {}).items()
+def _params_fact(params: Mapping[str, Any] | None) -> dict[str, str]:
+    values = [
+        f"{name} = {value if np.ndim(value) == 0 else 'one per replica'}" for name, value in (params or {}).items()
     ]
-    return {"Parameters": ", ".join(shown)} if shown else {}
+    return {"Parameters": ", ".join(values)} if values else {}
 
 
-def _count(replicas: Any) -> int:
+def _check_count(replicas: Any) -> int:
     if replicas is None:
         return REPLICAS
-    if isinstance(replicas, bool) or not isinstance(replicas, int | np.integer) or not 1 <= replicas <= MOST_TILES:
-        raise ValueError(f"replicas is {replicas!r}; give a whole number from 1 to {MOST_TILES}")
+    if isinstance(replicas, bool) or not isinstance(replicas, int | np.integer) or not 1 <= replicas <= MAX_TILES:
+        raise ValueError(f"replicas is {replicas!r}; give an integer from 1 to {MAX_TILES}")
     return int(replicas)
 
 
-def _checked_numbers(numbers: np.ndarray, num_envs: int) -> np.ndarray:
-    if numbers.ndim != 1 or not 1 <= len(numbers) <= MOST_TILES or numbers.dtype.kind not in "iu":
-        raise ValueError(f"replicas is {numbers.tolist()!r}; give 1 to {MOST_TILES} whole numbers, or how many")
+def _check_numbers(numbers: np.ndarray, num_envs: int) -> np.ndarray:
+    if numbers.ndim != 1 or not 1 <= len(numbers) <= MAX_TILES or numbers.dtype.kind not in "iu":
+        raise ValueError(f"replicas is {numbers.tolist()!r}; give how many, or a list of 1 to {MAX_TILES} numbers")
     wrong = numbers[(numbers < 0) | (numbers >= num_envs)]
     if len(wrong):
-        raise ValueError(f"replicas names {wrong[0]}; the environment has 0 to {num_envs - 1}")
+        raise ValueError(f"replicas has number {wrong[0]}; the environment has replicas 0 to {num_envs - 1}")
     return numbers.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Plays a replay in a window on the screen."""
+"""Play a replay in a window."""
 
 import importlib
 from typing import Any
@@ -9,15 +9,15 @@ from gpu_envs.rendering.window import Window
 from gpu_envs.replays.recorded import Recorded
 
 
-def library() -> Any:
-    """Pygame, which opens windows, or an error that says how to install it."""
+def import_pygame() -> Any:
+    """Return the pygame module, or raise an error that tells how to install it."""
     with extra("render", "pygame"):
         return importlib.import_module("pygame")
 
 
 def play(replay: Recorded, width: int | None, fps: int | None) -> None:
-    """Shows every frame once, or those before the window is closed or Escape is pressed; see ``Replay.show``."""
-    pygame = library()
+    """Show all frames until the window is closed or Escape is pressed; see ``Replay.show``."""
+    pygame = import_pygame()
     size = replay.tile(width)
     painter = Painter(replay.device)
     window = Window(replay.title or replay.env, fps or replay.drawing.frames_a_second)

@@ -46,16 +46,9 @@ def program(
     prologue: str = "",
     types: Mapping[str, str] | None = None,
 ) -> Program:
-    """Return the program with the wrapper's kernels.
+    """Return the program of a wrapper's kernels, for rows of ``features`` and blocks of about ``elements`` elements.
 
-    Args:
-        headers: Headers to include after ``blocks.cuh``.
-        calls: Argument struct of each kernel.
-        mode: Auto-reset mode.
-        features: Elements per row.
-        elements: Elements per block, about.
-        prologue: C++ to insert before the headers.
-        types: C++ types of the headers' type names.
+    The headers follow ``blocks.cuh``; the prologue is C++ code before all headers.
     """
     constants = [
         mode_enum(mode),

@@ -165,9 +165,8 @@ class FlattenObservation(TorchWrapper):
         """Return ``out`` with views in the shapes of the wrapped environment."""
         if out is None:
             return None
-        flat = {
-            name: self._out_tensor(out, name, self._flat_shape, self._dtype) for name in ("observations", "final_obs")
-        }
+        names = "observations", "final_obs"
+        flat = {name: self._out_tensor(out, name, self._flat_shape, self._dtype) for name in names}
         return dataclasses.replace(
             out, **{name: None if tensor is None else tensor.view(self._shape) for name, tensor in flat.items()}
         )

@@ -175,9 +175,7 @@ class ActionNoise(TorchWrapper):
         if discrete and scale.any():
             raise TypeError(f"noise is {noise!r}, but the action space is {space}; noise needs a Box: leave it out")
         if not 0 <= repeat_action_probability <= 1:
-            raise ValueError(
-                f"repeat_action_probability is {repeat_action_probability!r}; give a probability from 0 to 1"
-            )
+            raise ValueError(f"repeat_action_probability is {repeat_action_probability!r}; give 0 to 1")
         dtype = "int64" if discrete else self._simulator.precision
         self._noisy_actions: Final = self._zeros(self.num_envs, *shape, dtype=getattr(torch, dtype))
         element, delays = {"int64": "i64", **REWARD_TYPES}[dtype], _check_steps("delay", delay, 0)
@@ -279,11 +277,7 @@ def _load(
     distribution: str,
     steps: tuple[int, int],
 ) -> tuple[Kernel, int]:
-    """Compile a kernel and set its arguments for sizes and random numbers.
-
-    Returns:
-        The kernel and its number of blocks.
-    """
+    """Compile a kernel and set its sizes and random counters; return it with its number of blocks."""
     if distribution not in DISTRIBUTIONS:
         raise ValueError(
             f"distribution is {distribution!r}{did_you_mean(distribution, DISTRIBUTIONS)} Give 'normal' or 'uniform'"

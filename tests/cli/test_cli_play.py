@@ -73,7 +73,7 @@ def test_a_run_becomes_a_page_beside_it(
     assert names(tmp_path) == []
     text = page.read_text()
     assert '["Run","cart"]' not in text  # as the title has it
-    for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","the likeliest"]'):
+    for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","most likely (greedy)"]'):
         assert part in text
     mean = re.search(r"agent +([\d.]+)", said(capsys, "eval", str(runs["cart"]), *CPU, "--episodes", "7"))
     assert mean is not None
@@ -97,7 +97,7 @@ def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> N
     assert told["return of tagger"] == told["return of runner"] == "no episode ended"
     assert told["video"].startswith("v.mp4 (")
     text = (tmp_path / "p.html").read_text()
-    expected = ('"fps":24', '["Actions","drawn, as in training"]', '["Seed","4"]', "max_episode_steps = 30")
+    expected = ('"fps":24', '["Actions","sampled, as in training"]', '["Seed","4"]', "max_episode_steps = 30")
     for part in (*expected, "runner: random"):
         assert part in text
 
@@ -121,7 +121,7 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ([], "what is to be played? Give a run's folder, or an environment's ID"),
-        (["CartPol-v1"], "neither an environment nor the folder of a run. Did you mean 'CartPole-v1'?"),
+        (["CartPol-v1"], "no environment and no run's folder is named 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         (["runs/none"], "the run directory runs/none does not exist"),
         (["x" * 300], "File name too long"),
         (["CartPole-v1", "--html", "x" * 300 + ".html"], "too long"),
@@ -131,7 +131,7 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
         (["CartPole-v1", "--seed", "-1"], "--seed is -1"),
         (["CartPole-v1", "--video", "a.avi"], "a video cannot be 'a.avi'; its name ends in .mp4 or .gif"),
         (["CartPole-v1", "--width", "300"], "--width is that of a video or a window"),
-        (["CartPole-v1", "--video", "a.gif", "--width", "20"], "9 replicas side by side need at least 52"),
+        (["CartPole-v1", "--video", "a.gif", "--width", "20"], "9 replicas need a width of at least 52"),
     ],
 )
 def test_mistakes_are_explained(

@@ -1,4 +1,4 @@
-"""The painter against a rasteriser of its own kind, in NumPy, and where pictures are strange or large."""
+"""The painter against a rasteriser in NumPy, and with unusual or large pictures."""
 
 import ctypes
 import itertools
@@ -10,7 +10,7 @@ import pytest
 from gpu_envs.backend.toolchain import build
 from gpu_envs.pictures import (
     BLACK,
-    MOST_CORNERS,
+    MAX_CORNERS,
     WHITE,
     Colour,
     Picture,
@@ -20,24 +20,24 @@ from gpu_envs.pictures import (
     discs,
     line,
     polygon,
-    same,
+    repeat,
 )
 from gpu_envs.rendering.painter import Painter, paint_program
 
-FINE = 8
-"""The oracle looks at so many by so many points of each pixel."""
+SUPERSAMPLING = 8
+"""The reference samples this number squared of points per pixel."""
 
 
-# --- the oracle ---
+# --- reference ---
 
 
-def oracle(picture: Picture, size: tuple[int, int]) -> np.ndarray:
-    """Frames, ``[replicas, height, width, 3]``, not rounded: each shape covers a share of the points of a pixel."""
+def reference(picture: Picture, size: tuple[int, int]) -> np.ndarray:
+    """Return unrounded frames, ``[replicas, height, width, 3]``, with shapes blended by their share of points."""
     left, bottom, right, top = picture.view
     width, height = size
-    across, down = (np.arange(n * FINE) + 0.5 for n in (width, height))
-    x = left + across[None, :] / (width * FINE) * (right - left)
-    y = bottom + (height * FINE - down[:, None]) / (width * FINE) * (right - left)
+    across, down = (np.arange(n * SUPERSAMPLING) + 0.5 for n in (width, height))
+    x = left + across[None, :] / (width * SUPERSAMPLING) * (right - left)
+    y = bottom + (height * SUPERSAMPLING - down[:, None]) / (width * SUPERSAMPLING) * (right - left)
     replicas = len(picture.shapes[0].points)
     frames = np.broadcast_to(np.array(picture.background, float), (replicas, height, width, 3)).copy()
     for shape in picture.shapes:
@@ -45,21 +45,21 @@ def oracle(picture: Picture, size: tuple[int, int]) -> np.ndarray:
             for number, points in enumerate(figures):
                 if shape.shown is not None and not shape.shown[replica, number]:
                     continue
-                within = inside(shape, points, x, y).reshape(height, FINE, width, FINE)
-                share = within.mean((1, 3))[..., None]
+                covered = inside(shape, points, x, y).reshape(height, SUPERSAMPLING, width, SUPERSAMPLING)
+                share = covered.mean((1, 3))[..., None]
                 frames[replica] += (np.array(shape.colour, float) - frames[replica]) * share
     assert top > bottom
     return frames
 
 
 def inside(shape: Shape, points: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether each place is within a figure."""
+    """Return a mask of the sample points inside a figure."""
     if shape.kind == "disc":
         return np.asarray(np.hypot(x - points[0, 0], y - points[0, 1]) <= shape.size)
     if shape.kind == "line":
-        near = [to_segment(a, b, x, y) <= shape.size / 2 for a, b in itertools.pairwise(points)]
+        near = [distance_to_segment(a, b, x, y) <= shape.size / 2 for a, b in itertools.pairwise(points)]
         return np.asarray(np.any(near, 0))
-    crossings = np.zeros(np.broadcast_shapes(x.shape, y.shape), int)  # of a ray to the right with the outline
+    crossings = np.zeros(np.broadcast_shapes(x.shape, y.shape), int)  # between a ray to the right and the outline
     for (ax, ay), (bx, by) in zip(points, np.roll(points, -1, 0), strict=True):
         spans = (ay <= y) != (by <= y)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -67,8 +67,8 @@ def inside(shape: Shape, points: np.ndarray, x: np.ndarray, y: np.ndarray) -> np
     return np.asarray(crossings % 2 == 1)
 
 
-def to_segment(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The distance of each place to a segment."""
+def distance_to_segment(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the distance of each sample point to a segment."""
     along = b - a
     share = np.clip(((x - a[0]) * along[0] + (y - a[1]) * along[1]) / max(along @ along, 1e-300), 0, 1)
     return np.asarray(np.hypot(x - a[0] - share * along[0], y - a[1] - share * along[1]))
@@ -76,40 +76,40 @@ def to_segment(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np
 
 SIZE = (60, 40)
 VIEW = (-3.0, 1.0, 3.0, 5.0)
-"""Ten pixels a unit."""
+"""Ten pixels per unit."""
 
 
 def colours(count: int, seed: int) -> list[Colour]:
-    drawn = np.random.default_rng(seed).integers(0, 256, (count, 3)).tolist()
-    return [(r, g, b) for r, g, b in drawn]
+    values = np.random.default_rng(seed).integers(0, 256, (count, 3)).tolist()
+    return [(r, g, b) for r, g, b in values]
 
 
-def places(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Points within the view and somewhat beyond."""
+def random_points(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return points in the view and slightly outside of it."""
     return rng.uniform((-3.5, 0.5), (3.5, 5.5), (*shape, 2))
 
 
-def regular(rng: np.random.Generator, corners: int, *shape: int) -> np.ndarray:
-    """Convex polygons: corners on ellipses, in either sense."""
+def random_polygons(rng: np.random.Generator, corners: int, *shape: int) -> np.ndarray:
+    """Return convex polygons with corners on ellipses, clockwise or counterclockwise."""
     angles = np.sort(rng.uniform(0, 1, (*shape, corners)) * 0.6 + np.arange(corners), -1) / corners * 2 * np.pi
     angles = np.where(rng.random((*shape, 1)) < 0.5, angles, angles[..., ::-1])
     radii = rng.uniform(0.3, 1.5, (*shape, 1, 2))
-    return np.asarray(places(rng, *shape)[..., None, :] + radii * np.stack([np.cos(angles), np.sin(angles)], -1))
+    return np.asarray(random_points(rng, *shape)[..., None, :] + radii * np.stack([np.cos(angles), np.sin(angles)], -1))
 
 
 def scene(kind: str, seed: int) -> Picture:
-    """A random picture of three replicas."""
+    """Return a random picture of three replicas."""
     rng = np.random.default_rng(seed)
     one, other, background = colours(3, seed)
     shown = rng.random((3, 4)) < 0.7
     shapes: tuple[Shape, ...]
     if kind == "disc":
-        shapes = (disc(places(rng, 3, 4), 0.7, one, shown), disc(places(rng, 3, 2), 0.08, other))
+        shapes = (disc(random_points(rng, 3, 4), 0.7, one, shown), disc(random_points(rng, 3, 2), 0.08, other))
     elif kind == "line":
-        shapes = (line(places(rng, 3, 4, 4), 0.4, one, shown), line(places(rng, 3, 2, 2), 0.11, other))
+        shapes = (line(random_points(rng, 3, 4, 4), 0.4, one, shown), line(random_points(rng, 3, 2, 2), 0.11, other))
     elif kind == "polygon":
         shapes = tuple(
-            polygon(regular(rng, corners, 3, 4), colour, shown)
+            polygon(random_polygons(rng, corners, 3, 4), colour, shown)
             for corners, colour in zip((3, 4, 8), (one, other, BLACK), strict=True)
         )
     else:
@@ -122,20 +122,19 @@ def scene(kind: str, seed: int) -> Picture:
 @pytest.mark.parametrize("kind", ["disc", "line", "polygon", "all"])
 def test_the_painter_agrees_with_a_rasteriser(kind: str, seed: int, device: str) -> None:
     picture = scene(kind, seed)
-    found = Painter(painted_on(device)).paint(picture, SIZE)
-    assert found.dtype == np.uint8
-    expected = oracle(picture, SIZE)
-    assert found.shape == expected.shape
-    difference = np.abs(found - expected)
-    # Edges are taken for straight and upright within a pixel: of a slanted one the share is off by up to a twelfth,
-    # at sharp corners by more.
+    frames = Painter(painter_device(device)).paint(picture, SIZE)
+    assert frames.dtype == np.uint8
+    expected = reference(picture, SIZE)
+    assert frames.shape == expected.shape
+    difference = np.abs(frames - expected)
+    # The painter treats edges as vertical or horizontal within a pixel: for slanted edges, the coverage is wrong by up
+    # to 1/12, at sharp corners by more.
     assert difference.mean() < 0.8
     assert np.percentile(difference, 99) < 12
     assert (difference > 70).mean() < 2e-4
 
 
-def painted_on(device: str) -> str:
-    """The painter's name of a device."""
+def painter_device(device: str) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
@@ -150,75 +149,74 @@ def test_both_devices_paint_the_same_bytes(kind: str) -> None:
     for seed in range(10):
         picture = scene(kind, seed)
         for size in (SIZE, (301, 199)):
-            one, other = (Painter(device).paint(picture, size) for device in ("cpu", "cuda:0"))
-            assert one.tobytes() == other.tobytes()
+            on_cpu, on_gpu = (Painter(device).paint(picture, size) for device in ("cpu", "cuda:0"))
+            assert on_cpu.tobytes() == on_gpu.tobytes()
 
 
-# --- by hand ---
+# --- pixels worked out by hand ---
 
 
 def paint(shapes: tuple[Shape, ...], size: tuple[int, int] = (8, 6), background: Colour = WHITE) -> np.ndarray:
-    """One channel of a picture a unit of which is a pixel, its first row at the top."""
+    """Return the red channel of a picture with one pixel per unit, top row first."""
     picture = Picture((0, 0, *size), shapes, background)
     return Painter("cpu").paint(picture, size)[..., 0]
 
 
-def test_a_rectangle_is_sharp_on_whole_pixels_and_half_as_dark_on_half_of_one() -> None:
+def test_rectangle_edges() -> None:
+    """Pixels are black inside the rectangle, and grey by their covered share at the edges."""
     expected = np.full((6, 8), 255, np.uint8)
     expected[6 - 3 : 6 - 1, 2:5] = 0  # rows from the top
     for corners in (box(2, 1, 5, 3), box(2, 1, 5, 3)[::-1]):
-        np.testing.assert_array_equal(paint((polygon(same(corners, 1), BLACK),))[0], expected)
-    row = paint((polygon(same(box(2.5, 0, 4.25, 6), 1), BLACK),))[0, 3]
+        np.testing.assert_array_equal(paint((polygon(repeat(corners, 1), BLACK),))[0], expected)
+    row = paint((polygon(repeat(box(2.5, 0, 4.25, 6), 1), BLACK),))[0, 3]
     assert row.tolist() == [255, 255, 128, 0, 191, 255, 255, 255]
 
 
 @pytest.mark.parametrize(
-    ("place", "pixel"), [(0.0, 0), (1.0, 1), (1 - 1e-9, 1), (1 + 1e-9, 1), (2.3, 2), (2.7, 2), (6.0, 5)]
+    ("position", "pixel"), [(0.0, 0), (1.0, 1), (1 - 1e-9, 1), (1 + 1e-9, 1), (2.3, 2), (2.7, 2), (6.0, 5)]
 )
-@pytest.mark.parametrize("level", [True, False])
-def test_a_thin_line_along_the_pixels_fills_one_row_of_them(place: float, pixel: int, level: bool) -> None:
-    """It is not grey over two, rounding does not move it, and at the picture's end it is still there."""
-    ends = np.array([[0.0, place], [6.0, place]])
-    picture = paint((line(same(ends if level else ends[:, ::-1], 1), 0.1, BLACK),), (6, 6))[0]
+@pytest.mark.parametrize("horizontal", [True, False])
+def test_a_thin_line_fills_one_row_or_column_of_pixels(position: float, pixel: int, horizontal: bool) -> None:
+    """Also between two pixels, with rounding errors, and at the picture's border."""
+    ends = np.array([[0.0, position], [6.0, position]])
+    picture = paint((line(repeat(ends if horizontal else ends[:, ::-1], 1), 0.1, BLACK),), (6, 6))[0]
     expected = np.full((6, 6), 255)
-    expected[(5 - pixel, slice(None)) if level else (slice(None), pixel)] = 0
+    expected[(5 - pixel, slice(None)) if horizontal else (slice(None), pixel)] = 0
     np.testing.assert_array_equal(picture, expected)
 
 
 def test_thin_lines_and_small_discs_stay_visible() -> None:
-    slanted = paint((line(same([[0, 0], [8, 6]], 1), 1e-9, BLACK),))[0]
+    slanted = paint((line(repeat([[0, 0], [8, 6]], 1), 1e-9, BLACK),))[0]
     assert (slanted.min(0) < 128).all()
     assert paint((disc(np.array([[[3.5, 2.5]]]), 1e-9, BLACK),))[0, 3, 3] == 0
 
 
-def test_the_joints_of_a_line_are_no_darker_than_the_line() -> None:
-    """A line of many segments looks as one of one."""
-    bent = np.stack([np.linspace(0.7, 7.1, 30), np.linspace(0.4, 5.2, 30)], -1)
-    one, many = (paint((line(same(points, 1), 1.5, BLACK),)).astype(int) for points in (bent[[0, -1]], bent))
+def test_joints_of_a_line_are_no_darker_than_the_line() -> None:
+    points = np.stack([np.linspace(0.7, 7.1, 30), np.linspace(0.4, 5.2, 30)], -1)
+    one, many = (paint((line(repeat(ends, 1), 1.5, BLACK),)).astype(int) for ends in (points[[0, -1]], points))
     assert np.abs(one - many).max() <= 2
 
 
-def test_points_in_one_place_are_no_polygon() -> None:
-    """They have no inside: nothing is painted, not even the pixels around."""
+def test_a_polygon_without_area_is_not_painted() -> None:
     assert (paint((polygon(np.full((1, 1, 4, 2), 3.5), BLACK),)) == 255).all()
     assert (paint((line(np.full((1, 1, 3, 2), 3.5), 1.0, BLACK),)) < 255).sum() == 1  # a dot
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e300])
 @pytest.mark.parametrize("kind", ["disc", "line", "polygon"])
-def test_what_is_out_of_this_world_is_left_out(kind: str, value: float, device: str) -> None:
-    """Wherever a state diverges to, other shapes and other replicas are there."""
-    strange = np.full((2, 1, 4, 2), 3.5) + np.array(box(-1, -1, 1, 1))
-    strange[0, 0, 1] = value
+def test_a_diverged_shape_changes_no_other_shape(kind: str, value: float, device: str) -> None:
+    """Other shapes and other replicas are painted as without it."""
+    diverged = np.full((2, 1, 4, 2), 3.5) + np.array(box(-1, -1, 1, 1))
+    diverged[0, 0, 1] = value
     shape = {
-        "disc": disc(strange[:, :, 1], 1.0, BLACK),
-        "line": line(strange, 1.0, BLACK),
-        "polygon": polygon(strange, BLACK),
+        "disc": disc(diverged[:, :, 1], 1.0, BLACK),
+        "line": line(diverged, 1.0, BLACK),
+        "polygon": polygon(diverged, BLACK),
     }[kind]
-    mark = polygon(same(box(0, 0, 1, 1), 2), BLACK)
-    frames = Painter(painted_on(device)).paint(Picture((0, 0, 8, 6), (shape, mark)), (8, 6))
+    mark = polygon(repeat(box(0, 0, 1, 1), 2), BLACK)
+    frames = Painter(painter_device(device)).paint(Picture((0, 0, 8, 6), (shape, mark)), (8, 6))
     assert frames[0, 5, 0].tolist() == frames[1, 5, 0].tolist() == [0, 0, 0]
-    alone = Painter(painted_on(device)).paint(
+    alone = Painter(painter_device(device)).paint(
         Picture((0, 0, 8, 6), tuple(Shape(s.kind, s.points[1:], s.colour, s.size) for s in (shape, mark))), (8, 6)
     )
     np.testing.assert_array_equal(frames[1], alone[0])
@@ -227,26 +225,26 @@ def test_what_is_out_of_this_world_is_left_out(kind: str, value: float, device: 
 # --- large ---
 
 
-def test_more_than_two_thousand_million_bytes() -> None:
-    """The last row of a picture that nobody could look at: only that row is painted, the rest is never touched."""
+def test_more_than_2_gib_of_pixels() -> None:
+    """Only the last row is painted: the memory of the other rows is never touched."""
     program = paint_program()
     library = build(program.source, program.name)
     width, height = 4096, 2**31 // (4096 * 3) + 8
-    pixels = np.empty(height * width * 3, np.uint8)  # memory that is given when it is first written
+    pixels = np.empty(height * width * 3, np.uint8)  # the system allocates pages at the first write
     assert pixels.size > 2**31
-    held: dict[str, np.ndarray] = {
+    arrays: dict[str, np.ndarray] = {
         "kinds": np.array([4], np.int32),
-        "points": np.zeros((1, MOST_CORNERS, 2), np.float32),
+        "points": np.zeros((1, MAX_CORNERS, 2), np.float32),
         "bounds": np.array([[0, 0, width, 1e9]], np.float32),
         "radii": np.zeros(1, np.float32),
         "colours": np.array([10, 20, 30], np.uint8),
         "background": np.array([200, 210, 220], np.uint8),
     }
-    held["points"][0, :4] = [[4.0, 0.0], [8.0, 0.0], [8.0, 1e9], [4.0, 1e9]]
+    arrays["points"][0, :4] = [[4.0, 0.0], [8.0, 0.0], [8.0, 1e9], [4.0, 1e9]]
     call: Any = program.calls["paint"]()
-    for name, array in held.items():
+    for name, array in arrays.items():
         setattr(call, name, array.ctypes.data)
-    call.pixels, call.rows, call.shapes, call.corners = pixels.ctypes.data, height, 1, MOST_CORNERS
+    call.pixels, call.rows, call.shapes, call.corners = pixels.ctypes.data, height, 1, MAX_CORNERS
     call.width, call.height = width, height
     kernel = library.kernel_paint
     kernel.argtypes, kernel.restype = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong], None
@@ -257,7 +255,7 @@ def test_more_than_two_thousand_million_bytes() -> None:
 
 
 def test_the_struct_counts_in_64_bits() -> None:
-    """Rows and shapes of all replicas: a product of them must not be cut off either."""
+    """Products of rows and shapes exceed 32 bits."""
     fields: dict[str, Any] = {field[0]: field[1] for field in paint_program().calls["paint"]._fields_}
     assert fields["rows"] == fields["shapes"] == ctypes.c_longlong
 
@@ -278,18 +276,18 @@ def test_discs_of_different_sizes() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: polygon(np.zeros((1, 1, 9, 2)), BLACK), "a polygon has 9 corners; 3 to 8"),
-        (lambda: polygon(np.zeros((1, 1, 2, 2)), BLACK), "a polygon has 2 corners; 3 to 8"),
+        (lambda: polygon(np.zeros((1, 1, 9, 2)), BLACK), "a polygon has 9 corners; give 3 to 8"),
+        (lambda: polygon(np.zeros((1, 1, 2, 2)), BLACK), "a polygon has 2 corners; give 3 to 8"),
         (lambda: line(np.zeros((1, 2, 2)), 1, BLACK), r"shape \(1, 2, 2\); expected \[replicas, shapes, points, 2\]"),
         (lambda: disc(np.zeros((1, 2, 3)), 1, BLACK), "a disc's points"),
-        (lambda: Picture((0, 0, 1, 1), ()), "expected at least one shape"),
+        (lambda: Picture((0, 0, 1, 1), ()), "expected at least one, all with as many replicas"),
         (lambda: Picture((0, 0, 0, 1), (disc(np.zeros((1, 1, 2)), 1, BLACK),)), "expected left, bottom, right, top"),
         (
             lambda: Picture((0, 0, 1, 1), tuple(disc(np.zeros((n, 1, 2)), 1, BLACK) for n in (1, 2))),
-            r"of \[1, 2\] replicas",
+            r"the shapes have \[1, 2\] replicas",
         ),
     ],
 )
-def test_mistakes_are_explained(make: Any, message: str) -> None:
+def test_error_messages(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""What pictures of replicas show, by parameters and states, and that painting costs the simulation nothing."""
+"""Frames by parameters and states, and no effect of rendering on the simulation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -36,20 +36,20 @@ EVERY = pytest.mark.parametrize("any_id", [spec.id for spec in ALL])
 
 @EVERY
 @pytest.mark.parametrize("device", DEVICES)
-def test_pictures_are_as_they_were(any_id: str, device: str) -> None:
-    """``python -m tests.golden`` stores them anew; look at them before you keep them."""
+def test_pictures_equal_stored_pictures(any_id: str, device: str) -> None:
+    """``python -m tests.golden`` updates the stored pictures; look at them before you commit them."""
     image = pytest.importorskip("PIL.Image")
     with image.open(golden.path_of(any_id)) as file:
         stored = np.asarray(file.convert("RGB")).astype(int)
-    found = golden.painted(any_id, device).astype(int)
-    assert found.shape == stored.shape
-    difference = np.abs(found - stored)
-    # The sines of NumPy may differ in their last place from machine to machine: less than a shade.
-    assert difference.max() <= 2, "pictures have changed: python -m tests.golden, and look at them"
+    painted = golden.painted(any_id, device).astype(int)
+    assert painted.shape == stored.shape
+    difference = np.abs(painted - stored)
+    # NumPy's sines differ between machines in the last place.
+    assert difference.max() <= 2, "pictures have changed: run python -m tests.golden and look at them"
     assert difference.mean() < 0.01
 
 
-def test_no_picture_is_left_over() -> None:
+def test_every_stored_picture_has_an_environment() -> None:
     assert sorted(path.stem for path in golden.FOLDER.iterdir()) == sorted(spec.id for spec in ALL)
 
 
@@ -57,8 +57,8 @@ CLASSIC = [name for name in IDS if name != "CartPole-v0"]
 
 
 @pytest.mark.parametrize("env_id", CLASSIC)
-def test_frames_look_like_gymnasium_s(env_id: str) -> None:
-    """Gymnasium draws with whole pixels here and there; a fourth of the size, that is little."""
+def test_frames_look_like_gymnasiums(env_id: str) -> None:
+    """Gymnasium rounds some coordinates to pixels, which matters little at a fourth of the size."""
     pytest.importorskip("pygame")
     states = golden.states_of(env_id)
     names = gpu_envs.spec(env_id).fields
@@ -76,13 +76,13 @@ def test_frames_look_like_gymnasium_s(env_id: str) -> None:
         differences = [np.abs(golden.smaller(frame) - golden.smaller(other)) for other in frames]
         assert differences[i].mean() < 0.4
         assert differences[i].max() < 95
-        others = [each.mean() for j, each in enumerate(differences) if j != i]
-        assert min(others) > 2 * differences[i].mean()  # the frame of another state is none of this one
+        others = [difference.mean() for j, difference in enumerate(differences) if j != i]
+        assert min(others) > 2 * differences[i].mean()  # frames of other states differ more
     ours.close()
 
 
 @pytest.mark.parametrize("env_id", CLASSIC)
-def test_rates_and_sizes_are_gymnasium_s(env_id: str) -> None:
+def test_frame_rates_are_gymnasiums(env_id: str) -> None:
     env = gpu_envs.make(env_id, 1, device="cpu", render_mode="rgb_array")
     assert env.metadata["render_fps"] == gymnasium.spec(env_id).make().metadata["render_fps"]
     assert set(env.metadata["render_modes"]) == {"rgb_array", "tiled", "human"}
@@ -91,7 +91,7 @@ def test_rates_and_sizes_are_gymnasium_s(env_id: str) -> None:
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_every_output_is_drawn_alike(any_id: str, place: Place, precision: str) -> None:
+def test_frames_do_not_depend_on_output_and_device(any_id: str, place: Place, precision: str) -> None:
     kwargs: dict[str, Any] = {"device": place.device, "output": place.output, "precision": precision}
     frames = []
     for options in ({"device": "cpu"}, kwargs):
@@ -119,34 +119,34 @@ VARIED: Mapping[str, Mapping[str, Any]] = {
     **{spec.id.partition("-")[0]: {} for spec in PARTICLES},
     "SimpleTag": {"agent_size": [0.05, 0.1, 0.2], "obstacle_size": [0.2, 0.1, 0.3]},
 }
-"""Parameters that are seen, three replicas' own."""
+"""Parameters that change the picture, with values for three replicas."""
 
 
-def test_each_replica_s_own_parameters_are_drawn(any_id: str) -> None:
-    """Its frame is that of an environment that has them for itself, whatever is looked at beside it."""
-    own = VARIED[any_id.partition("-")[0]]
-    if not own:
+def test_parameters_per_replica_are_drawn(any_id: str) -> None:
+    """A replica's frame is the same as in an environment with a single replica and its parameters."""
+    params = VARIED[any_id.partition("-")[0]]
+    if not params:
         pytest.skip("its picture depends on no parameter")
-    env = gpu_envs.make(any_id, 3, device="cpu", render_mode="rgb_array", **own)
+    env = gpu_envs.make(any_id, 3, device="cpu", render_mode="rgb_array", **params)
     env.reset(seed=[3, 3, 3])
     frames = env.render()
     together = np.asarray(frames)
     for i in range(3):
-        alone = gpu_envs.make(
-            any_id, 1, device="cpu", render_mode="rgb_array", **{name: values[i] for name, values in own.items()}
+        single = gpu_envs.make(
+            any_id, 1, device="cpu", render_mode="rgb_array", **{name: values[i] for name, values in params.items()}
         )
-        alone.reset(seed=3)
-        golden.put(alone, {name: numpy_of(env.state[name])[i : i + 1] for name in env.state})
-        assert_alike(alone.render()[0], together[i])
+        single.reset(seed=3)
+        golden.put(single, {name: numpy_of(env.state[name])[i : i + 1] for name in env.state})
+        assert_alike(single.render()[0], together[i])
         assert_alike(frames[i], together[i])
-        alone.close()
+        single.close()
     assert not np.array_equal(together[0], together[1])
     assert not np.array_equal(together[1], together[2])
     env.close()
 
 
 def test_lengths_are_to_scale() -> None:
-    """125 pixels are a metre. A pole begins half its width below the hinge, which is 107.5 above the ground."""
+    """A metre is 125 pixels. The pole starts 5 pixels below the hinge, which is 107.5 pixels above the ground."""
     env = gpu_envs.make("CartPole-v1", 3, device="cpu", render_mode="rgb_array", length=[0.5, 1.0, 0.5])
     env.reset(seed=0)
     golden.put(env, {"x": [0.0, 0.0, 1.0], "theta": [0.0, 0.0, math.pi / 2]})
@@ -158,7 +158,7 @@ def test_lengths_are_to_scale() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 23, 24, 100, 999])
-def test_the_grid_s_lines_are_between_cells(length: int) -> None:
+def test_grid_lines_are_between_cells(length: int) -> None:
     drawing = drawing_of("TagGridWorld-v0")
     state = {name: np.zeros((1, 5), np.int64) for name in ("x", "y", "in_game")}
     shape = drawing.draw(state, {"num_taggers": 4, "grid_length": length}).shapes[0]
@@ -173,7 +173,7 @@ def test_the_grid_s_lines_are_between_cells(length: int) -> None:
 
 
 def trajectory(
-    env_id: str, mode: str | None, autoreset: str, place: Place, actions: list[Any], look: Callable[[Any], object]
+    env_id: str, mode: str | None, autoreset: str, place: Place, actions: list[Any], render: Callable[[Any], object]
 ) -> tuple[list[Any], Any]:
     kwargs: dict[str, Any] = {"device": place.device, "output": place.output, "render_mode": mode}
     env = gpu_envs.make(env_id, 3, autoreset_mode=autoreset, max_episode_steps=7, **kwargs)
@@ -181,14 +181,14 @@ def trajectory(
         env.allow_frozen_steps()
     results = [on_host(env.reset(seed=1))]
     for action in actions:
-        look(env)
+        render(env)
         results.append(on_host(env.step(moved_to(action, place))))
     state = on_host(env.get_state())
     env.close()
     return results, state
 
 
-def look_at_frames(env: Any) -> None:
+def paint_and_overwrite_frames(env: Any) -> None:
     frames = env.render()
     frames[0].fill(7)
     assert len(list(frames[1:])) == 2
@@ -200,35 +200,35 @@ def look_at_frames(env: Any) -> None:
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
 def test_rendering_changes_no_bit_of_a_trajectory(any_id: str, place: Place, autoreset: str) -> None:
     actions = actions_for(any_id, 3, 12)
-    unseen = trajectory(any_id, None, autoreset, place, actions, nothing)
-    for mode, look in (
-        ("rgb_array", look_at_frames),
+    expected = trajectory(any_id, None, autoreset, place, actions, nothing)
+    for mode, render in (
+        ("rgb_array", paint_and_overwrite_frames),
         ("rgb_array", nothing),
         ("tiled", lambda env: env.render().fill(7)),
         ("human", nothing),
     ):
-        assert_same_bits(unseen, trajectory(any_id, mode, autoreset, place, actions, look), mode)
+        assert_same_bits(expected, trajectory(any_id, mode, autoreset, place, actions, render), mode)
 
 
-def test_a_frame_is_of_the_time_of_the_call(any_id: str, device: str) -> None:
+def test_frames_show_the_state_at_render(any_id: str, device: str) -> None:
     actions = actions_for(any_id, 2, 10)
     env = gpu_envs.make(any_id, 2, device=device, render_mode="rgb_array")
     env.reset(seed=0)
-    kept = [env.render()]
-    seen = [np.asarray(kept[0])]
+    lazy = [env.render()]
+    painted = [np.asarray(lazy[0])]
     for action in actions:
         env.step(action)
-        kept.append(env.render())
-        seen.append(np.asarray(kept[-1]))
+        lazy.append(env.render())
+        painted.append(np.asarray(lazy[-1]))
     env.reset(seed=99)
-    for frames, then in zip(kept, seen, strict=True):
-        assert_same_bits(np.asarray(frames), then)
-    assert not np.array_equal(seen[0], seen[-1])
+    for frames, expected in zip(lazy, painted, strict=True):
+        assert_same_bits(np.asarray(frames), expected)
+    assert not np.array_equal(painted[0], painted[-1])
     env.close()
-    assert_alike(kept[3][1], seen[3][1])  # even of one that is closed
+    assert_alike(lazy[3][1], painted[3][1])  # even after the environment is closed
 
 
-def test_frames_keep_the_parameters_of_their_time() -> None:
+def test_frames_show_the_parameters_at_render() -> None:
     env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array", length=[0.5, 0.6])
     env.reset(seed=0)
     frames = env.render()
@@ -246,7 +246,7 @@ def test_frames_keep_the_parameters_of_their_time() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
-def test_a_state_that_diverged_is_drawn_as_far_as_it_goes(any_id: str, value: float) -> None:
+def test_diverged_states_are_drawn(any_id: str, value: float) -> None:
     env = gpu_envs.make(any_id, 2, device="cpu", render_mode="rgb_array")
     env.reset(seed=0)
     good = env.render()[1]

@@ -1,4 +1,4 @@
-"""Frames painted when looked at, many in one picture, windows, and modes that are refused."""
+"""Lazy frames, tiled images, windows, and refused render modes."""
 
 import copy
 import dataclasses
@@ -22,13 +22,13 @@ import gpu_envs
 from gpu_envs.pictures import Picture
 from gpu_envs.rendering import painter
 from gpu_envs.rendering import renderer as rendering
-from gpu_envs.rendering.frames import GAP, GAP_SHADE, MOST_TILES, Frames, tile_size
+from gpu_envs.rendering.frames import GAP, GAP_SHADE, MAX_TILES, Frames, tile_size
 from gpu_envs.specs.single import EnvSpec
 
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many replicas' pictures each call of a painter has painted."""
+    """Number of frames that each call of a painter has painted."""
     counts: list[int] = []
     paint = painter.Painter.paint
 
@@ -41,7 +41,7 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_only_what_is_looked_at_is_painted(painted: list[int]) -> None:
+def test_frames_are_painted_at_access(painted: list[int]) -> None:
     env = gpu_envs.make("CartPole-v1", 100_000, device="cpu", render_mode="rgb_array")
     env.reset(seed=0)
     frames = env.render()
@@ -59,7 +59,7 @@ def test_only_what_is_looked_at_is_painted(painted: list[int]) -> None:
     tiled = gpu_envs.make("CartPole-v1", 100_000, device="cpu", render_mode="tiled")
     tiled.reset(seed=0)
     tiled.render()
-    assert painted == [MOST_TILES]
+    assert painted == [MAX_TILES]
     tiled.close()
 
 
@@ -68,35 +68,35 @@ def test_frames_are_a_sequence() -> None:
     env = gpu_envs.make("Pendulum-v1", 130, device="cpu", render_mode="rgb_array")
     env.reset(seed=0)
     frames = env.render()
-    everything = np.array(frames)
-    assert everything.shape == (130, 500, 500, 3)
-    assert everything.dtype == np.uint8
-    for got, expected in (
-        (frames[5], everything[5]),
-        (frames[-2], everything[-2]),
-        (frames[np.int64(7)], everything[7]),
-        (np.asarray(frames[3:6]), everything[3:6]),
-        (np.asarray(frames[::-50]), everything[::-50]),
-        (np.asarray(frames[-3:]), everything[-3:]),
-        (np.asarray(frames[10:100][20:25]), everything[30:35]),
-        (frames[10:100][-1], everything[99]),
-        (np.stack(list(frames)), everything),
-        (np.stack(list(reversed(frames[:4]))), everything[3::-1]),
+    all_frames = np.array(frames)
+    assert all_frames.shape == (130, 500, 500, 3)
+    assert all_frames.dtype == np.uint8
+    for some, expected in (
+        (frames[5], all_frames[5]),
+        (frames[-2], all_frames[-2]),
+        (frames[np.int64(7)], all_frames[7]),
+        (np.asarray(frames[3:6]), all_frames[3:6]),
+        (np.asarray(frames[::-50]), all_frames[::-50]),
+        (np.asarray(frames[-3:]), all_frames[-3:]),
+        (np.asarray(frames[10:100][20:25]), all_frames[30:35]),
+        (frames[10:100][-1], all_frames[99]),
+        (np.stack(list(frames)), all_frames),
+        (np.stack(list(reversed(frames[:4]))), all_frames[3::-1]),
     ):
-        assert_alike(got, expected)
+        assert_alike(some, expected)
     assert len(frames[500:]) == 0
     assert list(frames[500:]) == []
     assert np.asarray(frames[500:]).shape == (0, 500, 500, 3)
     assert np.asarray(frames[:2], np.float32).dtype == np.float32
     assert repr(frames[3:9]) == "Frames(6 of 500 x 500 pixels)"
     for index in (130, -131, 10**9):
-        with pytest.raises(IndexError, match=f"there is no frame {index}: there are 130"):
+        with pytest.raises(IndexError, match=f"frame {index} is out of range: there are 130 frames"):
             frames[index]
     with pytest.raises(IndexError, match="there are 2"):
         frames[:2][2]
     with pytest.raises(TypeError):
         frames["first"]
-    with pytest.raises(ValueError, match="nothing to share"):
+    with pytest.raises(ValueError, match="no memory to share"):
         np.asarray(frames[:1], copy=False)
     env.close()
 
@@ -107,7 +107,7 @@ def test_tiles(any_id: str, replicas: int, columns: int, rows: int) -> None:
     env.reset(seed=0)
     picture = env.render()
     drawing = drawing_of(any_id)
-    shown = min(replicas, MOST_TILES)
+    shown = min(replicas, MAX_TILES)
     width, height = tile_size(drawing, shown)
     assert picture.dtype == np.uint8
     assert picture.shape == (rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
@@ -126,7 +126,7 @@ def test_tiles(any_id: str, replicas: int, columns: int, rows: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_500_pictures_of_64_cartpoles_take_little() -> None:
+def test_500_tiled_images_take_under_6_seconds() -> None:
     env = gpu_envs.make("CartPole-v1", 64, device="cpu", render_mode="tiled", autoreset_mode="SameStep")
     env.reset(seed=0)
     actions = actions_for("CartPole-v1", 64, 500)
@@ -141,7 +141,7 @@ def test_500_pictures_of_64_cartpoles_take_little() -> None:
 
 @pytest.fixture
 def display() -> Iterator[Any]:
-    """pygame's display, which nobody sees; closed again afterwards."""
+    """pygame's display without a screen, closed after the test."""
     pygame = pytest.importorskip("pygame")
     yield pygame.display
     pygame.display.quit()
@@ -156,13 +156,13 @@ def on_screen(display: Any) -> np.ndarray:
 def test_the_window_shows_every_step(any_id: str, impatient: list[int], display: Any) -> None:
     env = gpu_envs.make(any_id, 5, device="cpu", render_mode="human")
     twin = gpu_envs.make(any_id, 5, device="cpu", render_mode="tiled")
-    assert not display.get_init()  # nothing opens before there is something to see
-    for each in (env, twin):
-        each.reset(seed=0)
+    assert not display.get_init()  # opens at the reset
+    for stepped in (env, twin):
+        stepped.reset(seed=0)
     assert_same_bits(on_screen(display), twin.render())
     for action in actions_for(any_id, 5, 3):
-        for each in (env, twin):
-            each.step(action)
+        for stepped in (env, twin):
+            stepped.step(action)
         assert_same_bits(on_screen(display), twin.render())
     assert env.render() is None
     assert impatient == [drawing_of(any_id).frames_a_second] * 5
@@ -174,7 +174,7 @@ def test_the_window_shows_every_step(any_id: str, impatient: list[int], display:
 
 
 @pytest.mark.usefixtures("display")
-def test_the_window_waits_for_its_time() -> None:
+def test_the_window_limits_the_frame_rate() -> None:
     env = gpu_envs.make("TagGridWorld-v0", 1, device="cpu", render_mode="human")
     env.reset(seed=0)
     actions = actions_for("TagGridWorld-v0", 1, 4)
@@ -186,8 +186,8 @@ def test_the_window_waits_for_its_time() -> None:
     env.close()
 
 
-def test_only_windows_need_pygame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not there the error names the extra."""
+def test_pygame_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pygame, frames work and a window raises an error that names the extra."""
     monkeypatch.setitem(sys.modules, "pygame", None)
     plain = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array")
     plain.reset(seed=0)
@@ -199,7 +199,7 @@ def test_only_windows_need_pygame(monkeypatch: pytest.MonkeyPatch) -> None:
     env.close()
 
 
-def test_without_a_mode_there_is_no_picture(any_id: str) -> None:
+def test_render_needs_a_render_mode(any_id: str) -> None:
     env = gpu_envs.make(any_id, 1, device="cpu")
     assert env.render_mode is None
     env.reset(seed=0)
@@ -209,7 +209,7 @@ def test_without_a_mode_there_is_no_picture(any_id: str) -> None:
 
 
 @pytest.mark.parametrize("mode", rendering.MODES)
-def test_there_is_nothing_to_see_before_the_reset_and_after_the_close(any_id: str, mode: str) -> None:
+def test_render_needs_a_reset_and_an_open_environment(any_id: str, mode: str) -> None:
     env = gpu_envs.make(any_id, 1, device="cpu", render_mode=mode)
     with pytest.raises(gymnasium.error.ResetNeeded, match=r"call reset\(\) before render\(\)"):
         env.render()
@@ -219,23 +219,23 @@ def test_there_is_nothing_to_see_before_the_reset_and_after_the_close(any_id: st
 
 
 def test_a_spec_without_a_drawing_cannot_be_rendered() -> None:
-    blind = dataclasses.replace(gpu_envs.spec("CartPole-v1"), drawing=None)
-    assert isinstance(blind, EnvSpec)
+    undrawn = dataclasses.replace(gpu_envs.spec("CartPole-v1"), drawing=None)
+    assert isinstance(undrawn, EnvSpec)
     with pytest.raises(ValueError, match="can be made with None only: its spec has no drawing"):
-        gpu_envs.VectorEnv(blind, 1, device="cpu", render_mode="rgb_array")
-    env = gpu_envs.VectorEnv(blind, 1, device="cpu")
+        gpu_envs.VectorEnv(undrawn, 1, device="cpu", render_mode="rgb_array")
+    env = gpu_envs.VectorEnv(undrawn, 1, device="cpu")
     assert env.metadata["render_modes"] == []
     env.reset(seed=0)
     env.close()
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("copied", [lambda env: pickle.loads(pickle.dumps(env)), copy.deepcopy])
+@pytest.mark.parametrize("make_copy", [lambda env: pickle.loads(pickle.dumps(env)), copy.deepcopy])
 @pytest.mark.parametrize("mode", [None, *rendering.MODES])
-def test_copies_keep_the_mode(any_id: str, mode: str | None, copied: Callable[[Any], Any]) -> None:
+def test_copies_keep_the_mode(any_id: str, mode: str | None, make_copy: Callable[[Any], Any]) -> None:
     env = gpu_envs.make(any_id, 2, device="cpu", render_mode=mode)
     env.reset(seed=0)
-    twin = copied(env)
+    twin = make_copy(env)
     assert twin.render_mode == mode
     assert twin.metadata == env.metadata
     if mode in ("rgb_array", "tiled"):
@@ -244,14 +244,14 @@ def test_copies_keep_the_mode(any_id: str, mode: str | None, copied: Callable[[A
     twin.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # of Pendulum's torque, from -2 to 2
+@pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # Pendulum's torque is from -2 to 2
 @pytest.mark.parametrize("mode", ["rgb_array", "human", None])
 def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, impatient: list[int]) -> None:
     from gymnasium.utils.env_checker import check_env
 
     env = gymnasium.make(f"gpu_envs/{env_id}", render_mode=mode)
     assert env.render_mode == mode
-    check_env(env.unwrapped)  # looks at the other modes too
+    check_env(env.unwrapped)  # also checks the other modes
     impatient.clear()
     env.reset(seed=4)
     if mode == "rgb_array":
@@ -266,7 +266,7 @@ def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, impatie
 
 
 @pytest.mark.parametrize("env_id", TEAM_IDS)
-def test_pettingzoo_s_environments_are_seen(env_id: str, impatient: list[int]) -> None:
+def test_pettingzoo_environments_render(env_id: str, impatient: list[int]) -> None:
     adapter = pytest.importorskip("gpu_envs.adapters.pettingzoo")
     batch = gpu_envs.make(env_id, 1, device="cpu", render_mode="rgb_array")
     batch.reset(seed=2)
@@ -290,8 +290,8 @@ def test_pettingzoo_s_environments_are_seen(env_id: str, impatient: list[int]) -
     batch.close()
 
 
-def test_windows_take_turns() -> None:
-    """pygame has one: each shows its own picture whole, and closing one leaves the other's alone."""
+def test_environments_share_the_window() -> None:
+    """Each environment sets the window's size; closing one environment leaves another's window open."""
     pygame = pytest.importorskip("pygame")
     one, many = (
         gpu_envs.make("CartPole-v1", n, device="cpu", autoreset_mode="SameStep", render_mode="human") for n in (1, 64)
@@ -303,18 +303,18 @@ def test_windows_take_turns() -> None:
             sizes.append(pygame.display.get_surface().get_size())
     assert sizes[0] != sizes[1]
     assert sizes == sizes[:2] * 3
-    for _ in range(3):  # an environment for evaluation, made anew each time
-        fresh = gpu_envs.make("CartPole-v1", device="cpu", render_mode="human")
-        fresh.reset(seed=0)
+    for _ in range(3):  # as for an evaluation
+        temporary = gpu_envs.make("CartPole-v1", device="cpu", render_mode="human")
+        temporary.reset(seed=0)
         one.step(np.zeros(1, int))
-        fresh.close()
+        temporary.close()
         assert pygame.display.get_surface().get_size() == sizes[0]
     many.close()
     one.close()
     assert not pygame.display.get_init()
 
 
-def test_a_short_road_shows_its_flag() -> None:
+def test_mountain_car_shows_the_flag_with_a_short_track() -> None:
     params: dict[str, Any] = {"min_position": -0.7, "max_position": 0.55}
     env = gpu_envs.make("MountainCar-v0", device="cpu", render_mode="rgb_array", **params)
     env.reset(seed=0)

@@ -24,13 +24,13 @@ from gpu_envs.replays.files import replacing
 
 
 def decoded(path: Path) -> tuple[np.ndarray, float]:
-    """The frames of a video, ``[frames, height, width, 3]``, and how many a second there are."""
+    """Return the frames of a video, ``[frames, height, width, 3]``, and its frames per second."""
     ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     command = [ffmpeg, "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
     done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL)
-    found = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", done.stderr.decode())
-    assert found is not None, done.stderr
-    return np.frombuffer(done.stdout, np.uint8).reshape(-1, int(found[2]), int(found[1]), 3), float(found[3])
+    match = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", done.stderr.decode())
+    assert match is not None, done.stderr
+    return np.frombuffer(done.stdout, np.uint8).reshape(-1, int(match[2]), int(match[1]), 3), float(match[3])
 
 
 @pytest.mark.slow
@@ -48,10 +48,9 @@ def test_an_mp4(replay: Replay, width: int | None, fps: int | None, tmp_path: Pa
     painter = Painter("cpu")
     for number in (0, 11, 20):
         painted = replay.pixels(number, painter, tile).astype(int)
-        apart = [np.abs(frames[other][:high, :wide] - painted).mean() for other in (number, number - 9)]
-        # (colours are kept for every second pixel alone)
-        assert apart[0] < 0.6
-        assert apart[1] > 2
+        same, earlier = (np.abs(frames[other][:high, :wide] - painted).mean() for other in (number, number - 9))
+        assert same < 0.6  # the video has half the colour resolution
+        assert earlier > 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
@@ -59,37 +58,37 @@ def test_a_gif(replay: Replay, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.GIF"
     replay.save_video(path, width=240)
-    found, durations = [], []
+    frames, durations = [], []
     with image.open(path) as gif:
-        assert gif.info["loop"] == 0  # for ever
+        assert gif.info["loop"] == 0  # endless
         for number in range(gif.n_frames):
             gif.seek(number)
             durations.append(gif.info["duration"])
-            found.append(np.array(gif.convert("RGB")).astype(int))
-    assert len(found) == 21
-    assert sum(durations) == 700  # 21 frames, 30 a second
+            frames.append(np.array(gif.convert("RGB")).astype(int))
+    assert len(frames) == 21
+    assert sum(durations) == 700  # 21 frames, 30 per second
     assert set(durations) == {30, 40}
     painter = Painter("cpu")
     for number in (0, 20):
         painted = replay.pixels(number, painter, replay.tile(240))
-        assert found[number].shape == painted.shape
-        assert np.abs(found[number] - painted).mean() < 0.1
-        assert np.abs(found[number - 9] - painted).mean() > 2
-        assert found[number][3, 3].tolist() == [255, 255, 255]
+        assert frames[number].shape == painted.shape
+        assert np.abs(frames[number] - painted).mean() < 0.1
+        assert np.abs(frames[number - 9] - painted).mean() > 2
+        assert frames[number][3, 3].tolist() == [255, 255, 255]
 
 
-def test_what_a_video_cannot_be(replay: Replay, tmp_path: Path) -> None:
+def test_wrong_arguments_of_videos(replay: Replay, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     for name, arguments, message in (
         ("a", {}, "its name ends in .mp4 or .gif"),
-        ("a.gif", {"fps": 51}, "a gif shows at most 50 frames a second"),
+        ("a.gif", {"fps": 51}, "a gif has at most 50 frames per second"),
         ("a.gif", {"fps": 0}, "fps is 0"),
         ("a.gif", {"fps": 10**9}, "from 1 to"),
-        ("a.gif", {"width": 33}, "4 replicas side by side need at least 34"),
+        ("a.gif", {"width": 33}, "4 replicas need a width of at least 34"),
         ("a.gif", {"width": 17_000}, "at most 16384"),
     ):
         with pytest.raises(ValueError, match=message):
-            replay.save_video(tmp_path / name, **arguments)  # type: ignore[arg-type]  # as many kinds as there are
+            replay.save_video(tmp_path / name, **arguments)  # type: ignore[arg-type]  # arguments of several types
     with pytest.raises(FileNotFoundError, match=r"the folder .*none of .* does not exist"):
         replay.save_video(tmp_path / "none" / "a.gif")
     (tmp_path / "b.gif").mkdir()
@@ -98,15 +97,15 @@ def test_what_a_video_cannot_be(replay: Replay, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b.gif"]
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+def test_an_interrupted_write_keeps_the_old_file(
     replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.mp4"
-    path.write_text("what was there")
+    path.write_text("old")
 
-    def half() -> None:
+    def text() -> None:
         with replacing(path) as partial:
-            partial.write_text("half of it")
+            partial.write_text("incomplete")
             raise KeyboardInterrupt
 
     def video() -> None:
@@ -115,24 +114,24 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
 
     paint, painted = Painter.paint, list[Any]()
 
-    def interrupted(self: Painter, *given: Any) -> np.ndarray:
-        painted.append(given)
-        if len(painted) == 6:  # when something has been written
+    def interrupted(self: Painter, *arguments: Any) -> np.ndarray:
+        painted.append(arguments)
+        if len(painted) == 6:  # after the first frames are written
             raise KeyboardInterrupt
-        return paint(self, *given)
+        return paint(self, *arguments)
 
     monkeypatch.setattr(Painter, "paint", interrupted)
-    for write in (half, video):
+    for write in (text, video):
         with pytest.raises(KeyboardInterrupt):
             write()
-        assert path.read_text() == "what was there"
+        assert path.read_text() == "old"
         assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that takes no file, from nobody")
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder where no user can create a file")
 @pytest.mark.parametrize("kind", ["html", "gif", "mp4"])
-def test_a_file_that_cannot_be_is_named_as_it_was_given(kind: str, replay: Replay) -> None:
-    """And not by the name that it has while it is written, nor in the words of a video encoder."""
+def test_errors_name_the_users_path(kind: str, replay: Replay) -> None:
+    """The error is Python's, not a video encoder's, and does not name the temporary file."""
     pytest.importorskip("imageio_ffmpeg")
     path = Path(f"/proc/replay.{kind}")
     save = replay.save_html if kind == "html" else replay.save_video
@@ -151,7 +150,7 @@ def test_a_window(closed_by: str | None, replay: Replay, monkeypatch: pytest.Mon
         shown.append(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1))
         if closed_by == "QUIT" and len(shown) == 5:
             pygame.event.post(pygame.event.Event(pygame.QUIT))
-        for key in (pygame.K_a, pygame.K_ESCAPE):  # one of them means nothing
+        for key in (pygame.K_a, pygame.K_ESCAPE):  # only Escape closes the window
             if closed_by == "K_ESCAPE" and len(shown) == {pygame.K_a: 2, pygame.K_ESCAPE: 5}[key]:
                 pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
 
@@ -163,16 +162,16 @@ def test_a_window(closed_by: str | None, replay: Replay, monkeypatch: pytest.Mon
 
 
 def about_of(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="about">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    about: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="about">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    about: dict[str, Any] = json.loads(match[1])
     return about
 
 
 def bytes_of(text: str) -> bytes:
-    found = re.search(r'<script type="application/octet-stream" id="bytes">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    return zlib.decompress(base64.b64decode(found[1]))
+    match = re.search(r'<script type="application/octet-stream" id="bytes">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    return zlib.decompress(base64.b64decode(match[1]))
 
 
 @pytest.mark.fast_cases(1)
@@ -188,28 +187,28 @@ def test_pages_are_small(env_id: str, replicas: int, most: float, tmp_path: Path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_page_stands_alone(replay: Replay) -> None:
-    text = page.text(replay)
+def test_a_page_has_no_external_files(replay: Replay) -> None:
+    text = page.to_html(replay)
     assert not re.search(r"https?:", text)
     assert not re.search(r"""(\bsrc=|@import|url\()""", text.partition("<script")[0])
     assert "content=\"default-src 'none';" in text
-    assert text == page.text(replay)  # the same replay, the same page
+    assert text == page.to_html(replay)  # the same replay, the same page
     assert about_of(text)["fps"] == 30
-    assert about_of(page.text(replay, 12))["fps"] == 12
+    assert about_of(page.to_html(replay, 12))["fps"] == 12
     assert len(bytes_of(text)) > 0
 
 
-def test_names_do_no_harm(replay: Replay) -> None:
-    nasty = "</script><script>alert(1)</script>{{BYTES}} & \"'"
-    text = page.text(dataclasses.replace(replay, title=nasty, facts={nasty: nasty}))
+def test_names_are_escaped(replay: Replay) -> None:
+    script = "</script><script>alert(1)</script>{{BYTES}} & \"'"
+    text = page.to_html(dataclasses.replace(replay, title=script, facts={script: script}))
     assert text.count("<script") == 3
     about = about_of(text)
-    assert about["title"] == nasty
-    assert [nasty, nasty] in about["facts"]
+    assert about["title"] == script
+    assert [script, script] in about["facts"]
     assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;{{BYTES}} &amp; &quot;&#x27;" in text
 
 
-def test_what_a_page_cannot_be(replay: Replay, tmp_path: Path) -> None:
+def test_wrong_arguments_of_pages(replay: Replay, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a page cannot be .*; its name ends in \.html"):
         replay.save_html(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="fps is 0"):
@@ -219,17 +218,17 @@ def test_what_a_page_cannot_be(replay: Replay, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("what", ["colour", "number", "background"])
-def test_drawings_that_change_their_style(what: str, tmp_path: Path) -> None:
-    """A page has one style for all frames; a video takes whatever is drawn."""
+@pytest.mark.parametrize("change", ["colour", "number", "background"])
+def test_drawings_that_change_their_style(change: str, tmp_path: Path) -> None:
+    """A page needs the same style in all frames; a video does not."""
 
     def draw(state: State, params: Params) -> Picture:
         del params
         right = bool(state["x"][0] > 0)
         spot = placed([[-1, -1], [1, -1], [0, 1]], state["x"], 0)
-        shapes = [polygon(spot, (200, 0, 0) if what == "colour" and right else BLACK)]
-        shapes += [disc(spot[:, :, 0], 0.1, BLACK)] * (what == "number" and right)
-        return Picture((-2, -2, 2, 2), tuple(shapes), BLACK if what == "background" and right else (9, 9, 9))
+        shapes = [polygon(spot, (200, 0, 0) if change == "colour" and right else BLACK)]
+        shapes += [disc(spot[:, :, 0], 0.1, BLACK)] * (change == "number" and right)
+        return Picture((-2, -2, 2, 2), tuple(shapes), BLACK if change == "background" and right else (9, 9, 9))
 
     changing = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Changing-v0", drawing=Drawing(draw, (64, 64)))
     env = gpu_envs.VectorEnv(changing, 1, device="cpu")
@@ -237,7 +236,7 @@ def test_drawings_that_change_their_style(what: str, tmp_path: Path) -> None:
     env.state["x"] = -0.02
     replay = record(env, policy=lambda _: np.ones(1, np.int64), steps=9)
     assert replay.state["x"][0, 0] < 0 < replay.state["x"][-1, 0]
-    with pytest.raises(ValueError, match="the drawing of Changing-v0 changes more than places from frame to frame"):
+    with pytest.raises(ValueError, match="the drawing of Changing-v0 changes between frames in more than positions"):
         replay.save_html(tmp_path / "a.html")
     if pytest.importorskip("PIL.Image"):
         replay.save_video(tmp_path / "a.gif")
@@ -248,8 +247,8 @@ def test_a_wrapped_environment_is_refused_with_advice() -> None:
         record(gymnasium.make("gpu_envs/CartPole-v1", device="cpu"))
 
 
-def test_returns_are_of_whole_episodes() -> None:
-    """One that had begun before the recording is none."""
+def test_returns_leave_out_partly_recorded_episodes() -> None:
+    """An episode that started before the recording has no return."""
     env = gpu_envs.make("CartPole-v1", device="cpu", autoreset_mode="NextStep", max_episode_steps=9)
     env.reset(seed=0)
     balanced = np.array([0, 1] * 50)
@@ -260,7 +259,7 @@ def test_returns_are_of_whole_episodes() -> None:
     assert replay.returns()["agent"].tolist() == [9.0]
 
 
-def test_rewards_beyond_all_numbers_make_a_page(tmp_path: Path) -> None:
+def test_pages_with_infinite_rewards(tmp_path: Path) -> None:
     replay = record("Pendulum-v1", replicas=2, steps=3, params={"speed_cost": 1e38}, device="cpu")
     assert not np.isfinite(replay.rewards["agent"]).all() or np.abs(replay.rewards["agent"]).max() > 1e30
     replay.save_html(tmp_path / "a.html")

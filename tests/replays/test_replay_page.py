@@ -1,4 +1,4 @@
-"""The page plays, in a real browser: as the painter paints, without a network, and without a complaint."""
+"""The page in a real browser: pictures like the painter's, no network, and no error messages."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from browser import STILL, Browser, Open, Tab, frame, middle_of, set_to, text
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, repeat
 from gpu_envs.registry import known as registry
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import Replay, record
@@ -21,55 +21,55 @@ def playing(tab: Tab) -> bool:
     return bool(tab.run("document.getElementById('play').getAttribute('aria-label') === 'Pause'"))
 
 
-def apart(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """How different two pictures are: on average over what is drawn in the second, and most."""
-    assert one.shape == other.shape
-    difference = np.abs(one.astype(int) - other).max(-1)
-    drawn = (other != other[0, 0]).any(-1)
+def differences(pixels: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """Return the mean difference over the drawn pixels of ``expected``, and the largest difference."""
+    assert pixels.shape == expected.shape
+    difference = np.abs(pixels.astype(int) - expected).max(-1)
+    drawn = (expected != expected[0, 0]).any(-1)
     assert drawn.any()
     return float(difference[drawn].mean()), float(difference.max())
 
 
-SMOOTHED = 20, 110
-"""Two ways to smooth an edge may differ so much on average, and in one pixel: it is at most half covered more."""
+ANTIALIASING = 20, 110
+"""Largest mean and largest pixel difference between two antialiasing methods: coverage differs by at most a half."""
 
 
-def golden(replay: Replay, number: int, pixels: np.ndarray, replica: int | None = None) -> np.ndarray:
-    """What the painter makes of a frame, as large as a canvas is."""
+def painted(replay: Replay, number: int, pixels: np.ndarray, replica: int | None = None) -> np.ndarray:
+    """Return the painter's image of a frame, with the size of a canvas."""
     painter = Painter("cpu")
     height, width, _ = pixels.shape
     if replica is not None:
-        found: np.ndarray = painter.paint(replay.picture(number), (width, height))[replica]
-        return found
+        frame: np.ndarray = painter.paint(replay.picture(number), (width, height))[replica]
+        return frame
     columns = math.ceil(math.sqrt(replay.replicas))
     rows = math.ceil(replay.replicas / columns)
     tile = (width - 2 * (columns - 1)) // columns, (height - 2 * (rows - 1)) // rows
     return replay.pixels(number, painter, tile)
 
 
-# --- what it looks like ---
+# --- appearance ---
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_pictures_are_the_painters(env_id: str, width: int, height: int, opened: Open) -> None:
+def test_pictures_agree_with_the_painter(env_id: str, width: int, height: int, opened: Open) -> None:
     replay = record(env_id, replicas=3, steps=60, seed=2, device="cpu")
     tab = opened(replay, width=width, height=height)
-    for chosen, number in (("all", 0), ("all", 45), ("2", 31)):
-        set_to(tab, "replica", chosen)
+    for selected, number in (("all", 0), ("all", 45), ("2", 31)):
+        set_to(tab, "replica", selected)
         set_to(tab, "scrub", number)
         shown = tab.canvas("#picture")
-        replica = None if chosen == "all" else int(chosen)
-        found = apart(shown, golden(replay, number, shown, replica))
-        assert found[0] < SMOOTHED[0]
-        assert found[1] <= SMOOTHED[1]
-    if width > 1000:  # in small pictures the cart has hardly moved
-        other = golden(replay, 60, shown, 0)
-        assert apart(shown, other)[1] > SMOOTHED[1]  # another replica, at another time
+        replica = None if selected == "all" else int(selected)
+        mean, largest = differences(shown, painted(replay, number, shown, replica))
+        assert mean < ANTIALIASING[0]
+        assert largest <= ANTIALIASING[1]
+    if width > 1000:  # in small pictures the cart moves too little
+        other = painted(replay, 60, shown, 0)
+        assert differences(shown, other)[1] > ANTIALIASING[1]  # another replica at another time
 
 
-def spectacle(state: State, params: Params) -> Picture:
-    """Everything there is in pictures: thin and thick, hidden and far away, moving and still, with a moving view."""
+def draw_all_shapes(state: State, params: Params) -> Picture:
+    """Draw all kinds of shapes: thin and thick, hidden and distant, moving and fixed, in a moving view."""
     del params
     count = len(state["x"])
     x, turn = state["x"] * 40, state["theta"] * 20
@@ -83,8 +83,8 @@ def spectacle(state: State, params: Params) -> Picture:
     return Picture(
         (-4 + shift, -4, 4 + shift, 4),
         (
-            line(same([[-4, 0.01], [4, 0.01]], count), 0.001, (0, 90, 200)),
-            line(same([[0.3, -50_000], [0.3, 50_000]], count), 0.3, (230, 230, 120)),
+            line(repeat([[-4, 0.01], [4, 0.01]], count), 0.001, (0, 90, 200)),
+            line(repeat([[0.3, -50_000], [0.3, 50_000]], count), 0.3, (230, 230, 120)),
             line(placed(spiral, x, 0, turn), 0.1, (20, 130, 40)),
             polygon(placed(corners, x, 1, turn), (200, 60, 20)),
             polygon(placed([[-1, -0.5], [1, -0.5], [0, 1]], 1e4 * x, -2, turn), BLACK),
@@ -98,8 +98,8 @@ def spectacle(state: State, params: Params) -> Picture:
 
 
 def test_all_kinds_of_shapes(opened: Open) -> None:
-    drawing = Drawing(spectacle, (400, 400), 25)
-    spec = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Spectacle-v0", drawing=drawing)
+    drawing = Drawing(draw_all_shapes, (400, 400), 25)
+    spec = dataclasses.replace(registry.env_spec("CartPole-v1"), id="AllShapes-v0", drawing=drawing)
     replay = record(gpu_envs.VectorEnv(spec, 4, device="cpu"), steps=40, seed=4)
     views = {replay.picture(number).view for number in range(41)}
     assert len(views) > 20
@@ -107,27 +107,27 @@ def test_all_kinds_of_shapes(opened: Open) -> None:
     for number in (0, 9, 17, 33, 40):
         set_to(tab, "scrub", number)
         shown = tab.canvas("#picture")
-        found = apart(shown, golden(replay, number, shown))
-        assert found[0] < SMOOTHED[0]
-        assert found[1] <= SMOOTHED[1]
-        assert apart(shown, golden(replay, (number + 4) % 41, shown))[1] > SMOOTHED[1]
+        mean, largest = differences(shown, painted(replay, number, shown))
+        assert mean < ANTIALIASING[0]
+        assert largest <= ANTIALIASING[1]
+        assert differences(shown, painted(replay, (number + 4) % 41, shown))[1] > ANTIALIASING[1]
 
 
-def test_those_that_are_done_are_pale(opened: Open) -> None:
+def test_finished_replicas_are_faded(opened: Open) -> None:
     replay = record("CartPole-v1", replicas=4, device="cpu")
     first = int(replay.last.argmin())
     tab = opened(replay)
     assert text(tab, "#status") == "4 replicas"
     set_to(tab, "scrub", replay.steps)
     shown = tab.canvas("#picture")
-    assert apart(shown, golden(replay, replay.steps, shown))[0] < SMOOTHED[0]
-    assert (shown == 128).all(-1).any()  # a cart that is black elsewhere
-    assert text(tab, "#status") == "4 replicas, of which 3 are done"
+    assert differences(shown, painted(replay, replay.steps, shown))[0] < ANTIALIASING[0]
+    assert (shown == 128).all(-1).any()  # a faded cart, else black
+    assert text(tab, "#status") == "4 replicas, 3 finished"
     set_to(tab, "replica", first)
-    assert text(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it ended"
+    assert text(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it terminated"
 
 
-def test_every_pixel_of_the_screen_is_used(opened: Open) -> None:
+def test_canvases_have_the_resolution_of_the_screen(opened: Open) -> None:
     replay = record("Pendulum-v1", replicas=4, steps=5, device="cpu")
     for ratio in (1.0, 2.0, 1.5):
         tab = opened(replay, width=700, height=700, ratio=ratio)
@@ -140,23 +140,23 @@ def test_every_pixel_of_the_screen_is_used(opened: Open) -> None:
             tab.run("document.querySelector('figure canvas').clientWidth") * ratio, abs=2
         )
         shown = tab.canvas("#picture")
-        assert apart(shown, golden(replay, 0, shown))[0] < SMOOTHED[0]
+        assert differences(shown, painted(replay, 0, shown))[0] < ANTIALIASING[0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 568), (390, 844), (844, 390), (1600, 1000)])
-def test_it_fits_any_window(width: int, height: int, opened: Open) -> None:
-    name = "an environment with a name that is longer than a line of a telephone " * 2
+def test_the_page_fits_the_window(width: int, height: int, opened: Open) -> None:
+    name = "an environment with a name that is longer than a line on a telephone " * 2
     replay = dataclasses.replace(record("TagContinuous-v0", replicas=9, steps=5, device="cpu"), title=name)
     tab = opened(replay, width=width, height=height, ratio=2.0)
     wide, high = tab.run("[document.documentElement.scrollWidth, document.getElementById('picture').clientHeight]")
     assert wide <= width
-    assert high <= max(230, 0.75 * height)  # so that picture and controls are seen together
+    assert high <= max(230, 0.75 * height)  # picture and controls are visible together
     boxes = tab.run(
         "[...document.querySelectorAll('button, select, input, #picture, figure, h1')].map((it) => "
         "{ const box = it.getBoundingClientRect(); return [box.left, box.right, box.height]; })"
     )
     assert all(0 <= left < right <= width for left, right, _ in boxes)
-    assert min(tall for *_, tall in boxes) >= 20
+    assert min(box_height for *_, box_height in boxes) >= 20
     assert text(tab, "h1") == name
 
 
@@ -169,15 +169,15 @@ def test_help_is_within_the_first_screen(width: int, height: int, opened: Open) 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_as_light_as_the_reader_wants_it(scheme: str, opened: Open) -> None:
-    """Page, controls and curves; and it changes with the reader's wish."""
+def test_the_page_follows_the_colour_scheme(scheme: str, opened: Open) -> None:
+    """Page, controls and charts change with the system's preference."""
     tab = opened(record("Pendulum-v1", replicas=2, steps=30, device="cpu"))
     tab.call("Emulation.setEmulatedMedia", features=[*STILL, {"name": "prefers-color-scheme", "value": scheme}])
     paper = float(tab.screenshot()[2:8].mean())
     assert (paper > 200) == (scheme == "light")
     assert (paper < 60) == (scheme == "dark")
-    words = ("h1", "dt", "dd", "#status", "#frame", "select", "#back", ".hint", "figcaption span")
-    for selector in (*words, "#measured h2", "#metrics b", ".note", "#metrics span"):
+    texts = ("h1", "dt", "dd", "#status", "#frame", "select", "#back", ".hint", "figcaption span")
+    for selector in (*texts, "#measured h2", "#metrics b", ".note", "#metrics span"):
         ink = tab.run(f"getComputedStyle(document.querySelector({selector!r})).color")
         red, green, blue = (int(part) for part in ink.removeprefix("rgb(").removesuffix(")").split(","))
         assert abs((red + green + blue) / 3 - paper) > 90, selector
@@ -186,10 +186,10 @@ def test_it_is_as_light_as_the_reader_wants_it(scheme: str, opened: Open) -> Non
     shades = tab.run(
         f"[...{context}.getImageData(0, 0, 25, 150).data].filter((_, i, all) => i % 4 < 3 && all[i | 3] > 200)"
     )
-    assert max(abs(shade - paper) for shade in shades) > 60  # the numbers at the axis
+    assert max(abs(shade - paper) for shade in shades) > 60  # the axis labels
 
 
-def test_the_window_may_change(opened: Open) -> None:
+def test_resizing_the_window(opened: Open) -> None:
     replay = record("Acrobot-v1", replicas=2, steps=5, device="cpu")
     tab = opened(replay, width=1200, height=900)
     before = tab.run("document.getElementById('picture').width")
@@ -197,38 +197,38 @@ def test_the_window_may_change(opened: Open) -> None:
     tab.wait(f"document.getElementById('picture').width < {before}")
     tab.wait("document.documentElement.scrollWidth <= 500")
     shown = tab.canvas("#picture")
-    assert apart(shown, golden(replay, 0, shown[:, : shown.shape[1]]))[0] < SMOOTHED[0]
+    assert differences(shown, painted(replay, 0, shown[:, : shown.shape[1]]))[0] < ANTIALIASING[0]
 
 
-# --- what it does ---
+# --- controls ---
 
 
 @pytest.fixture(scope="module")
 def long() -> Replay:
-    """Half a minute: 30 frames a second."""
+    """A replay of half a minute at 30 frames per second."""
     return record("Pendulum-v1", replicas=4, steps=1000, seed=1, device="cpu")
 
 
 @pytest.mark.end_to_end
-def test_it_plays_and_stops(long: Replay, opened: Open) -> None:
+def test_play_and_pause(long: Replay, opened: Open) -> None:
     tab = opened(long, moving=True)
-    assert playing(tab)  # by itself
+    assert playing(tab)  # starts without a click
     tab.until(lambda: frame(tab) > 5, "the fifth frame")
     tab.run("document.getElementById('play').click()")
     assert not playing(tab)
     stopped = frame(tab)
     shown = tab.canvas("#picture")
-    assert apart(shown, golden(long, stopped, shown))[0] < SMOOTHED[0]
+    assert differences(shown, painted(long, stopped, shown))[0] < ANTIALIASING[0]
     tab.run("new Promise((done) => setTimeout(done, 200))")
     assert frame(tab) == stopped
     assert tab.run("Number(document.getElementById('scrub').value)") == stopped
     tab.run("document.getElementById('play').click()")
-    tab.until(lambda: frame(tab) > stopped, "a frame after the one where it stopped")
+    tab.until(lambda: frame(tab) > stopped, "a later frame")
 
 
-def test_it_ends_and_begins_anew(opened: Open) -> None:
+def test_play_at_the_end_restarts(opened: Open) -> None:
     tab = opened(record("Pendulum-v1", replicas=1, steps=12, device="cpu"), moving=True, fps=60)
-    assert tab.run("document.getElementById('replica').clientWidth") == 0  # there is nothing to choose
+    assert tab.run("document.getElementById('replica').clientWidth") == 0  # hidden for a single replica
     tab.until(lambda: not playing(tab), "the end")
     assert frame(tab) == 12
     set_to(tab, "speed", 0.1)
@@ -255,24 +255,24 @@ new Promise((done) => {
 
 
 @pytest.mark.parametrize(("speed", "fps"), [("0.5", None), ("1", None), ("8", None), ("1", 90)])
-def test_it_keeps_time(speed: str, fps: int | None, long: Replay, opened: Open) -> None:
+def test_playback_speed(speed: str, fps: int | None, long: Replay, opened: Open) -> None:
     tab = opened(long, moving=True, fps=fps)
     for _ in range(10):
         set_to(tab, "scrub", 0)
         set_to(tab, "speed", speed)
         tab.run("document.getElementById('play').click()")
-        found, longest = tab.run(SPEED)
+        frames_per_second, longest = tab.run(SPEED)
         tab.run("document.getElementById('play').click()")
-        if longest < 200:  # time in which nothing was drawn does not count
+        if longest < 200:  # longer gaps between drawings do not count as playing time
             break
     else:
-        pytest.skip("this machine has no time to draw")
-    assert found == pytest.approx(float(speed) * (fps or 30), rel=0.15, abs=2)
+        pytest.skip("this machine draws too slowly")
+    assert frames_per_second == pytest.approx(float(speed) * (fps or 30), rel=0.15, abs=2)
 
 
 def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
     tab = opened(long)
-    assert (frame(tab), playing(tab)) == (0, False)  # who wants little motion gets none
+    assert (frame(tab), playing(tab)) == (0, False)  # no autoplay with reduced motion
     set_to(tab, "scrub", 400)
     assert (frame(tab), playing(tab)) == (400, False)
     for key, shift, expected in (
@@ -287,26 +287,26 @@ def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
     ):
         tab.press(key, shift=shift)
         assert frame(tab) == expected
-    for name, expected in (("forth", 1), ("forth", 2), ("back", 1)):
+    for name, expected in (("forward", 1), ("forward", 2), ("back", 1)):
         tab.run(f"document.getElementById('{name}').click()")
         assert frame(tab) == expected
     for key, speed in (("ArrowUp", "2"), ("ArrowUp", "4"), ("ArrowDown", "2")):
         tab.press(key)
         assert tab.run("document.getElementById('speed').value") == speed
-    for focused in ("", "play", "scrub", "picture", "back"):  # space plays, whatever has the focus
+    for focused in ("", "play", "scrub", "picture", "back"):  # space plays or pauses, with focus on any control
         if focused:
             tab.run(f"document.getElementById('{focused}').focus()")
         before = playing(tab)
         at = frame(tab)
         tab.press(" ")
-        if focused == "back":  # but another button does what it is for
-            tab.until(lambda at=at: frame(tab) < at, "the frame before")  # type: ignore[misc]  # mypy knows no such lambda
+        if focused == "back":  # but presses another button
+            tab.until(lambda at=at: frame(tab) < at, "the previous frame")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             continue
         assert playing(tab) is not before
         tab.press(" ")
         assert playing(tab) is before
     shown = tab.canvas("#picture")
-    assert apart(shown, golden(long, frame(tab), shown))[0] < SMOOTHED[0]
+    assert differences(shown, painted(long, frame(tab), shown))[0] < ANTIALIASING[0]
 
 
 def test_picking_a_replica(opened: Open) -> None:
@@ -321,60 +321,60 @@ def test_picking_a_replica(opened: Open) -> None:
         assert tab.run("document.getElementById('replica').value") == str(index)
         assert text(tab, "#status") == f"{names[index + 1]}: step 6 of its episode"
         shown = tab.canvas("#picture")
-        assert apart(shown, golden(replay, 6, shown, index))[0] < SMOOTHED[0]
+        assert differences(shown, painted(replay, 6, shown, index))[0] < ANTIALIASING[0]
         if index % 2:
             tab.press("Escape")
         else:
             tab.click(*middle_of(tab, "#picture", 0.5, 0.5))
         assert text(tab, "#status") == "4 replicas"
     shown = tab.canvas("#picture")
-    assert apart(shown, golden(replay, 6, shown))[0] < SMOOTHED[0]
+    assert differences(shown, painted(replay, 6, shown))[0] < ANTIALIASING[0]
 
 
-# --- what it tells ---
+# --- texts and charts ---
 
 
-def test_returns_are_told(opened: Open) -> None:
-    """Of all replicas and of one, at any time, as the recording has it; the means are told as those of metrics."""
+def test_captions_show_returns(opened: Open) -> None:
+    """Captions show the mean return so far, over all replicas or of one."""
     replay = record("CartPole-v1", replicas=3, episodes=3, seed=6, device="cpu")
     tab = opened(replay)
     totals = np.zeros((replay.frames, 3))
     for number in range(1, replay.frames):
-        going = number <= replay.last
-        begun = replay.ends[number - 1] != 0
-        totals[number] = np.where(going & begun, 0, totals[number - 1]) + replay.rewards["agent"][number]
+        recorded = number <= replay.last
+        starts = replay.ends[number - 1] != 0
+        totals[number] = np.where(recorded & starts, 0, totals[number - 1]) + replay.rewards["agent"][number]
     for number in (0, 5, int(replay.last.min()), int(np.sort(replay.last)[1]) + 1, replay.steps):
         set_to(tab, "scrub", number)
-        for chosen in ("all", "1"):
-            set_to(tab, "replica", chosen)
-            which = [0, 1, 2] if chosen == "all" else [1]
+        for selected in ("all", "1"):
+            set_to(tab, "replica", selected)
+            which = [0, 1, 2] if selected == "all" else [1]
             now = text(tab, "#charts span")
             assert float(now.removeprefix("now ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
     assert replay.returns()["agent"] == pytest.approx(
         [totals[t, r] for r in range(3) for t in np.flatnonzero(replay.ends[:, r])]
     )
-    assert text(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it ended")
+    assert text(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it terminated")
 
 
-def test_steps_that_were_taken_before_count(opened: Open) -> None:
-    """And where the next episode's first step is taken at once it is step 1."""
+def test_step_counts_include_steps_before_the_recording(opened: Open) -> None:
+    """In SameStep mode, the first frame of the next episode is its step 1."""
     env = gpu_envs.make("Pendulum-v1", 2, device="cpu", autoreset_mode="SameStep", max_episode_steps=10)
     env.reset(seed=0)
     for _ in range(4):
         env.step(env.action_space.sample())
     tab = opened(record(env, steps=9))
     set_to(tab, "replica", "0")
-    for number, told in (
+    for number, status in (
         (0, "step 4 of its episode"),
-        (6, "step 10 of its episode; it was cut at the time limit"),
+        (6, "step 10 of its episode; it was truncated"),
         (7, "step 1 of its episode"),
     ):
         set_to(tab, "scrub", number)
-        assert text(tab, "#status") == f"replica 0: {told}"
+        assert text(tab, "#status") == f"replica 0: {status}"
 
 
 def test_curves_are_drawn(opened: Open) -> None:
-    """In the colour of each role, higher where the return is; the rest is as in the charts of metrics."""
+    """Curves of returns have the colour of their role, and rise or fall with the return."""
     replay = record("TagContinuous-v0", replicas=1, params={"num_taggers": 2, "num_runners": 5}, device="cpu")
     tab = opened(replay)
     names = tab.run("[...document.querySelectorAll('#charts b')].map((it) => it.textContent)")
@@ -389,41 +389,42 @@ def test_curves_are_drawn(opened: Open) -> None:
         assert np.sign(heights[0] - heights[-1]) == np.sign(total)
 
 
-def test_curves_that_are_the_same_are_drawn_once(opened: Open) -> None:
-    """Nine poles that stand give one curve as clear as that of a single one, and the page says so."""
-    replay = record("Pendulum-v1", replicas=9, steps=40, device="cpu")
-    alike = dataclasses.replace(replay, rewards={r: np.ones_like(v) for r, v in replay.rewards.items()})
-    first, apart_from = opened(alike), opened(replay)
-    first_alone = {role: values[:, :1] for role, values in alike.rewards.items()}
+def test_equal_curves_are_drawn_once(opened: Open) -> None:
+    """Nine equal curves look like a single one, and the caption says that they are alike."""
+    different = record("Pendulum-v1", replicas=9, steps=40, device="cpu")
+    equal = dataclasses.replace(different, rewards={r: np.ones_like(v) for r, v in different.rewards.items()})
+    equal_tab, different_tab = opened(equal), opened(different)
     single = record("Pendulum-v1", replicas=1, steps=40, device="cpu")
-    one = opened(dataclasses.replace(single, rewards=first_alone))
-    assert text(first, "figcaption small") == "all 9 alike"
-    assert text(apart_from, "figcaption small") == text(one, "figcaption small") == ""
+    rewards = {role: values[:, :1] for role, values in equal.rewards.items()}
+    single_tab = opened(dataclasses.replace(single, rewards=rewards))
+    assert text(equal_tab, "figcaption small") == "all 9 alike"
+    assert text(different_tab, "figcaption small") == text(single_tab, "figcaption small") == ""
     pictures = []
-    for tab in (first, one):
+    for tab in (equal_tab, single_tab):
         tab.run("document.querySelector('figure canvas').id = 'curve'")
         pictures.append(tab.canvas("#curve"))
     assert np.array_equal(pictures[0], pictures[1])
 
 
-def test_facts_are_told_once_and_not_at_length(opened: Open) -> None:
+def test_facts(opened: Open) -> None:
+    """A title is not repeated as a fact, and long numbers are abbreviated."""
     facts = {"Run": "taggers <3>", "Trained for": "4,000,000 steps", "Return in training": "tagger 85.2, runner -8.6"}
     replay = dataclasses.replace(record("Acrobot-v1", replicas=1, steps=2, device="cpu"), facts=facts, title="<i>T</i>")
     tab = opened(replay)
-    told = tab.run(
+    cells = tab.run(
         "[...document.querySelectorAll('#facts div')].map((it) => [...it.children].map((e) => e.textContent))"
     )
-    assert told == [["Environment", "Acrobot-v1"], *map(list, facts.items())]
+    assert cells == [["Environment", "Acrobot-v1"], *map(list, facts.items())]
     assert text(tab, "h1") == tab.run("document.title") == "<i>T</i>"
     facts = {"Run": "Acrobot-v1-20250131-120000", "Seed": "2179790209390371970", "Steps": "4,000,000"}
     tab = opened(dataclasses.replace(replay, facts=facts, title=facts["Run"]))
-    told = tab.run("[...document.querySelectorAll('dd')].map((it) => [it.textContent, it.title])")
-    assert told == [["2179\u20261970", facts["Seed"]], ["4,000,000", ""]]
+    cells = tab.run("[...document.querySelectorAll('dd')].map((it) => [it.textContent, it.title])")
+    assert cells == [["2179\u20261970", facts["Seed"]], ["4,000,000", ""]]
     assert text(opened(dataclasses.replace(replay, facts={}, title="Acrobot-v1")), "#facts") == ""
 
 
-def test_one_frame_is_a_page_too(opened: Open) -> None:
-    """Of a replica that has just been put down; and a return that never changes has a curve all the same."""
+def test_a_page_with_one_step(opened: Open) -> None:
+    """A constant return has a curve too."""
     replay = record(
         "MountainCarContinuous-v0", policy=lambda _: np.zeros((1, 1), np.float32), replicas=1, steps=1, device="cpu"
     )
@@ -432,7 +433,7 @@ def test_one_frame_is_a_page_too(opened: Open) -> None:
     assert text(tab, "figcaption span") == "now 0"
 
 
-def test_a_browser_that_cannot_is_told_so(browser: Browser, tmp_path: Path) -> None:
+def test_message_in_old_browsers(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     record("Acrobot-v1", replicas=1, steps=2, device="cpu").save_html(path)
     tab = Tab(browser)
@@ -443,7 +444,7 @@ def test_a_browser_that_cannot_is_told_so(browser: Browser, tmp_path: Path) -> N
     tab.close()
 
 
-# --- within another page, as in a notebook ---
+# --- in an iframe, as in a notebook ---
 
 FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocument)"
 FRAMES_READY = f"{FRAMES}.every((it) => it.getElementById('player') && !it.getElementById('player').hidden)"
@@ -457,7 +458,7 @@ def _tab(browser: Browser) -> Iterator[Tab]:
 
 
 def host(replays: list[Replay], folder: Path, ink: str = "#000") -> Path:
-    """A page with replays in it, and much above the last."""
+    """Write a page with replays far below each other."""
     shown = "<p style='height: 3000px'></p>".join(replay._repr_html_() for replay in replays)
     page = folder / "host.html"
     page.write_text(f"<!DOCTYPE html><meta charset='utf-8'><body style='color: {ink}'>{shown}</body>")
@@ -474,8 +475,8 @@ def frame_of(tab: Tab, number: int) -> int:
 
 
 @pytest.mark.parametrize("width", [1280, 700, 390])
-def test_it_is_as_high_as_it_needs_to_be(width: int, replay: Replay, tab: Tab, tmp_path: Path) -> None:
-    """Also when a text takes more lines, and when the window changes."""
+def test_iframe_height_fits_the_page(width: int, replay: Replay, tab: Tab, tmp_path: Path) -> None:
+    """Also after a text gets longer or the window is resized."""
     tab.call("Emulation.setEmulatedMedia", features=STILL)
     tab.open(host([replay], tmp_path), width=width, ready=FRAMES_READY)
     fits = f"{FRAMES}.every((it) => it.documentElement.offsetHeight === it.defaultView.innerHeight)"
@@ -489,35 +490,35 @@ def test_it_is_as_high_as_it_needs_to_be(width: int, replay: Replay, tab: Tab, t
     assert tab.complaints() == []
 
 
-def test_it_plays_when_it_is_seen(replay: Replay, tab: Tab, tmp_path: Path) -> None:
-    """Each on its own, and not if the reader was quicker."""
+def test_replays_play_when_they_scroll_into_view(replay: Replay, tab: Tab, tmp_path: Path) -> None:
+    """Unless the reader used the controls before."""
     tab.open(host([replay, replay, replay], tmp_path), ready=FRAMES_READY)
     tab.until(lambda: frame_of(tab, 0) > 2, "the first plays")
     assert frame_of(tab, 1) == 0
     tab.run("document.querySelectorAll('iframe')[1].scrollIntoView()")
     tab.until(lambda: frame_of(tab, 1) > 2, "the second plays")
-    tab.run(f"{FRAMES}[2].getElementById('forth').click()")
+    tab.run(f"{FRAMES}[2].getElementById('forward').click()")
     tab.run("document.querySelectorAll('iframe')[2].scrollIntoView()")
     tab.run("new Promise((done) => setTimeout(done, 300))")
     assert frame_of(tab, 2) == 1
 
 
 @pytest.mark.parametrize(("ink", "scheme"), [("#ddd", "light"), ("#222", "dark")])
-def test_it_is_as_dark_as_the_page_around(ink: str, scheme: str, replay: Replay, tab: Tab, tmp_path: Path) -> None:
-    """Whatever the system prefers."""
+def test_iframe_colours_match_the_outer_page(ink: str, scheme: str, replay: Replay, tab: Tab, tmp_path: Path) -> None:
+    """The system's preference is ignored."""
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     tab.open(host([replay], tmp_path, ink), ready=FRAMES_READY)
     colours = [
-        tab.run(f"getComputedStyle({FRAMES}[0].querySelector('{place}')).{what}")
-        for place, what in (("html", "backgroundColor"), ("h1", "color"))
+        tab.run(f"getComputedStyle({FRAMES}[0].querySelector('{selector}')).{style}")
+        for selector, style in (("html", "backgroundColor"), ("h1", "color"))
     ]
     paper, text = (sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) for colour in colours)
     assert (text > 384 > paper) is (ink == "#ddd")
     assert (text < 384 < paper) is (ink == "#222")
 
 
-def test_where_scripts_reach_no_further_it_plays_all_the_same(replay: Replay, tab: Tab, tmp_path: Path) -> None:
-    """In the frame that some notebooks put around what they show; nobody looks in from outside then."""
+def test_replays_work_in_a_sandboxed_iframe(replay: Replay, tab: Tab, tmp_path: Path) -> None:
+    """Some notebooks sandbox their outputs, which denies access to the outer page."""
     page = host([replay], tmp_path)
     page.write_text(page.read_text().replace("<iframe ", "<iframe sandbox='allow-scripts' "))
     tab.open(page)

@@ -1,4 +1,4 @@
-"""What a recording keeps: of environments and of runs."""
+"""Recordings of environments and of runs."""
 
 import copy
 import dataclasses
@@ -20,11 +20,11 @@ from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import record, recording
 from gpu_envs.replays.recorded import TERMINATED
 
-FEW: Mapping[str, Mapping[str, Any]] = {
+PARAMS: Mapping[str, Mapping[str, Any]] = {
     "TagContinuous-v0": {"num_taggers": 3, "num_runners": 7, "tagging_distance": 0.1},
     "CartPole-v1": {"length": "choice:0.3:0.5:0.8"},  # the pole looks longer from episode to episode
 }
-"""Smaller games, where there are such; and one whose looks are drawn."""
+"""Parameters that make some environments smaller, or change their pictures from episode to episode."""
 
 
 def spaces_of(env: Any) -> dict[str, Any]:
@@ -32,32 +32,32 @@ def spaces_of(env: Any) -> dict[str, Any]:
 
 
 def scripted(env: Any, seed: int = 0) -> Any:
-    """A policy that looks at nothing: the same actions in every environment of a kind."""
+    """Return a policy that ignores observations: equal environments get equal actions."""
     spaces = {role: copy.deepcopy(space) for role, space in spaces_of(env).items()}
     for space in spaces.values():
         space.seed(seed)
 
     def act(observations: Any) -> Any:
         del observations
-        drawn = {role: space.sample() for role, space in spaces.items()}
-        return drawn.get("", drawn)
+        actions = {role: space.sample() for role, space in spaces.items()}
+        return actions.get("", actions)
 
     return act
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_frames_are_those_of_the_environment(env_id: str, device: str) -> None:
-    """An environment that renders itself, step by step with the same actions, looks the same."""
-    params = FEW.get(env_id, {})
-    watched = gpu_envs.make(env_id, 5, device=device, **params)
-    replay = record(watched, policy=scripted(watched), replicas=[3, 0, 4], steps=30, seed=8)
+def test_frames_equal_rendered_frames(env_id: str, device: str) -> None:
+    """Frames of a replay are the same as frames rendered step by step with the same actions."""
+    params = PARAMS.get(env_id, {})
+    recorded = gpu_envs.make(env_id, 5, device=device, **params)
+    replay = record(recorded, policy=scripted(recorded), replicas=[3, 0, 4], steps=30, seed=8)
     env = gpu_envs.make(env_id, 5, device=device, render_mode="rgb_array", **params)
     act = scripted(env)
     env.reset(seed=8)
     painter = Painter(env.device)
     assert (replay.env, replay.frames, replay.steps, replay.replicas) == (env_id, 31, 30, 3)
     assert replay.numbers.tolist() == [3, 0, 4]
-    looks = set()
+    distinct = set()
     for frame in range(31):
         state = {name: numpy_of(values)[[3, 0, 4]] for name, values in env.state.items()}
         assert_same_bits(state, {name: values[frame] for name, values in replay.state.items()})
@@ -65,25 +65,25 @@ def test_frames_are_those_of_the_environment(env_id: str, device: str) -> None:
             picture, rendered = replay.picture(frame), np.array(env.render())[[3, 0, 4]]
             assert_same_bits(painter.paint(picture, replay.drawing.size), rendered)
             assert_same_bits(replay.pixels(frame, painter, (100, 80)), tiled(painter.paint(picture, (100, 80))))
-            looks.add(rendered.tobytes())
+            distinct.add(rendered.tobytes())
         if frame < 30:
             env.step(act(None))
-    assert len(looks) == 6  # things move
+    assert len(distinct) == 6
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "TagGridWorld-v0"])
-def test_random_actions_are_not_drawn_from_the_users_own_spaces(env_id: str, place: Place) -> None:
-    watched, alone = (gpu_envs.make(env_id, 3, device=place.device, output=place.output) for _ in range(2))
-    for env in (watched, alone):
+def test_random_actions_do_not_advance_the_spaces_random_state(env_id: str, place: Place) -> None:
+    recorded, other = (gpu_envs.make(env_id, 3, device=place.device, output=place.output) for _ in range(2))
+    for env in (recorded, other):
         for space in spaces_of(env).values():
             space.seed(4)
-    record(watched, steps=3, seed=5)
-    for one, other in zip(spaces_of(watched).values(), spaces_of(alone).values(), strict=True):
-        assert_same_bits(one.sample(), other.sample())
+    record(recorded, steps=3, seed=5)
+    for space, other_space in zip(spaces_of(recorded).values(), spaces_of(other).values(), strict=True):
+        assert_same_bits(space.sample(), other_space.sample())
 
 
-def test_the_last_frame_is_that_of_the_fall(device: str) -> None:
-    """And from then on a replica stays as it lies, paler than before."""
+def test_finished_replicas_repeat_a_faded_last_frame(device: str) -> None:
+    """The last frame shows the terminal state: here, a pole beyond the angle limit."""
     replay = record("CartPole-v1", replicas=9, device=device)
     assert len(set(replay.last.tolist())) > 1
     assert (replay.ends[replay.last, np.arange(9)] == TERMINATED).all()
@@ -109,7 +109,7 @@ def test_the_last_frame_is_that_of_the_fall(device: str) -> None:
     assert 0 < len(faded) < 9
 
 
-def test_parameters_of_each_replicas_own(device: str) -> None:
+def test_parameters_per_replica(device: str) -> None:
     lengths = np.linspace(0.2, 1.0, 5)
     env = gpu_envs.make("CartPole-v1", 5, device=device, length=lengths)
     replay = record(env, replicas=[4, 1], steps=3, seed=0)
@@ -119,27 +119,27 @@ def test_parameters_of_each_replicas_own(device: str) -> None:
     assert np.ptp(long[:, 1]) > 2 * np.ptp(short[:, 1])
 
 
-def test_without_a_limit_there_is_an_end_all_the_same(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    monkeypatch.setattr(recording, "WITHOUT_LIMIT", 40)
+def test_step_limit_without_a_time_limit(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(recording, "MAX_EPISODE_STEPS", 40)
     replay = record("Pendulum-v1", replicas=2, params={"max_episode_steps": -1}, device=device)
     assert replay.steps == 40
     assert not replay.ends.any()
     assert len(replay.returns()["agent"]) == 0
 
 
-def test_replicas_where_nobody_says_how_many(device: str) -> None:
+def test_default_number_of_replicas(device: str) -> None:
     assert record("Pendulum-v1", steps=1, device=device).replicas == 9
     assert record(gpu_envs.make("Pendulum-v1", 4, device=device), steps=1, seed=0).replicas == 4
     assert record(gpu_envs.make("Pendulum-v1", 40, device=device), steps=1, seed=0).replicas == 9
 
 
-def test_seeds_are_kept_to(device: str) -> None:
-    one, same, other = (record("Acrobot-v1", steps=20, seed=s, device=device) for s in (1, 1, 2))
-    assert_same_bits(one.state, same.state)
-    assert not np.array_equal(one.state["theta1"], other.state["theta1"])
+def test_seeds(device: str) -> None:
+    first, same, other = (record("Acrobot-v1", steps=20, seed=s, device=device) for s in (1, 1, 2))
+    assert_same_bits(first.state, same.state)
+    assert not np.array_equal(first.state["theta1"], other.state["theta1"])
 
 
-def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_without_a_drawing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     undrawn = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Undrawn-v0", drawing=None)
     message = "Undrawn-v0 cannot be shown: its spec has no drawing"
     with pytest.raises(ValueError, match=message):
@@ -152,40 +152,40 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"steps": 0}, ValueError, "steps is 0; give a whole number from 1 up"),
+        ({"steps": 0}, ValueError, "steps is 0; give an integer of 1 or more"),
         ({"episodes": -1}, ValueError, "episodes is -1"),
-        ({"steps": 2.5}, ValueError, r"steps is 2\.5; give a whole number from 1 up"),
-        ({"episodes": True}, ValueError, "episodes is True; give a whole number"),
+        ({"steps": 2.5}, ValueError, r"steps is 2\.5; give an integer of 1 or more"),
+        ({"episodes": True}, ValueError, "episodes is True; give an integer"),
         ({"seed": "a"}, TypeError, "a seed must be a whole number.* got 'a'"),
-        ({"policy": "random"}, TypeError, "policy is 'random'; give a function.* None: random actions"),
-        ({"policies": "random"}, TypeError, "policies is 'random'; give a mapping"),
-        ({"params": ["gravity"]}, TypeError, r"params is \['gravity'\]; give a mapping"),
-        ({"steps": 3, "episodes": 2}, ValueError, "give one of them"),
+        ({"policy": "random"}, TypeError, "policy is 'random'; give a function.* None for random actions"),
+        ({"policies": "random"}, TypeError, "policies is 'random'; give a dict by name"),
+        ({"params": ["gravity"]}, TypeError, r"params is \['gravity'\]; give a dict by name"),
+        ({"steps": 3, "episodes": 2}, ValueError, "give only one"),
         ({"seed": -1}, ValueError, "seed must not be negative; got -1"),
-        ({"replicas": 0}, ValueError, "replicas is 0; give a whole number from 1 to 64"),
+        ({"replicas": 0}, ValueError, "replicas is 0; give an integer from 1 to 64"),
         ({"replicas": 65}, ValueError, "replicas is 65"),
         ({"replicas": True}, ValueError, "replicas is True"),
-        ({"replicas": [1, 2]}, TypeError, "of 'CartPole-v1' say how many"),
+        ({"replicas": [1, 2]}, TypeError, "give the number of replicas to record of 'CartPole-v1'"),
         ({"params": {"gravty": 1}}, ValueError, r"Did you mean 'gravity'\?"),
-        ({"modules": {"agent": None}}, ValueError, "'CartPole-v1' is no run"),
-        ({"policy": len, "policies": {"agent": "random"}}, ValueError, "policy acts for everybody"),
+        ({"modules": {"agent": None}}, ValueError, "modules is for runs, and 'CartPole-v1' is an environment id"),
+        ({"policy": len, "policies": {"agent": "random"}}, ValueError, "policy acts for all roles"),
         ({"device": "gpu"}, ValueError, "device is 'gpu'"),
     ],
 )
-def test_mistakes_about_an_id(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_for_an_id(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     if "policies" in arguments:
         pytest.importorskip("torch")
     with pytest.raises(error, match=message):
         record("CartPole-v1", **({"device": "cpu"} | arguments))
 
 
-def test_a_place_is_an_environment_unless_a_folder_has_its_name(
+def test_a_file_and_name_is_an_environment_unless_a_folder_has_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = 'dataclasses.replace(CARTPOLE_V1, id="Placed-v0")'
+    spec = 'dataclasses.replace(CARTPOLE_V1, id="Placed-v0")'
     (tmp_path / "placed.py").write_text(
-        f"import dataclasses\nfrom gpu_envs.envs.cartpole import CARTPOLE_V1\nPLACED = {made}\n"
+        f"import dataclasses\nfrom gpu_envs.envs.cartpole import CARTPOLE_V1\nPLACED = {spec}\n"
     )
     with forgotten():
         assert record("placed.py:PLACED", steps=2, replicas=1, device="cpu").env == "Placed-v0"
@@ -199,21 +199,23 @@ def test_a_place_is_an_environment_unless_a_folder_has_its_name(
     ("arguments", "message"),
     [
         ({"replicas": 4}, "replicas is 4; the environment has 3"),
-        ({"replicas": [0, 3]}, "replicas names 3; the environment has 0 to 2"),
+        ({"replicas": [0, 3]}, "replicas has number 3; the environment has replicas 0 to 2"),
         ({"replicas": []}, r"replicas is \[\]"),
-        ({"params": {"gravity": 1}}, "params are for a run or an id"),
+        ({"params": {"gravity": 1}}, "params is for a run or an environment id"),
     ],
 )
-def test_mistakes_about_an_environment(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_for_an_environment(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         record(gpu_envs.make("CartPole-v1", 3, device="cpu"), seed=0, **arguments)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "cart").mkdir(parents=True)
     (tmp_path / "runs" / "cart" / "config.json").write_text("{}")
-    with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"neither an .* run\. Did you mean 'CartPole-v1'\?"):
+    with pytest.raises(
+        gpu_envs.UnknownEnvironmentError, match=r"no environment .* named 'CartPol'\. Did you mean 'CartPole-v1'\?"
+    ):
         record("CartPol")
     with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"Did you mean 'runs/cart'\?"):
         record("cart")
@@ -221,7 +223,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(FileNotFoundError, match=r"run directory runs/cat does not exist. Did you mean 'runs/cart'\?"):
         record("runs/cat")
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        record(Path("CartPole-v1"))  # a path is never an id
+        record(Path("CartPole-v1"))  # a Path is never an id
     from trainers import small
 
     from gpu_envs.training import RunDirectory
@@ -233,7 +235,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Small runs, trained for a moment when they are first asked for."""
+    """Return a function that trains a small run at first use and returns its folder."""
     torch = pytest.importorskip("torch")
     from trainers import GRID, small
 
@@ -258,31 +260,31 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])
-def test_a_run_plays_as_it_is_evaluated(
+def test_replays_of_runs_equal_evaluations(
     env: str, greedy: bool, seed: int | None, runs: Callable[[str], Path], device: str
 ) -> None:
-    """The first episodes are the same, and so are their returns."""
+    """The first episodes have the same returns and metrics."""
     from gpu_envs.training import evaluate
 
     replay = record(runs(env), replicas=6, greedy=greedy, seed=seed, device=device)
-    found = evaluate(runs(env), episodes=6, greedy=greedy, seed=seed, device=device)
-    assert list(replay.agents) == list(found)
+    evaluation = evaluate(runs(env), episodes=6, greedy=greedy, seed=seed, device=device)
+    assert list(replay.agents) == list(evaluation)
     for role, returns in replay.returns().items():
         assert len(returns) == 6
-        assert returns.mean() == pytest.approx(found[role].mean, rel=1e-5, abs=1e-5)
-        assert returns.std(ddof=1) == pytest.approx(found[role].std, rel=1e-4, abs=1e-4)
-        for metric, value in found[role].metrics.items():
+        assert returns.mean() == pytest.approx(evaluation[role].mean, rel=1e-5, abs=1e-5)
+        assert returns.std(ddof=1) == pytest.approx(evaluation[role].std, rel=1e-4, abs=1e-4)
+        for metric, value in evaluation[role].metrics.items():
             assert replay.metrics[metric][replay.last, np.arange(6)].mean() == pytest.approx(value.mean, rel=1e-5)
-    assert replay.title == env  # the run's name, which begins with the environment's
+    assert replay.title == env  # the run's name starts with the environment's
     assert replay.facts["Trained for"] == "1,536 steps"
     assert replay.facts["Run"] == env
-    assert ("likeliest" in replay.facts["Actions"]) == greedy
+    assert ("greedy" in replay.facts["Actions"]) == greedy
     if seed is not None:
         assert replay.facts["Seed"] == str(seed)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_what_a_run_reached_is_what_it_logged(runs: Callable[[str], Path]) -> None:
+def test_return_in_training_is_the_logged_one(runs: Callable[[str], Path]) -> None:
     for env, roles in (("CartPole-v1", [""]), ("TagContinuous-v0", ["tagger/", "runner/"])):
         header, *_, last = (runs(env) / "log.csv").read_text().splitlines()
         logged = dict(zip(header.split(","), last.split(","), strict=True))
@@ -293,41 +295,41 @@ def test_what_a_run_reached_is_what_it_logged(runs: Callable[[str], Path]) -> No
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_others_may_take_part(runs: Callable[[str], Path], device: str) -> None:
+def test_replacing_policies_of_a_run(runs: Callable[[str], Path], device: str) -> None:
     run = runs("TagGridWorld-v0")
-    own = record(run, replicas=3, device=device, steps=15)
+    trained = record(run, replicas=3, device=device, steps=15)
     with_random = record(run, replicas=3, device=device, policies={"runner": "random"}, steps=15)
     assert with_random.facts["Policies"] == "runner: random"
-    assert_same_bits(own.state["x"][0], with_random.state["x"][0])
-    assert not np.array_equal(own.state["x"], with_random.state["x"])
-    guests = record(
+    assert_same_bits(trained.state["x"][0], with_random.state["x"][0])
+    assert not np.array_equal(trained.state["x"], with_random.state["x"])
+    frozen = record(
         "TagGridWorld-v0",
         replicas=3,
         device=device,
         params={"max_episode_steps": 20, "grid_length": 3},
         policies={"tagger": f"frozen:{run}", "runner": f"frozen:{run}"},
-        seed=int(own.facts["Seed"]),
+        seed=int(trained.facts["Seed"]),
         steps=15,
     )
-    assert_same_bits(own.state, guests.state)
+    assert_same_bits(trained.state, frozen.state)
     assert record("TagGridWorld-v0", policies={"runner": "random"}, steps=2, device=device).steps == 2
     with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run, so it has no policy 'mine'"):
         record("TagGridWorld-v0", policies={"runner": "mine"}, device=device)
     with pytest.raises(ValueError, match=r"Did you mean 'runner'\?"):
         record(run, policies={"runer": "random"}, device=device)
-    with pytest.raises(ValueError, match="a run has policies of its own"):
+    with pytest.raises(ValueError, match="policy is not for runs, which have policies"):
         record(run, policy=len, device=device)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_in_another_world(runs: Callable[[str], Path], device: str) -> None:
+def test_a_run_with_other_parameters(runs: Callable[[str], Path], device: str) -> None:
     replay = record(runs("CartPole-v1"), replicas=2, steps=4, params={"length": 0.9}, device=device)
     assert replay.params["length"] == 0.9
     assert replay.facts["Parameters"] == "length = 0.9"
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_torchs_random_numbers_stay_the_processs_own(runs: Callable[[str], Path]) -> None:
+def test_recording_keeps_torchs_random_state(runs: Callable[[str], Path]) -> None:
     import torch
 
     torch.manual_seed(3)

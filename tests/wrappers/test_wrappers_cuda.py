@@ -44,8 +44,8 @@ def test_graph_replays_equal_eager_steps(name: str, mode: str) -> None:
     """Replays of captured steps are bitwise equal to eager steps, also across resets."""
     env, plain = (made(name, "cuda", mode, COUNT) for _ in range(2))
     first = actions_of("cuda", 1, COUNT)[0]
-    for each in (env, plain):
-        each.step(first)
+    for wrapper in (env, plain):
+        wrapper.step(first)
     graph_actions = torch.zeros((STEPS, COUNT, 1), device="cuda")
     stored = torch.zeros((STEPS, *env.observation_space.shape), device="cuda")
     rewards = torch.zeros((STEPS, COUNT), device="cuda")

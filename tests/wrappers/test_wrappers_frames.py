@@ -48,13 +48,13 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
     padding_type: Any = other if padding == "other" else padding
     ours = FrameStackObservation(torch_env(env_id, count, mode, device), size, padding_type=padding_type)
     stacks = Stacks(size, {"reset": None, "zero": np.zeros(shape, np.float32), "other": other}[padding])
-    found = numpy_of(ours.reset(seed=3)[0])
+    actual = numpy_of(ours.reset(seed=3)[0])
     for replica, observation in enumerate(raw.reset(seed=3)[0]):
         stacks.reset(replica, observation)
-    np.testing.assert_array_equal(found, stacks.stacked())
+    np.testing.assert_array_equal(actual, stacks.stacked())
     assert ours.single_observation_space.shape == (size, *shape)
-    assert ours.observation_space.shape == found.shape
-    over, finals, some = np.zeros(count, bool), 0, np.arange(count) % 3 == 0
+    assert ours.observation_space.shape == actual.shape
+    ended, finals, some = np.zeros(count, bool), 0, np.arange(count) % 3 == 0
 
     def check_reset(mask: Array, stacked: Array, observations: Array) -> None:
         for replica in np.flatnonzero(mask).tolist():
@@ -64,7 +64,7 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
     for number, taken in enumerate(both(ours, raw, env_id, 2 * LIMIT + 5, device)):
         if taken.mask is not None:
             check_reset(taken.mask, numpy_of(taken.ours[0]), taken.theirs[0])
-            over &= ~taken.mask
+            ended &= ~taken.mask
             continue
         observations, _, terminations, truncations, infos = taken.theirs
         done = terminations | truncations
@@ -72,18 +72,18 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
             if mode == "SameStep" and done[replica]:
                 stacks.push(replica, infos["final_obs"][replica])
                 finals += 1
-                found = numpy_of(taken.ours[4]["final_obs"][replica])
-                np.testing.assert_array_equal(found, np.stack(stacks.frames[replica]))
-            if done[replica] if mode == "SameStep" else over[replica]:
+                actual = numpy_of(taken.ours[4]["final_obs"][replica])
+                np.testing.assert_array_equal(actual, np.stack(stacks.frames[replica]))
+            if done[replica] if mode == "SameStep" else ended[replica]:
                 stacks.reset(replica, observations[replica])
             else:
                 stacks.push(replica, observations[replica])
-        over = done
+        ended = done
         np.testing.assert_array_equal(numpy_of(taken.ours[0]), stacks.stacked())
         if number == 4:  # in the middle of an episode
             stacked = numpy_of(ours.reset(options={"reset_mask": on(device, some)})[0])
             check_reset(some, stacked, raw.reset(options={"reset_mask": some.copy()})[0])
-            over &= ~some
+            ended &= ~some
     assert finals >= 2 * count or mode != "SameStep"
 
 
@@ -104,9 +104,9 @@ def test_writes_into_a_returned_stack_change_no_later_stack(device: str) -> None
     ours.reset(seed=0)[0].fill_(7)
     other.reset(seed=0)
     for actions in random_actions("Pendulum-v1", 2, 4):
-        found = ours.step(on(device, actions))[0]
-        np.testing.assert_array_equal(numpy_of(found), numpy_of(other.step(on(device, actions))[0]))
-        found.fill_(7)
+        actual = ours.step(on(device, actions))[0]
+        np.testing.assert_array_equal(numpy_of(actual), numpy_of(other.step(on(device, actions))[0]))
+        actual.fill_(7)
 
 
 def test_wrong_stacks() -> None:

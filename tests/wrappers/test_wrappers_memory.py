@@ -186,9 +186,7 @@ def test_frozen_statistics_launch_less(device: str) -> None:
 @pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["all", "RecordEpisodeStatistics", "ObservationNoise", "ActionNoise", "RandomPushes"])
-def test_bits_do_not_depend_on_device_or_threads(
-    name: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bits_on_all_devices(name: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums have the same order on one CPU thread, on two, and on the device.
 
     In NextStep mode a block has as many rows as threads; in the other modes more, and the last block fewer.
@@ -272,7 +270,7 @@ def test_refused_environments(name: str) -> None:
         wrap(gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync"))
 
 
-def test_environment_made_by_gymnasium() -> None:
+def test_environment_of_gymnasium_make_vec() -> None:
     options: dict[str, Any] = {"device": "cpu", "output": "torch", "autoreset_mode": "SameStep"}
     inner: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=4, **options)
     env = RecordEpisodeStatistics(inner)

@@ -127,11 +127,11 @@ def test_delays_and_stacks_commute(mode: str, size: int, device: str) -> None:
     stack_first: Any = ObservationNoise(FlattenObservation(FrameStackObservation(inner[1], size)), delay=(0, 3))
     assert_same_bits(numpy_of(delay_first.reset(seed=SEED)[0]), numpy_of(stack_first.reset(seed=SEED)[0]))
     for actions in random_actions("Pendulum-v1", 2 * LIMIT + 5, 9):
-        found, expected = (on_host(env.step(on(device, actions))) for env in (delay_first, stack_first))
-        assert_same_bits(found[:4], expected[:4])
+        actual, expected = (on_host(env.step(on(device, actions))) for env in (delay_first, stack_first))
+        assert_same_bits(actual[:4], expected[:4])
         if mode == "SameStep":
             ended = expected[4]["_final_obs"]
-            assert_same_bits(found[4]["final_obs"][ended], expected[4]["final_obs"][ended])
+            assert_same_bits(actual[4]["final_obs"][ended], expected[4]["final_obs"][ended])
 
 
 @pytest.mark.parametrize("kind", ["image", "dict"])
@@ -149,11 +149,11 @@ def test_image_and_dict_observations(kind: str, device: str) -> None:
     before, ends = raw.reset(seed=0)[0], 0
     assert_same_bits(numpy_of(ours.reset(seed=0)[0]), before)
     for actions in digger_actions(9, 12):
-        found, expected = ours.step(on(device, actions)), raw.step(actions)
+        actual, expected = ours.step(on(device, actions)), raw.step(actions)
         ended = expected[2] | expected[3]
-        assert_same_bits(numpy_of(found[4]["final_obs"])[ended], before[ended])
+        assert_same_bits(numpy_of(actual[4]["final_obs"])[ended], before[ended])
         shown = np.where(ended[:, None, None, None], expected[0], before)
-        assert_same_bits(numpy_of(found[0]), shown)
+        assert_same_bits(numpy_of(actual[0]), shown)
         before, ends = expected[0], ends + ended.sum()
     assert ends >= 2 * 9
 
@@ -252,8 +252,8 @@ def test_default_initial_action(env_id: str, space: Any, expected: float, device
     late.reset(seed=0)
     raw.reset(seed=0)
     for actions in random_actions(env_id, LIMIT - 1, 2):
-        found = numpy_of(late.step(on(device, actions))[0])
-        np.testing.assert_array_equal(found, raw.step(np.full_like(actions, expected))[0])
+        actual = numpy_of(late.step(on(device, actions))[0])
+        np.testing.assert_array_equal(actual, raw.step(np.full_like(actions, expected))[0])
 
 
 def test_actions_of_any_library_and_type(device: str) -> None:
@@ -294,8 +294,8 @@ def test_an_error_changes_nothing(device: str) -> None:
         for actions in random_actions(env_id, 2 * LIMIT, 3):
             with pytest.raises(ActionError, match=message):
                 ours.step(wrong)
-            found, expected = ours.step(on(device, actions)), other.step(on(device, actions))
-            assert_same_bits(on_host(found[:4]), on_host(expected[:4]))
+            actual, expected = ours.step(on(device, actions)), other.step(on(device, actions))
+            assert_same_bits(on_host(actual[:4]), on_host(expected[:4]))
 
 
 def test_a_waiting_replica_is_not_stepped(device: str) -> None:
@@ -397,7 +397,7 @@ def test_wrong_arguments(make: Make) -> None:
     refused(ValueError, message, ObservationNoise, box, 0.1, distribution="gaussian")
     message = r"noise is 0\.1, but the action space is Discrete\(2\); noise needs a Box"
     refused(TypeError, message, ActionNoise, discrete, 0.1)
-    message = "repeat_action_probability is .*; give a probability from 0 to 1"
+    message = "repeat_action_probability is .*; give 0 to 1"
     for probability in (-0.1, 1.1, np.nan):
         refused(ValueError, message, ActionNoise, discrete, repeat_action_probability=probability)
     message = r"initial_action is .*; give an action in (Box|Discrete)"
@@ -455,16 +455,16 @@ def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> N
     assert (ours.observation_space, ours.action_space) == (plain.observation_space, plain.action_space)
     assert_same_bits(on_host(ours.reset(seed=0)), on_host(plain.reset(seed=0)))
     for actions in random_actions(env_id, 2 * LIMIT, COUNT):
-        found, expected = on_host(ours.step(on(device, actions))), on_host(plain.step(on(device, actions)))
+        actual, expected = on_host(ours.step(on(device, actions))), on_host(plain.step(on(device, actions)))
         if mode == "SameStep":
             done = expected[4]["_final_obs"]
-            for each in (found, expected):
-                each[4]["final_obs"] = each[4]["final_obs"][done]
-        assert_same_bits(found, expected)
+            for results in (actual, expected):
+                results[4]["final_obs"] = results[4]["final_obs"][done]
+        assert_same_bits(actual, expected)
 
 
 def test_nested_wrappers_draw_independent_noise(device: str) -> None:
     plain, once, twice = (torch_env("Pendulum-v1", 4_000, "SameStep", device) for _ in range(3))
     envs = (plain, ObservationNoise(once, 0.5), ObservationNoise(ObservationNoise(twice, 0.0), 0.5))
-    true, one, other = (numpy_of(env.reset(seed=SEED)[0]).ravel() for env in envs)
-    assert abs(np.corrcoef(one - true, other - true)[0, 1]) < 4 / math.sqrt(len(true))
+    true, single, nested = (numpy_of(env.reset(seed=SEED)[0]).ravel() for env in envs)
+    assert abs(np.corrcoef(single - true, nested - true)[0, 1]) < 4 / math.sqrt(len(true))

@@ -38,23 +38,23 @@ COUNTS = (37, 700)
 @pytest.mark.parametrize("count", COUNTS)
 def test_observations_against_numpy(env_id: str, mode: str, count: int, device: str) -> None:
     ours, raw = NormalizeObservation(torch_env(env_id, count, mode, device)), numpy_env(env_id, count, mode)
-    seen = Seen()
-    found = numpy_of(ours.reset(seed=2)[0])
-    seen.add(raw.reset(seed=2)[0])
+    samples = Seen()
+    actual = numpy_of(ours.reset(seed=2)[0])
+    samples.add(raw.reset(seed=2)[0])
     finals = 0
     for taken in both(ours, raw, env_id, 30, device):
         observations = taken.theirs[0]
-        seen.add(observations if taken.mask is None else observations[taken.mask])
-        mean, var, _ = seen.moments()
-        found = numpy_of(taken.ours[0])
-        assert_close(found, (observations - mean) / np.sqrt(var + 1e-8))
+        samples.add(observations if taken.mask is None else observations[taken.mask])
+        mean, var, _ = samples.moments()
+        actual = numpy_of(taken.ours[0])
+        assert_close(actual, (observations - mean) / np.sqrt(var + 1e-8))
         if taken.mask is None and mode == "SameStep":
             ended = numpy_of(taken.ours[4]["_final_obs"])
             if ended.any():
                 final, expected = numpy_of(taken.ours[4]["final_obs"])[ended], taken.theirs[4]["final_obs"][ended]
                 assert_close(final, (expected - mean) / np.sqrt(var + 1e-8))
                 finals += len(final)
-    assert_statistics(ours.obs_rms, seen)
+    assert_statistics(ours.obs_rms, samples)
     assert finals > count or mode != "SameStep"
 
 
@@ -65,16 +65,16 @@ def test_many_features(stack: int, device: str) -> None:
     def stacked() -> FrameStackObservation:
         return FrameStackObservation(torch_env("CartPole-v1", 600, "SameStep", device), stack)
 
-    ours, raw, seen = NormalizeObservation(stacked()), stacked(), Seen()
-    seen.add(numpy_of(raw.reset(seed=2)[0]))
+    ours, raw, samples = NormalizeObservation(stacked()), stacked(), Seen()
+    samples.add(numpy_of(raw.reset(seed=2)[0]))
     ours.reset(seed=2)
     for actions in random_actions("CartPole-v1", 13, 600):
-        found, infos = ours.step(on(device, actions))[::4]
+        actual, infos = ours.step(on(device, actions))[::4]
         observations, expected = raw.step(on(device, actions))[::4]
-        seen.add(numpy_of(observations))
-    mean, var, _ = seen.moments()
+        samples.add(numpy_of(observations))
+    mean, var, _ = samples.moments()
     # A thread sums up to 256 rows: the bound holds even if all 256 rounding errors have the same sign.
-    for one, other in ((found, observations), (infos["final_obs"], expected["final_obs"])):
+    for one, other in ((actual, observations), (infos["final_obs"], expected["final_obs"])):
         wrong = np.abs(numpy_of(one) - (numpy_of(other) - mean) / np.sqrt(var + 1e-8))[numpy_of(infos["_final_obs"])]
         assert not wrong.size or wrong.max() < 256 * EPS * (1 + np.abs(numpy_of(one)).max())
     np.testing.assert_allclose(numpy_of(ours.obs_rms.var), var, rtol=256 * EPS)
@@ -85,14 +85,14 @@ def test_observations_far_from_zero(device: str) -> None:
     """A mean of a million standard deviations loses no digits: each block sums squares of deviations from its mean."""
     env = torch_env("MountainCar-v0", 2000, "SameStep", device)
     env.reset(seed=0)
-    ours, seen = NormalizeObservation(env), Seen()
+    ours, samples = NormalizeObservation(env), Seen()
     rng = np.random.default_rng(0)
     for _ in range(20):
         env.state["position"].copy_(on(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
         raw = env.observe()
         ours._update_statistics(raw, None)  # noqa: SLF001 - observations of no environment
-        seen.add(numpy_of(raw))
-    mean, var, count = seen.moments()
+        samples.add(numpy_of(raw))
+    mean, var, count = samples.moments()
     # The initial 1e-4 samples at zero add 1e-4 * 1000^2 = 100 to the sum of squares: 0.0025 to the variance.
     assert var[0] == pytest.approx(0.0025, rel=0.01)
     assert float(ours.obs_rms.count) == pytest.approx(count, rel=1e-12)
@@ -105,9 +105,9 @@ def test_observations_far_from_zero(device: str) -> None:
     assert float(ours.obs_rms.mean[0]) == pytest.approx(last.mean(), rel=1e-12)
     assert float(ours.obs_rms.var[0]) == pytest.approx(last.var(), rel=ROUNDINGS * EPS)
     ours.update_running_mean = False
-    found = numpy_of(ours.step(on(device, np.ones(2000, np.int64)))[0])[:, 0]
+    actual = numpy_of(ours.step(on(device, np.ones(2000, np.int64)))[0])[:, 0]
     moved = numpy_of(env.state["position"]).astype(np.float64)
-    assert_close(found, (moved - last.mean()) / np.sqrt(last.var() + 1e-8))
+    assert_close(actual, (moved - last.mean()) / np.sqrt(last.var() + 1e-8))
 
 
 def test_a_million_steps_later(device: str) -> None:
@@ -118,10 +118,10 @@ def test_a_million_steps_later(device: str) -> None:
     ours.load_state_dict(state)
     raw = numpy_env("Pendulum-v1", 500, "SameStep")
     ours.reset(seed=0)
-    seen = raw.reset(seed=0)[0].astype(np.float64)
+    samples = raw.reset(seed=0)[0].astype(np.float64)
     total = count + 500
-    shift = seen.mean(0) - mean
-    expected = (var * count + seen.var(0) * 500 + shift**2 * count * 500 / total) / total
+    shift = samples.mean(0) - mean
+    expected = (var * count + samples.var(0) * 500 + shift**2 * count * 500 / total) / total
     assert float(ours.obs_rms.count) == total
     change = numpy_of(ours.obs_rms.mean) - mean
     np.testing.assert_allclose(
@@ -132,25 +132,25 @@ def test_a_million_steps_later(device: str) -> None:
 
 def test_a_waiting_replica_is_not_counted(device: str) -> None:
     """In Disabled mode with ``allow_frozen_steps``, ended replicas add no samples."""
-    env, raw = (torch_env("CartPole-v1", 3, "Disabled", place) for place in (device, "cpu"))
-    for each in (env, raw):
-        each.allow_frozen_steps()
-    ours, seen = NormalizeObservation(env), Seen()
+    env, raw = (torch_env("CartPole-v1", 3, "Disabled", env_device) for env_device in (device, "cpu"))
+    for wrapped in (env, raw):
+        wrapped.allow_frozen_steps()
+    ours, samples = NormalizeObservation(env), Seen()
     ours.reset(seed=0)
-    seen.add(numpy_of(raw.reset(seed=0)[0]))
+    samples.add(numpy_of(raw.reset(seed=0)[0]))
     waits = np.zeros(3, bool)
     for actions in random_actions("CartPole-v1", 14, 3):
         ours.step(on(device, actions))
         observations, _, terminations, truncations, _ = on_host(raw.step(on("cpu", actions)))
-        seen.add(observations[~waits])
+        samples.add(observations[~waits])
         waits = terminations | truncations
     assert waits.all()
-    assert_statistics(ours.obs_rms, seen)
+    assert_statistics(ours.obs_rms, samples)
     ours.reset()
-    seen.add(numpy_of(raw.reset()[0]))
+    samples.add(numpy_of(raw.reset()[0]))
     ours.step(on(device, actions))
-    seen.add(numpy_of(raw.step(on("cpu", actions))[0]))
-    assert_statistics(ours.obs_rms, seen)
+    samples.add(numpy_of(raw.step(on("cpu", actions))[0]))
+    assert_statistics(ours.obs_rms, samples)
 
 
 @pytest.mark.parametrize("clip", [0.2, 1.0])
@@ -161,10 +161,10 @@ def test_clip(clip: float, device: str) -> None:
     plain.reset(seed=0)
     cut = 0
     for actions in random_actions("CartPole-v1", 12, 64):
-        found, expected = (on_host(env.step(on(device, actions))) for env in (ours, plain))
-        np.testing.assert_array_equal(found[0], expected[0].clip(-clip, clip))
-        ended = found[4]["_final_obs"]
-        np.testing.assert_array_equal(found[4]["final_obs"][ended], expected[4]["final_obs"][ended].clip(-clip, clip))
+        actual, expected = (on_host(env.step(on(device, actions))) for env in (ours, plain))
+        np.testing.assert_array_equal(actual[0], expected[0].clip(-clip, clip))
+        ended = actual[4]["_final_obs"]
+        np.testing.assert_array_equal(actual[4]["final_obs"][ended], expected[4]["final_obs"][ended].clip(-clip, clip))
         cut += int((np.abs(expected[4]["final_obs"][ended]) > clip).sum())
     assert cut > 64
 
@@ -174,20 +174,20 @@ def test_clip(clip: float, device: str) -> None:
 
 def discounted_returns(mode: str, gamma: float, count: int) -> Any:
     """Return Gymnasium's update of discounted returns in float32: a function from a step to the counted returns."""
-    running, over = np.zeros(count, np.float32), np.zeros(count, bool)
+    running, ended = np.zeros(count, np.float32), np.zeros(count, bool)
 
     def step(rewards: Array, terminations: Array, truncations: Array, mask: Array | None = None) -> Array:
-        nonlocal running, over
+        nonlocal running, ended
         if mask is not None:
-            running[mask], over[mask] = 0, False
+            running[mask], ended[mask] = 0, False
             return running
-        active = np.ones(count, bool) if mode == "SameStep" else ~over
+        active = np.ones(count, bool) if mode == "SameStep" else ~ended
         discounted = np.where(terminations, np.float32(0), running * np.float32(gamma))
         running = np.where(active, discounted + rewards, running).astype(np.float32)
         counted: Array = running[active].copy()
-        over = terminations | truncations
+        ended = terminations | truncations
         if mode == "SameStep":
-            running = np.where(over, np.float32(0), running)
+            running = np.where(ended, np.float32(0), running)
         return counted
 
     return step
@@ -216,20 +216,20 @@ def test_rewards_against_numpy(env_id: str, mode: str, precision: str, device: s
     count, gamma = 300, 0.95
     ours = NormalizeReward(torch_env(env_id, count, mode, device, precision=precision), gamma=gamma, epsilon=1e-4)
     raw = numpy_env(env_id, count, mode, precision=precision)
-    follow, seen = discounted_returns(mode, gamma, count), Seen()
+    update_returns, samples = discounted_returns(mode, gamma, count), Seen()
     ours.reset(seed=2)
     raw.reset(seed=2)
     for taken in both(ours, raw, env_id, 30, device):
         if taken.mask is not None:
-            follow(*taken.theirs[:1] * 3, mask=taken.mask)
+            update_returns(*taken.theirs[:1] * 3, mask=taken.mask)
             continue
         rewards = taken.theirs[1]
-        seen.add(follow(*taken.theirs[1:4]))
-        var = seen.moments()[1]
-        found = numpy_of(taken.ours[1])
-        assert found.dtype == precision
-        np.testing.assert_allclose(found, rewards / np.sqrt(var + 1e-4), rtol=ROUNDINGS * EPS)
-    assert_statistics(ours.return_rms, seen)
+        samples.add(update_returns(*taken.theirs[1:4]))
+        var = samples.moments()[1]
+        actual = numpy_of(taken.ours[1])
+        assert actual.dtype == precision
+        np.testing.assert_allclose(actual, rewards / np.sqrt(var + 1e-4), rtol=ROUNDINGS * EPS)
+    assert_statistics(ours.return_rms, samples)
 
 
 # --- running statistics of both ---
@@ -246,13 +246,13 @@ def trained(kind: str, device: str, count: int = 40, mode: str = "SameStep") -> 
     return wrapper
 
 
-def assert_normalised(kind: str, found: Any, raw: Any, state: dict[str, Any]) -> None:
+def assert_normalised(kind: str, actual: Any, raw: Any, state: dict[str, Any]) -> None:
     """Assert that a step's results are normalized by these statistics."""
     mean, deviation = numpy_of(state["mean"]), np.sqrt(numpy_of(state["var"]) + 1e-8)
     if kind == "obs_rms":
-        assert_close(numpy_of(found[0]), (raw[0] - mean) / deviation)
+        assert_close(numpy_of(actual[0]), (raw[0] - mean) / deviation)
     else:
-        np.testing.assert_allclose(numpy_of(found[1]), raw[1] / deviation, rtol=4 * EPS)
+        np.testing.assert_allclose(numpy_of(actual[1]), raw[1] / deviation, rtol=4 * EPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -266,8 +266,8 @@ def test_frozen_statistics_do_not_change(kind: str, mode: str, device: str) -> N
     raw = numpy_env("Pendulum-v1", 40, mode)
     raw.reset(seed=1)
     for actions in random_actions("Pendulum-v1", 15, 40, seed=2):
-        found, expected = wrapper.step(on(device, actions)), raw.step(actions)
-        assert_normalised(kind, found, expected, before)
+        actual, expected = wrapper.step(on(device, actions)), raw.step(actions)
+        assert_normalised(kind, actual, expected, before)
     assert_same_bits(before, wrapper.state_dict())
     wrapper.update_running_mean = True
     wrapper.step(on(device, actions))
@@ -307,9 +307,9 @@ def test_shared_statistics(kind: str, device: str) -> None:
     for actions in random_actions("Pendulum-v1", 5, 40, seed=8):
         training.step(on(device, actions))
         unshared.step(on(device, actions))
-        found, expected = evaluation.step(on(device, actions[:8])), raw.step(actions[:8])
+        actual, expected = evaluation.step(on(device, actions[:8])), raw.step(actions[:8])
         assert_same_bits(training.state_dict(), unshared.state_dict())
-        assert_normalised(kind, found, expected, training.state_dict())
+        assert_normalised(kind, actual, expected, training.state_dict())
     evaluation.update_running_mean = True
     evaluation.step(on(device, actions[:8]))
     assert float(getattr(training, kind).count) == pytest.approx(float(unshared.state_dict()["count"]) + 8)

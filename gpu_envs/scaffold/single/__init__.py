@@ -1,1 +1,1 @@
-"""One agent, rules in C++."""
+"""Template of a single-agent environment with rules in C++."""

@@ -1,15 +1,15 @@
-// A boat keeps its place in a current that comes and goes: it backs, drifts, or paddles on.
+// A boat holds its position in a changing current: it paddles backward, drifts, or paddles forward.
 //
-// State and Params have the fields that my_env.py names. A number is of type real: write 0.5 as real(0.5).
+// my_env.py defines the fields of State and Params. Numbers have the type real: write 0.5 as real(0.5).
 
-// The beginning of an episode: gives every field of the state its first value.
+// Start an episode: set every field of the state.
 FN void reset(State& s, const Params& p, Random& random) {
     s.x       = random.uniform(-p.start, p.start);
     s.speed   = real(0);
     s.current = random.uniform(-p.strongest, p.strongest);
 }
 
-// One step: changes the state, and returns the reward and whether the episode has come to its end.
+// Take one step: update the state; return the reward and whether the episode terminates.
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
     const real push = p.push * real(action - 1);  // an action is 0, 1 or 2
     s.current = clip(s.current + random.uniform(-p.gust, p.gust), -p.strongest, p.strongest);
@@ -19,7 +19,7 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random& random)
     return {adrift ? real(0) : real(1), adrift};
 }
 
-// What the agent sees: as many numbers as the observation space has.
+// Write the observation: one number for each element of the observation space.
 FN void observe(const State& s, const Params& p, Observation& observation) {
     observation[0] = s.x / p.reach;
     observation[1] = s.speed;

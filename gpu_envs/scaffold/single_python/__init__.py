@@ -1,1 +1,1 @@
-"""One agent, rules in Python."""
+"""Template of a single-agent environment with rules in Python."""

@@ -1,25 +1,25 @@
-"""A boat keeps its place in a current that comes and goes: it backs, drifts, or paddles on."""
+"""A boat holds its position in a changing current: it paddles backward, drifts, or paddles forward."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import EnvSpec, Param, Rules, pictures
-from gpu_envs.pictures import Drawing, Picture, line, own, placed, polygon, same
+from gpu_envs.pictures import Drawing, Picture, line, per_replica, placed, polygon, repeat
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
-# The rules. They are translated to C++ when the environment is made, and never run by Python: numbers, arithmetic,
-# math, conditions and loops, over fields of the state `s` and of the parameters `p`.
+# The rules. They are translated to C++ when the environment is made, and do not run in Python. They can use numbers,
+# arithmetic, math, conditions and loops over fields of the state `s` and the parameters `p`.
 
 
 def reset(s: State, p: Params, random: Random) -> None:
-    """The beginning of an episode: gives every field of the state its first value."""
+    """Start an episode: set every field of the state."""
     s.x = random.uniform(-p.start, p.start)
     s.speed = 0.0
     s.current = random.uniform(-p.strongest, p.strongest)
 
 
 def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
-    """One step: changes the state, and returns the reward and whether the episode has come to its end."""
+    """Take one step: update the state; return the reward and whether the episode terminates."""
     push = p.push * (action - 1)  # an action is 0, 1 or 2
     s.current = clip(s.current + random.uniform(-p.gust, p.gust), -p.strongest, p.strongest)
     s.speed += p.tau * (push - p.drag * (s.speed - s.current))
@@ -29,29 +29,29 @@ def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bo
 
 
 def observe(s: State, p: Params, observation: Observation) -> None:
-    """What the agent sees: as many numbers as the observation space has."""
+    """Write the observation: one number for each element of the observation space."""
     observation[0] = s.x / p.reach
     observation[1] = s.speed
     observation[2] = s.current
 
 
-# What it looks like.
+# The drawing.
 
 _RIVER, _ROPE, _BOAT, _STREAM = (214, 230, 240), (192, 57, 43), (96, 66, 40), (150, 180, 205)
 _HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.08, -0.07]])
 
 
 def draw(state: pictures.State, params: pictures.Params) -> Picture:
-    """From the states of some replicas, [replicas], to what they look like: shapes, from back to front."""
+    """Return the picture of some replicas: shapes from back to front. State fields are [replicas]."""
     replicas = len(state["x"])
-    x = state["x"] / own(params["reach"], replicas)  # the ropes are at -1 and 1
-    end = 0.5 * state["current"]  # of a line that is as long as the current is strong
+    x = state["x"] / per_replica(params["reach"], replicas)  # the ropes are at -1 and 1
+    end = 0.5 * state["current"]  # the line's length shows the current
     stream = np.stack([np.stack([0 * end, 0 * end + 0.35], -1), np.stack([end, 0 * end + 0.35], -1)], 1)[:, None]
     return Picture(
         (-1.2, -0.5, 1.2, 0.5),
         (
-            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
-            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            line(repeat([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
+            line(repeat([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
             line(stream, 0.03, _STREAM),
             polygon(placed(_HULL, x, 0.0), _BOAT),
         ),
@@ -62,18 +62,18 @@ def draw(state: pictures.State, params: pictures.Params) -> Picture:
 MY_ENV = EnvSpec(
     id="MyEnv-v0",
     header=Rules(reset=reset, step=step, observe=observe),
-    description="A boat keeps its place in a current.",
-    # Fields of State, each of type real. For others give a mapping, such as {"x": Field(), "tries": Field("int")}.
+    description="A boat holds its position in a current.",
+    # Fields of State, of type real. A dict gives other types: {"x": Field(), "tries": Field("int")}.
     state=("x", "speed", "current"),
-    # Fields of Params: make(..., push=2.0) sets one, for all replicas or, with an array, for each its own.
+    # Fields of Params. make(..., push=2.0) sets one for all replicas; an array sets one value per replica.
     params={
-        "tau": Param(0.1, "seconds a step", positive=True),
-        "push": Param(1.0, "of a paddle, m/s^2"),
-        "drag": Param(0.5, "of the water, 1/s", minimum=0),
-        "strongest": Param(1.0, "the strongest current, m/s", minimum=0),
-        "gust": Param(0.1, "the most by which the current changes in a step, m/s", minimum=0),
-        "start": Param(0.3, "an episode begins within, m", minimum=0),
-        "reach": Param(1.0, "an episode ends beyond, m", positive=True),
+        "tau": Param(0.1, "duration of a step, s", positive=True),
+        "push": Param(1.0, "acceleration by the paddle, m/s^2"),
+        "drag": Param(0.5, "drag coefficient of the water, 1/s", minimum=0),
+        "strongest": Param(1.0, "maximum speed of the current, m/s", minimum=0),
+        "gust": Param(0.1, "maximum change of the current in a step, m/s", minimum=0),
+        "start": Param(0.3, "maximum initial distance, m", minimum=0),
+        "reach": Param(1.0, "distance that terminates an episode, m", positive=True),
     },
     observation=Box(-np.inf, np.inf, (3,), np.float32),
     action=Discrete(3),

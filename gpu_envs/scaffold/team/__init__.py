@@ -1,1 +1,1 @@
-"""A team, rules in C++."""
+"""Template of a multi-agent environment with rules in C++."""

@@ -1,10 +1,10 @@
-// A crew keeps its boat in its place, in a current that comes and goes: each rower backs, rests, or rows on, and tires.
+// A crew holds its boat's position in a changing current. Each rower rows backward, rests, or rows forward, and tires.
 //
-// World has the fields that my_env.py names: w.tired[i] of a rower, w.x of the boat. What is done for every agent stands
-// in a phase, FOR_EACH_AGENT: on a GPU its turns run at the same time, so a turn writes what is its own agent's, and
-// reads what earlier phases wrote. What there is once is written by one turn: if (i == 0).
+// my_env.py defines the fields of World: w.tired[i] of rower i, w.x of the boat. Code for every agent is a
+// FOR_EACH_AGENT loop. On a GPU its iterations run in parallel: iteration i writes fields of agent i only, and reads what
+// earlier loops wrote. One iteration writes shared fields: if (i == 0).
 
-// The beginning of an episode: gives every field its first value.
+// Start an episode: set every field.
 FN void reset(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         w.tired[i] = real(0);
@@ -17,7 +17,7 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// One step: changes the state, gives each agent its reward, and says whether the episode has come to its end.
+// Take one step: update the state, set the reward of each agent and whether the episode terminates.
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     FOR_EACH_AGENT(i, AGENTS) {
         if (i == 0) w.pull = 0;
@@ -25,7 +25,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     FOR_EACH_AGENT(i, AGENTS) {
         const int stroke = actions[i] - 1;  // an action is 0, 1 or 2
         w.tired[i] = clip(w.tired[i] + (stroke == 0 ? -p.rest : p.effort), real(0), real(1));
-        add(w.pull, stroke);  // every turn may add to a whole number
+        add(w.pull, stroke);  // atomic: all iterations may add to an integer
     }
     FOR_EACH_AGENT(i, AGENTS) {
         if (i == 0) {
@@ -42,10 +42,10 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// What must be known before anybody can see something: of this world, nothing.
+// Compute values that several observations need: none here.
 FN void look(World&, const Params&, Team&) {}
 
-// What agent i sees: as many numbers as its observation space has.
+// Write the observation of agent i: one number for each element of its observation space.
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
     row[0] = float(w.x / p.reach);
     row[1] = float(w.speed);

@@ -1,4 +1,4 @@
-"""Tests of my_env: pytest runs them."""
+"""Tests of my_env: run them with pytest."""
 
 from pathlib import Path
 
@@ -11,25 +11,25 @@ from gpu_envs.testing import check_environment
 SPEC = gpu_envs.spec(f"{Path(__file__).with_name('my_env.py')}:MY_ENV")
 
 
-def test_it_keeps_what_an_environment_promises() -> None:
-    """Same seeds, same bits; replicas know nothing of one another; numbers are finite, and within their spaces."""
+def test_check_environment() -> None:
+    """Seeds reproduce results bit for bit, replicas are independent, and numbers are finite and in their spaces."""
     check_environment(SPEC)
 
 
-def test_many_replicas_step() -> None:
-    """Actions, observations and rewards are by role: [num_envs, agents, ...]."""
+def test_steps() -> None:
+    """Actions, observations and rewards are dicts by role with arrays [num_envs, agents, ...]."""
     env = gpu_envs.make(SPEC.id, num_envs=8)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 3, (100, 8, env.counts["rower"]))
-    for each in actions:
-        observations, rewards, *_ = env.step({"rower": each})
+    for rower_actions in actions:
+        observations, rewards, *_ = env.step({"rower": rower_actions})
     assert np.isfinite(observations["rower"]).all()
     assert np.isfinite(rewards["rower"]).all()
     env.close()
 
 
-def test_pettingzoo_steps_it() -> None:
-    """PettingZoo's own test of environments in which all agents act at once."""
+def test_pettingzoo_api() -> None:
+    """PettingZoo's test of parallel environments."""
     pytest.importorskip("pettingzoo")
     from pettingzoo.test import parallel_api_test
 
@@ -38,8 +38,8 @@ def test_pettingzoo_steps_it() -> None:
     parallel_api_test(parallel_env(SPEC.id), num_cycles=100)
 
 
-def test_it_is_learnt() -> None:
-    """Some seconds of training: returns are much higher than under random actions, which give about 45."""
+def test_training() -> None:
+    """A few seconds of training reach a return of 100; random actions reach about 45."""
     pytest.importorskip("torch")
     from gpu_envs import training
 

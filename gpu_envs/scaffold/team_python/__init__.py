@@ -1,1 +1,1 @@
-"""A team, rules in Python."""
+"""Template of a multi-agent environment with rules in Python."""

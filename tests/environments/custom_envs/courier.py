@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import EnvSpec, Field, Param, Table
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, placed, polygon, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, placed, polygon, repeat
 
 PARCELS = 2
 
@@ -44,7 +44,7 @@ def _draw(state: State, params: Params) -> Picture:
     return Picture(
         (0, 0, WIDE, HIGH),
         (
-            polygon(same(box(0, 0, 1, 1) + DOOR, replicas), GREEN),
+            polygon(repeat(box(0, 0, 1, 1) + DOOR, replicas), GREEN),
             polygon(_squares(SHELVES, replicas), SHELF),
             polygon(_squares(np.argwhere(WALLS)[:, ::-1], replicas), BLACK),
             disc(shelves, 0.3, PARCEL, state["status"] == 0),

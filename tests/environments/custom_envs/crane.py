@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, placed, polygon, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, placed, polygon, repeat
 
 COLUMNS, CRATES = 5, 4
 
@@ -23,8 +23,8 @@ def _draw(state: State, params: Params) -> Picture:
     return Picture(
         (0, -0.5, COLUMNS, TOP),
         (
-            polygon(same(box(0, -0.5, COLUMNS - 1, 0), len(x)), GROUND),
-            polygon(same(box(COLUMNS - 1, -0.5, COLUMNS, 0), len(x)), LORRY),
+            polygon(repeat(box(0, -0.5, COLUMNS - 1, 0), len(x)), GROUND),
+            polygon(repeat(box(COLUMNS - 1, -0.5, COLUMNS, 0), len(x)), LORRY),
             disc(crates, 0.4, CRATE, there),
             line(placed([[0.5, TOP], [0.5, TOP - 1]], x, 0 * x), 0.1, BLACK),
             disc(hook, 0.2, HOOK),

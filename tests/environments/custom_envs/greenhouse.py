@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, Param, Rules, pictures
-from gpu_envs.pictures import Drawing, Picture, box, disc, placed, polygon, same
+from gpu_envs.pictures import Drawing, Picture, box, disc, placed, polygon, repeat
 from gpu_envs.rules import Action, Mask, Observation, Params, Random, State, clip
 
 VENTS, LAMPS, CANS = 3, 2, 5
@@ -65,7 +65,7 @@ def _draw(state: pictures.State, params: pictures.Params) -> Picture:
     return Picture(
         (0, 0, 4, 4),
         (
-            polygon(same(box(0, 0.6, 4, 1.2), count), SOIL),
+            polygon(repeat(box(0, 0.6, 4, 1.2), count), SOIL),
             disc(placed([[2.0, 0.8]], 0.0, height)[:, :, 0], 0.5, PLANT),
             disc(np.broadcast_to(cans, (count, CANS, 2)), 0.15, WATER, state["tank"][:, None] > np.arange(CANS)),
         ),

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs import EnvSpec, Field, Param, Rules, Table, pictures
-from gpu_envs.pictures import Drawing, Picture, disc, line, placed, polygon, same
+from gpu_envs.pictures import Drawing, Picture, disc, line, placed, polygon, repeat
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
 BUOYS = np.array([[7.0, 2.0], [7.5, 7.0], [2.0, 6.0]])
@@ -73,7 +73,7 @@ def _draw(state: pictures.State, params: pictures.Params) -> Picture:
     return Picture(
         (0, 0, SIDE, SIDE),
         (
-            line(same([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE], [0, 0]], replicas), 0.05, BOAT),
+            line(repeat([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE], [0, 0]], replicas), 0.05, BOAT),
             disc(buoys, 0.3, BUOY, state["rounded"] == 0),
             disc(buoys, 0.3, ROUNDED, state["rounded"] != 0),
             polygon(placed(hull, state["x"], state["y"], state["heading"]), BOAT),
