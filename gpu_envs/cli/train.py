@@ -135,6 +135,9 @@ def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None,
     if (gpus := _processes(found, device, then)) > 1:
         return launch(gpus, words, found.resume, found.max_restarts, None)
     with _named("--resume", found.resume), place(device) as here:
+        if here.first:
+            with contextlib.suppress(FileNotFoundError):  # which is said when it is resumed
+                _tell_if_complete(found.resume, explicit)
         result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
         _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
@@ -331,6 +334,17 @@ def _trained_on(run: str) -> tuple[int, str]:
     except FileNotFoundError:
         return 1, "auto"
     return config.gpus, config.device.partition(":")[0]
+
+
+def _tell_if_complete(run: str, changes: Mapping[str, Any]) -> None:
+    from gpu_envs.training.record.checkpoint import iteration_of
+    from gpu_envs.training.record.run_directory import RunDirectory
+
+    folder = RunDirectory.open(run)
+    latest, config = folder.checkpoints.latest(), folder.config().changed(changes)
+    if latest is not None and iteration_of(latest) >= config.iterations:
+        steps = config.steps_at(config.iterations)
+        say(f"{run} is already complete, with {steps:,} steps: to continue, give more --total-steps", error=True)
 
 
 def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[str, Any]) -> Any:

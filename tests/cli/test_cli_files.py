@@ -210,6 +210,14 @@ def test_a_training_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["run_dir"] == str(tmp_path / "run")
 
 
+def test_a_complete_run_that_is_resumed_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", str(run), "--no-progress"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"{run} is already complete, with 128 steps: to continue, give more --total-steps\n"
+    assert "128 in 2 updates" in captured.out
+    assert "192 in 3 updates" in said(capsys, "train", "--resume", str(run), "--no-progress", "--total-steps", "192")
+
+
 def test_checks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--no-sanitize", "--steps", "4", "--json")
     (report,) = json.loads(said(capsys, "check", "CartPole-v1", *words))
