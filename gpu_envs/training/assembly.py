@@ -66,7 +66,7 @@ def make_learner(policy_rows: PolicyRows, own: nn.Module | None, run: Run, limit
     kind: Any = OffPolicyLearner if isinstance(case.algorithm, OffPolicy) else OnPolicyLearner
     parts = LearnerParts(policy_rows, module, networks, scale, case, config.horizon, config.seed, limit, group)
     learner: Learner = kind(parts)
-    learner.fallback_reason = reason if engine.name == "torch" else ""
+    learner.engine, learner.fallback_reason = engine.name, reason
     for optimiser in learner.optimisers:
         _LEARNING[optimiser] = name, run
     return learner

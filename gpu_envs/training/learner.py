@@ -63,7 +63,8 @@ class Learner(ABC):
     Attributes:
         policy_rows: As of ``LearnerParts``, and so ``module``, ``networks``, ``scale`` and ``horizon``.
         algorithm: With the settings that are the policy's own.
-        fallback_reason: Why torch computes it; empty where kernels do.
+        engine: Name of the engine that computes the networks.
+        fallback_reason: Why no faster engine does.
         figures: What the last iteration was like.
         names: Of the figures; None: of this algorithm it means nothing.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
@@ -82,7 +83,7 @@ class Learner(ABC):
         """Takes what all algorithms have; ``turns``: how often in an iteration it draws random numbers for what."""
         self.policy_rows, self.module, self.networks = parts.policy_rows, parts.module, parts.networks
         self.scale, self.horizon, self._limit, self._group = parts.scale, parts.horizon, parts.limit, parts.group
-        self.fallback_reason = ""
+        self.engine = self.fallback_reason = ""
         keys = [[derived_seed(parts.seed, purpose, self.policy_rows.name), 0] for purpose in turns]
         streams = torch.tensor(keys, device=parts.case.device)
         self.streams = dict(zip(turns, streams, strict=True))

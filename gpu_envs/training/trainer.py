@@ -261,7 +261,7 @@ class Trainer:
         config = self.config
         self.prepare()
         history, quiet = self.history, self.group.rank > 0 or (None if progress is None else not progress)
-        bar = Progress(config.steps_at(config.iterations), quiet, target=history.target)
+        bar = Progress(config.steps_at(config.iterations), quiet, target=history.target, header=self._header())
         if self._run is not None:
             history.keep_in(self._run.log_path, self.iteration)
         if self._on_gpu:
@@ -308,10 +308,18 @@ class Trainer:
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
-        reasons = {name: learner.fallback_reason for name, learner in self.learners.items()} if self._on_gpu else {}
-        why = {name: text for name, text in reasons.items() if text}
+        by_torch = {name: learner for name, learner in self.learners.items() if learner.engine == "torch"}
+        why = {name: learner.fallback_reason for name, learner in by_torch.items() if self._on_gpu}
         run_dir = self._run and str(self._run.path)
         return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, why)
+
+    def _header(self) -> list[str]:
+        """A line for each policy that learns: what computes it."""
+        lines = []
+        for name, learner in self.learners.items():
+            why = f" ({learner.fallback_reason})" if learner.fallback_reason else ""
+            lines.append(f"{name}: {learner.algorithm.name} on {self.device}, engine {learner.engine}{why}")
+        return lines
 
     def _take_in(self, report: IterationReport) -> None:
         self.history.add(report)

@@ -241,15 +241,21 @@ def test_the_bar_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
     file = io.StringIO()
-    progress = Progress(1000, stream=file, target={"agent": 9.0})
+    progress = Progress(1000, stream=file, target={"agent": 9.0}, header=["agent: ppo", "more"])
     for second in range(101):
         clock[0] = float(second)
         progress.update(second * 10, 10.0, {"agent": second / 10}, {"far": 0.5})
     progress.close()
-    assert file.getvalue().splitlines() == [
+    assert file.getvalue().splitlines() == ["agent: ppo", "more"] + [
         f"{second}%  10 steps/s  return {second // 10} of 9  {progress_left}  far 0.5"
         for second, progress_left in ((30, "1:10 left"), (60, "40s left"), (90, "10s left"))
     ]
+
+
+def test_a_run_begins_with_what_computes_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    train(small("cpu"), progress=True)
+    reason = "the device is cpu, and only CUDA has kernels for networks"
+    assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine torch ({reason})\n\r")
 
 
 def test_nothing_is_drawn_into_a_pipe() -> None:

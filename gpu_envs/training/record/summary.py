@@ -155,13 +155,15 @@ class Progress:
         *,
         unit: str = "steps",
         target: Mapping[str, float] | None = None,
+        header: Sequence[str] = (),
     ) -> None:
-        """Draws nothing yet; figures of the names in ``target`` are aimed at.
+        """Draws nothing yet; figures of the names in ``target`` are aimed at, and ``header`` is written first.
 
         With ``quiet`` there is nothing, with False a bar whatever the stream is, with None a bar in a terminal or a
         notebook and lines elsewhere. Without a stream it is standard error, or nowhere if that is closed.
         """
         self._total, self._unit, self._target = max(1, total_steps), unit, target or {}
+        self._header = "".join(f"{line}\n" for line in header)
         self._stream = sys.stderr if stream is None else stream
         # Python has no standard error where it started with a closed one, as a daemon and pythonw do.
         self._draws = not quiet and self._stream is not None and not self._stream.closed
@@ -182,10 +184,11 @@ class Progress:
             return
         self._drawn_at = time.monotonic()
         line = self._fitted(steps, steps_per_s, returns, metrics or {})
+        header, self._header = self._header, ""
         if self._in_lines:
-            self._write(line.lstrip() + "\n")
+            self._write(header + line.lstrip() + "\n")
             return
-        self._write("\r" + line + " " * (self._shown - len(line)))
+        self._write(header + "\r" + line + " " * (self._shown - len(line)))
         self._shown = len(line)
 
     def close(self) -> None:
