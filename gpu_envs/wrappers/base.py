@@ -129,7 +129,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         return tensor
 
     def _target(self, out: Step | None, name: str, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the tensor to write to: the caller's tensor, a new one with ``copy=True``, or ``buffer``."""
+        """Return the tensor to write to: the caller's tensor, a new tensor for ``copy=True``, or ``buffer``."""
         tensor = self._out_tensor(out, name, buffer.shape, buffer.dtype)
         if tensor is not None:
             return tensor

@@ -78,9 +78,8 @@ def test_durations_in_a_graph() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         env.step(action)
-    for _ in range(
-        LIMIT
-    ):  # one step was eager: the tenth replay ends the first episode, and the eleventh starts the second
+    # one step was eager: the tenth replay ends the first episode, and the eleventh starts the second
+    for _ in range(LIMIT):
         graph.replay()
         torch.cuda.synchronize()
         time.sleep(0.01)
