@@ -1,4 +1,4 @@
-"""Libraries that take these environments as they are: a plain PyTorch script, RLlib, SuperSuit, and SBX."""
+"""Libraries that work without an adapter: a PyTorch script, RLlib and SuperSuit; and SBX with the SB3 adapter."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "cleanrl_ppo.py"
 
 
 def run(*command: str, **settings: str) -> str:
-    """What a Python process prints, once it has ended well."""
+    """Run Python, assert success and return its output."""
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *command],
@@ -35,29 +35,29 @@ def run(*command: str, **settings: str) -> str:
     return done.stdout
 
 
-# --- a single file of PyTorch, in the manner of CleanRL ---
+# --- a PyTorch script in the style of CleanRL ---
 
 
 @pytest.mark.slow
 def test_a_plain_pytorch_script_learns_cartpole(device: str) -> None:
     pytest.importorskip("torch")
     printed = run("-W", "ignore:A Box observation space", str(SCRIPT), "--device", device, "--total-steps", "40000")
-    found = re.search(r"mean return ([\d.]+)", printed)
-    assert found, printed
-    assert float(found[1]) >= 80  # 22 at random; of three seeds 148, 220 and 467
+    match = re.search(r"mean return ([\d.]+)", printed)
+    assert match, printed
+    assert float(match[1]) >= 80  # random policy: 22; three seeds: 148, 220 and 467
 
 
-def test_the_plain_scripts_advantages() -> None:
+def test_advantages_of_the_pytorch_script() -> None:
     pytest.importorskip("torch")
     from cleanrl_ppo import Args, advantages_of
 
     args = Args(gamma=0.5, gae_lambda=0.5)
     rewards, values = np.full((3, 2), 1.0), np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
-    # in the second step the first replica terminates, and the second is cut where its last observation is worth 6
+    # in the second step the first replica terminates, and the second is truncated with a final value of 6
     next_values = np.array([[4.0, 4.0], [0.0, 6.0], [2.0, 2.0]])
     dones = np.array([[False, False], [True, True], [False, False]])
-    # errors 1 + 0.5 * 4 - 2 = 1; 1 - 4 = -3, and 1 + 0.5 * 6 - 4 = 0; 1 + 0.5 * 2 - 8 = -6
-    # sums   1 + 0.25 * -3 = 0.25, and 1 + 0.25 * 0 = 1; what follows the end is left out of the second step
+    # TD errors 1 + 0.5 * 4 - 2 = 1; 1 - 4 = -3, and 1 + 0.5 * 6 - 4 = 0; 1 + 0.5 * 2 - 8 = -6
+    # advantages 1 + 0.25 * -3 = 0.25, and 1 + 0.25 * 0 = 1; the second step excludes the next episode
     expected = np.array([[0.25, 1.0], [-3.0, 0.0], [-6.0, -6.0]])
     np.testing.assert_array_equal(advantages_of(rewards, values, next_values, dones, args), expected)
 
@@ -77,7 +77,7 @@ device, folder = sys.argv[1:]
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, _temp_dir=folder)
 config = (
     PPOConfig()
-    # with the module's name before the id, which remote workers need to know it
+    # with the module before the id, which remote workers import
     .environment("gpu_envs:gpu_envs/CartPole-v1", env_config={"device": device, "max_episode_steps": 30})
     .env_runners(
         num_env_runners=0,
@@ -104,7 +104,7 @@ ray.shutdown()
 
 @pytest.fixture(scope="module")
 def rllib_home() -> Iterator[Path]:
-    """A folder for all that Ray writes. Its sockets' paths lie within, and may have 107 characters."""
+    """Return a folder for Ray's files; its path is short, because socket paths are limited to 107 characters."""
     if not all(importlib.util.find_spec(name) for name in ("ray", "torch", "tree", "lz4", "ormsgpack")):
         pytest.skip("RLlib is not installed")
     with tempfile.TemporaryDirectory(prefix="ray_", ignore_cleanup_errors=True) as folder:
@@ -113,12 +113,12 @@ def rllib_home() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_rllib_trains_on_replicas(rllib_home: Path, device: str) -> None:
-    """In a process of its own, as Ray leaves threads and other processes behind."""
+    """In a separate process, because Ray leaves threads and processes behind."""
     quiet = {"HOME": str(rllib_home), "RAY_USAGE_STATS_ENABLED": "0"}
     printed = run("-c", RLLIB, device, str(rllib_home), **quiet).splitlines()
     assert printed[0] == "gpu_envs.vector_env"
     means = [float(line.split()[1]) for line in printed if line.startswith("trained")]
-    # at most 30 a step limit allows; at random it is about 20
+    # the time limit is 30; a random policy has about 20
     assert len(means) == 5
     assert means[0] < 24 < 27 < means[-1], means
 
@@ -132,7 +132,7 @@ def test_rllib_trains_on_replicas(rllib_home: Path, device: str) -> None:
 
 
 def replayed_end(env: gpu_envs.VectorEnv, played: Mapping[str, np.ndarray], i: int) -> tuple[bool, bool]:
-    """How an episode of RLlib's ended, every step of which is what the environment does from its start."""
+    """Replay an episode of RLlib step by step, and return how it ended."""
     seen, actions, rewards, flags = (played[f"{name}_{i}"] for name in ("seen", "done", "paid", "flags"))
     assert len(seen) == len(actions) + 1
     env.reset(seed=0)
@@ -165,8 +165,8 @@ def tag(**kwargs: Any) -> Any:
     return pettingzoo.parallel_env("TagGridWorld-v0", grid_length=5, num_taggers=2, **kwargs)
 
 
-def test_supersuits_wrappers(supersuit: Any, device: str) -> None:
-    """Seen through them all, the last frame is what the plain environment shows."""
+def test_supersuit_wrappers(supersuit: Any, device: str) -> None:
+    """Through all wrappers, the last frame is the observation of the plain environment."""
     plain = tag(device=device, episode_length=15, use_full_observation=False)
     env = tag(device=device, episode_length=15, use_full_observation=False)
     wrapped = supersuit.pad_observations_v0(env)
@@ -188,15 +188,15 @@ def test_supersuits_wrappers(supersuit: Any, device: str) -> None:
             before = expected
             actions = {agent: int(rng.integers(5)) for agent in plain.possible_agents}
             expected, rewards, terminations, truncations, _ = plain.step(actions)
-            seen, *others, _ = wrapped.step(actions)
-            assert others == [rewards, terminations, truncations]
+            seen, *results, _ = wrapped.step(actions)
+            assert results == [rewards, terminations, truncations]
             ends |= set(zip(terminations.values(), truncations.values(), strict=True))
     assert ends == {(False, False), (True, False), (False, True)}
     assert wrapped.agents == []
 
 
-def test_supersuits_black_death(supersuit: Any, device: str) -> None:
-    """Runners that are caught stay, seeing nothing, as long as anybody is in the game."""
+def test_supersuit_black_death(supersuit: Any, device: str) -> None:
+    """Inactive runners remain with zero observations until the episode ends."""
     from gpu_envs.adapters import pettingzoo
 
     sizes: dict[str, Any] = {"num_taggers": 4, "num_runners": 3, "grid_length": 4.0, "tagging_distance": 0.3}
@@ -213,20 +213,20 @@ def test_supersuits_black_death(supersuit: Any, device: str) -> None:
         expected, rewards, *_ = plain.step({agent: actions[agent] for agent in plain.agents})
         seen, paid, *_ = wrapped.step(actions)
         for agent in wrapped.possible_agents:
-            gone = agent not in expected
-            waited += gone
-            np.testing.assert_array_equal(seen[agent], np.zeros_like(seen[agent]) if gone else expected[agent])
-            assert paid[agent] == (0 if gone else rewards[agent])
+            inactive = agent not in expected
+            waited += inactive
+            np.testing.assert_array_equal(seen[agent], np.zeros_like(seen[agent]) if inactive else expected[agent])
+            assert paid[agent] == (0 if inactive else rewards[agent])
     assert waited > 0
-    # of SuperSuit 3.11 itself: it finds out in one more step, that of nobody
+    # SuperSuit 3.11 reports the end only after one more step without actions
     _, _, terminations, truncations, _ = wrapped.step({})
     assert all(terminations.values())
     assert all(truncations.values())
     assert wrapped.agents == []
 
 
-def test_supersuits_frame_skip(supersuit: Any, device: str) -> None:
-    """Several steps with the same actions, with the sum of their rewards."""
+def test_supersuit_frame_skip(supersuit: Any, device: str) -> None:
+    """Repeated actions return the sum of rewards."""
     from gpu_envs.adapters import pettingzoo
 
     plain, env = (tag(device=device, episode_length=12) for _ in range(2))
@@ -252,8 +252,8 @@ def test_supersuits_frame_skip(supersuit: Any, device: str) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_stable_baselines_on_supersuits_vectors(supersuit: Any, device: str) -> None:
-    """Agents as SuperSuit's environments: a short way for few replicas, without this package's adapter."""
+def test_stable_baselines_on_supersuit_vectors(supersuit: Any, device: str) -> None:
+    """Agents as SuperSuit's environments, without this package's SB3 adapter."""
     sb3 = pytest.importorskip("stable_baselines3")
     import torch
 
@@ -263,7 +263,7 @@ def test_stable_baselines_on_supersuits_vectors(supersuit: Any, device: str) -> 
         supersuit.pettingzoo_env_to_vec_env_v1(single), 3, num_cpus=0, base_class="stable_baselines3"
     )
     assert vector.num_envs == 3 * len(single.possible_agents)
-    # SuperSuit's vectors have no seed(): a model on them must be made without one, and what lies within is seeded
+    # SuperSuit's vectors have no seed(), so the model has no seed and the inner environment is seeded
     vector.venv.reset(seed=0)
     model = sb3.PPO("MlpPolicy", vector, n_steps=32, batch_size=96, n_epochs=2, device="cpu")
     start = [numpy_of(parameter) for parameter in model.policy.parameters()]
@@ -271,7 +271,7 @@ def test_stable_baselines_on_supersuits_vectors(supersuit: Any, device: str) -> 
     assert model.num_timesteps == 2 * 32 * vector.num_envs
     assert any((numpy_of(new) != old).any() for new, old in zip(model.policy.parameters(), start, strict=True))
     assert np.isfinite(model.rollout_buffer.rewards).all()
-    assert len(np.unique(model.rollout_buffer.episode_starts.sum(0))) > 1  # replicas end their episodes apart
+    assert len(np.unique(model.rollout_buffer.episode_starts.sum(0))) > 1  # episodes end at different steps
 
 
 # --- SBX: Stable-Baselines3's algorithms in JAX ---
@@ -279,17 +279,17 @@ def test_stable_baselines_on_supersuits_vectors(supersuit: Any, device: str) -> 
 
 @pytest.fixture
 def sbx() -> Any:
-    """SBX and the adapter."""
+    """Return SBX, or skip."""
     pytest.importorskip("stable_baselines3")
     if not all(importlib.util.find_spec(name) for name in ("sbx", "jax")):
         pytest.skip("SBX is not installed")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read once, when JAX starts
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX reads it once
     import sbx
 
     return sbx
 
 
-# TensorFlow Probability, which SBX imports, asks JAX for names that JAX is about to drop.
+# SBX imports TensorFlow Probability, which uses deprecated names of JAX.
 @pytest.mark.slow  # XLA compiles for seconds
 @pytest.mark.filterwarnings(r"ignore:jax\.:DeprecationWarning")
 @pytest.mark.parametrize(("algorithm", "env_id"), [("PPO", "CartPole-v1"), ("SAC", "Pendulum-v1")])

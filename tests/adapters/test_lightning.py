@@ -1,4 +1,4 @@
-"""The example with Lightning: it learns, its processes train as one, and its checkpoints are gone on with."""
+"""The Lightning example: training, several processes, and continuing from checkpoints."""
 
 import json
 import re
@@ -19,13 +19,13 @@ from gpu_envs.seeds import derived_seed
 pytest.importorskip("lightning")
 import torch
 
-pytestmark = pytest.mark.slow  # of a process that trains most of the time is its start
+pytestmark = pytest.mark.slow  # starting a training process takes seconds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ACCELERATORS = {"cpu": "cpu", "cuda": "gpu"}
 
-EACH = 3
-"""Replicas of a process."""
+NUM_ENVS = 3
+"""Replicas per process."""
 
 LAST = "lightning_logs/version_0/checkpoints/last.ckpt"
 PARAMS: dict[str, Any] = {
@@ -47,7 +47,7 @@ RUN: dict[str, Any] = {
     "seed": 3,
     "learning_rate": 1e-2,
 }
-"""Some of the runners are out of the game, not as many in every process."""
+"""In these runs some runners become inactive, a different number in each process."""
 
 PROGRAM = """
 import json
@@ -58,31 +58,31 @@ import torch
 from lightning_ppo import Args, train
 
 
-class Keeps(lightning.Callback):
+class Recorder(lightning.Callback):
     def __init__(self):
-        self.found = {}
+        self.records = {}
 
     def weights(self, when, ppo):
-        self.found[when] = {name: tensor.cpu().clone() for name, tensor in ppo.policy.state_dict().items()}
+        self.records[when] = {name: tensor.cpu().clone() for name, tensor in ppo.policy.state_dict().items()}
 
     def on_train_batch_start(self, trainer, ppo, batch, number):
-        if "first" not in self.found:
-            self.found |= {"first": ppo.replicas.own.observations[0].cpu().clone(), "epoch": trainer.current_epoch}
+        if "first" not in self.records:
+            self.records |= {"first": ppo.replicas.own.observations[0].cpu().clone(), "epoch": trainer.current_epoch}
             self.weights("before", ppo)
 
     def on_train_end(self, trainer, ppo):
-        self.found |= {"epochs": trainer.current_epoch, "alive": ppo.samples.alive.sum().item()}
+        self.records |= {"epochs": trainer.current_epoch, "alive": ppo.samples.alive.sum().item()}
         self.weights("after", ppo)
-        torch.save(self.found, f"{sys.argv[1]}-{trainer.global_rank}")
+        torch.save(self.records, f"{sys.argv[1]}-{trainer.global_rank}")
 
 
 if __name__ == "__main__":
-    train(Args(**json.loads(sys.argv[2])), Keeps())
+    train(Args(**json.loads(sys.argv[2])), Recorder())
 """
 
 
 def run(folder: Path, *command: str) -> str:
-    """What a Python process prints that works in a folder, once it and those that it starts have ended well."""
+    """Run Python in a folder, assert success and return its output."""
     settings = with_package(OMP_NUM_THREADS="1", COLUMNS="100")
     settings["PYTHONPATH"] += f":{EXAMPLES}"
     done = subprocess.run(
@@ -92,13 +92,16 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def kept(folder: Path, devices: int, updates: int, *, num_envs: int = EACH, **settings: Any) -> list[dict[str, Any]]:
-    """What each process of a short run keeps, by rank."""
+def train(
+    folder: Path, devices: int, updates: int, *, num_envs: int = NUM_ENVS, **settings: Any
+) -> list[dict[str, Any]]:
+    """Run a short training and return the records of its processes by rank."""
     folder.mkdir(exist_ok=True)
     (folder / "program.py").write_text(PROGRAM)
-    given = {**RUN, "num_envs": num_envs, "devices": devices, **settings}
-    run(folder, "program.py", "kept", json.dumps({**given, "steps": updates * devices * num_envs * RUN["horizon"]}))
-    return [torch.load(folder / f"kept-{rank}", weights_only=True) for rank in range(devices)]
+    steps = updates * devices * num_envs * RUN["horizon"]
+    arguments = {**RUN, "num_envs": num_envs, "devices": devices, "steps": steps, **settings}
+    run(folder, "program.py", "records", json.dumps(arguments))
+    return [torch.load(folder / f"records-{rank}", weights_only=True) for rank in range(devices)]
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +111,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(folder: Path) -> Sequence[Any]:
-    """What two processes keep of five updates."""
-    return kept(folder, 2, 5)
+    """Return the records of five updates of two processes."""
+    return train(folder, 2, 5)
 
 
-def test_all_have_the_same_weights(both: Any) -> None:
+def test_processes_have_equal_weights(both: Any) -> None:
     first, second = both
     assert first["epochs"] == second["epochs"] == 5
     assert_same_bits(first["before"], second["before"])
@@ -120,31 +123,31 @@ def test_all_have_the_same_weights(both: Any) -> None:
     assert any((first["before"][name] != first["after"][name]).any() for name in first["after"])
 
 
-def test_each_has_replicas_of_its_own(both: Any) -> None:
-    env = gpu_envs.make("TagContinuous-v0", 2 * EACH, device="cpu", **PARAMS)
+def test_processes_have_different_replicas(both: Any) -> None:
+    env = gpu_envs.make("TagContinuous-v0", 2 * NUM_ENVS, device="cpu", **PARAMS)
     observations, _ = env.reset(seed=derived_seed(3, "training", 0))
-    whole = numpy_of(observations["runner"])
-    np.testing.assert_array_equal(torch.cat([rank["first"] for rank in both]).numpy(), whole)
-    assert len(np.unique(whole[:, 0], axis=0)) == len(whole)
+    expected = numpy_of(observations["runner"])
+    np.testing.assert_array_equal(torch.cat([rank["first"] for rank in both]).numpy(), expected)
+    assert len(np.unique(expected[:, 0], axis=0)) == len(expected)
 
 
-def test_updates_are_those_of_one_process(both: Any, tmp_path: Path) -> None:
-    """Gradients and the moments of advantages are about the samples of all."""
+def test_updates_equal_a_single_process(both: Any, tmp_path: Path) -> None:
+    """Gradients and statistics of advantages are computed over the samples of all processes."""
     assert both[0]["alive"] != both[1]["alive"]
-    (alone,) = kept(tmp_path, 1, 5, num_envs=2 * EACH)
-    assert alone["alive"] == sum(rank["alive"] for rank in both)
-    for tensor, value in alone["after"].items():
+    (single,) = train(tmp_path, 1, 5, num_envs=2 * NUM_ENVS)
+    assert single["alive"] == sum(rank["alive"] for rank in both)
+    for tensor, value in single["after"].items():
         torch.testing.assert_close(both[0]["after"][tensor], value, rtol=1e-3, atol=2e-5)
 
 
-def test_a_checkpoint_is_gone_on_with(folder: Path, both: Any, tmp_path: Path) -> None:
-    """By as many processes, from the same weights and in new episodes."""
+def test_training_continues_from_a_checkpoint(folder: Path, both: Any, tmp_path: Path) -> None:
+    """With the same number of processes, from the same weights, in new episodes."""
     first = both[0]
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     checkpoint = torch.load(tmp_path / LAST, weights_only=True)
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (4, 5)
     assert_same_bits({f"policy.{name}": value for name, value in first["after"].items()}, checkpoint["state_dict"])
-    after = kept(tmp_path, 2, 10, ckpt_path=LAST)
+    after = train(tmp_path, 2, 10, ckpt_path=LAST)
     for rank in after:
         assert (rank["epoch"], rank["epochs"]) == (5, 10)
         assert_same_bits(rank["before"], first["after"])
@@ -154,13 +157,13 @@ def test_a_checkpoint_is_gone_on_with(folder: Path, both: Any, tmp_path: Path) -
 
 
 def mean_return(printed: str) -> float:
-    """What Lightning's table of the last validation says."""
-    found = re.search(r"agent/return\s+│\s+([\d.]+)", printed)
-    assert found, printed
-    return float(found[1])
+    """Return the mean return in Lightning's table of the last validation."""
+    match = re.search(r"agent/return\s+│\s+([\d.]+)", printed)
+    assert match, printed
+    return float(match[1])
 
 
 def test_it_learns_cartpole(device: str, tmp_path: Path) -> None:
-    """The example stops at a return of 490; its last validation is another."""
+    """The example stops at a return of 490 in training; the last validation has its own episodes."""
     words = ["--accelerator", ACCELERATORS[device], "--devices", "1", "--target-return", "490"]
     assert mean_return(run(tmp_path, str(EXAMPLES / "lightning_ppo.py"), *words)) >= 475.0
