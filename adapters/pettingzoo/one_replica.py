@@ -34,13 +34,7 @@ class RoleActions:
     """Copies the actions of a role's agents to the array that the simulator reads."""
 
     def __init__(self, space: Space, agents: Sequence[str], dtype: np.dtype[Any]) -> None:
-        """Allocate the array.
-
-        Args:
-            space: Action space of one agent.
-            agents: Names of the role's agents.
-            dtype: Dtype of the array.
-        """
+        """Allocate the array for agents with the same action space."""
         shape = space.shape or ()
         self.array = np.zeros((1, len(agents), *shape), dtype)
         self._space = space
@@ -196,7 +190,6 @@ class TeamEnv(ParallelEnv):
         self._allocate_actions()
 
     def _allocate_actions(self) -> None:
-        """Allocate the action arrays."""
         self._roles = {
             name: RoleActions(role.action, role.agents, action_dtype(role.action, self.batch.precision))
             for name, role in ByRole(self.batch).roles.items()
@@ -237,7 +230,6 @@ class TeamEnv(ParallelEnv):
         return dict(zip(self.agents, rows, strict=True)), dict(zip(self.agents, agent_infos, strict=True))
 
     def _agent_infos(self, infos: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the infos of active agents."""
         masks = infos.get("action_mask")
         if masks is None:
             return [{} for role in self._roles.values() for _ in role.names]

@@ -24,13 +24,7 @@ class OtherRoles:
     """The roles that are not trained, with a policy for each."""
 
     def __init__(self, by_role: ByRole, role: str, policies: OtherPolicy | Mapping[str, OtherPolicy]) -> None:
-        """Select the policies.
-
-        Args:
-            by_role: The environment.
-            role: The trained role.
-            policies: A policy for all other roles, or policies by role; roles without one act randomly.
-        """
+        """Select the policies of all roles except ``role``; roles that are missing in a dict act randomly."""
         roles = [name for name in by_role.roles if name != role]
         chosen = dict(policies) if isinstance(policies, Mapping) else dict.fromkeys(roles, policies)
         for name in chosen:
@@ -65,18 +59,11 @@ class Still:
     """A policy whose actions are all zeros."""
 
     def __init__(self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str) -> None:
-        """Allocate the actions.
-
-        Args:
-            space: Action space of one agent.
-            rows: Number of replicas and of agents in each.
-            device: Device of the actions.
-        """
+        """Allocate the actions for ``rows``: numbers of replicas and of agents in each."""
         dtype = torch.float32 if isinstance(space, gymnasium.spaces.Box) else torch.int64
         self._nothing = torch.zeros((*rows, *(space.shape or ())), dtype=dtype, device=device)
 
     def __call__(self, observations: Any) -> torch.Tensor:
-        """Return zeros."""
         del observations
         return self._nothing
 
@@ -110,7 +97,6 @@ class RandomPolicy:
         self._generator.manual_seed(seed)
 
     def __call__(self, observations: Any) -> torch.Tensor:
-        """Return a random action for each agent."""
         del observations
         precision = torch.float64 if self._whole else torch.float32  # float32 could round up to an excluded integer
         drawn = torch.rand(self._shape, device=self._device, generator=self._generator, dtype=precision) * self._width

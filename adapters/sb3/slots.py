@@ -38,7 +38,7 @@ class StepResults(NamedTuple):
     """``[slots]`` bool."""
     ended: np.ndarray
     """Sorted indices of slots that are done; the fields below have a row for each."""
-    last: SelectedObservations
+    final_obs: SelectedObservations
     """Final observations."""
     truncated: np.ndarray
     """Whether the episode was truncated and not terminated."""
@@ -62,12 +62,6 @@ class Slots(ABC):
     """
 
     def __init__(self, by_role: ByRole, role: str) -> None:
-        """Allocate memory for results.
-
-        Args:
-            by_role: The environment.
-            role: Role of the slots' agents.
-        """
         self._env, self._by_role, self._role = by_role.env, by_role, role
         self._results = make_results(self._env, None if by_role.alone else role)
         self._midway = np.zeros(self._env.num_envs, bool)
@@ -110,14 +104,13 @@ class Slots(ABC):
         return masks.reshape(-1, masks.shape[-1])
 
     def _env_actions(self, actions: Any) -> Any:
-        """Add the ``start`` of the environment's action space."""
         return actions if self._first_action is None else actions + self._first_action
 
     def _reader(self, results: tuple[Any, ...]) -> ReadResult:
         """Return a function that reads a result of a step by name, ``name.key`` for a Dict space."""
         infos, named = results[4], dict(zip(STEP_ARRAYS, results[:4], strict=False))
-        any_ended = "_final_obs" in infos  # NumPy output has this key only if an episode ended
-        named["final_obs"] = infos["final_obs"] if any_ended else named["observations"]
+        has_final_obs = "_final_obs" in infos  # NumPy output has this key only if an episode ended
+        named["final_obs"] = infos["final_obs"] if has_final_obs else named["observations"]
         alone, role = self._by_role.alone, self._role
 
         def read(label: str) -> Any:
@@ -125,7 +118,7 @@ class Slots(ABC):
             if name == "episode_metrics":
                 return self._env.episode_metrics[key]
             if name == "finished":
-                return infos["_final_obs"] if any_ended else np.zeros(self._env.num_envs, bool)
+                return infos["_final_obs"] if has_final_obs else np.zeros(self._env.num_envs, bool)
             value = named[name] if name in named else infos[name] if name == "alive" else getattr(self._env, name)
             role_value = value if alone else value[role]
             return role_value[key] if key else role_value

@@ -172,11 +172,10 @@ class VecEnv(StableVecEnv):
         return results.observations, results.rewards, results.dones, infos
 
     def _set_episode_infos(self, infos: list[dict[str, Any]], results: StepResults) -> None:
-        """Replace the infos of environments whose episode ended."""
         seconds = round(time.time() - self._began, 6)
         rows = zip(
             results.ended.tolist(),
-            results.last,
+            results.final_obs,
             results.truncated.tolist(),
             results.returns.tolist(),
             results.lengths.tolist(),

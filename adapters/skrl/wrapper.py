@@ -145,13 +145,7 @@ class ObservationRows:
     """Conversion of observations of any space to float32 rows."""
 
     def __init__(self, space: gymnasium.Space[Any], count: int, device: torch.device) -> None:
-        """Collect shapes and dtypes.
-
-        Args:
-            space: Observation space of one replica.
-            count: Number of replicas.
-            device: Device of the replicas.
-        """
+        """Collect shapes and dtypes of ``count`` replicas."""
         self._by_key = isinstance(space, gymnasium.spaces.Dict)
         parts = dict(sorted(space.items())) if isinstance(space, gymnasium.spaces.Dict) else {"": space}
         self._shapes = {}

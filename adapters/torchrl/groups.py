@@ -65,16 +65,7 @@ class Group:
         categorical: bool,
         masked: bool = False,
     ) -> None:
-        """Create the specs.
-
-        Args:
-            role: Role of the agents.
-            lead: Leading dimensions of arrays.
-            precision: Precision of rewards.
-            device: Device of all tensors.
-            categorical: Whether discrete actions are numbers, not one-hot.
-            masked: Whether there is an action mask.
-        """
+        """Create the specs; ``categorical`` actions are numbers instead of one-hot vectors."""
         observation, action = role.observation, role.action
         self.lead: Final = torch.Size(lead)
         self.masked: Final = masked

@@ -59,11 +59,7 @@ class RoleGroups:
         return Specs(observation, action, reward, done)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Step all replicas, and return the results in new tensors.
-
-        Args:
-            tensordict: Contains the actions.
-        """
+        """Step all replicas with the TensorDict's actions, and return the results in new tensors."""
         groups = self._groups
         if self._by_role.alone:
             agent, memory = groups[ALONE], groups[ALONE].allocate()

@@ -276,19 +276,19 @@ def test_single_parameters_are_attributes(env_id: str, device: str, set_value: C
     """Setting a parameter has the same effect as passing it to ``make``, in copies too."""
     for name, param in gpu_envs.spec(env_id).params.items():
         # (without checker: a parameter set later does not change the observation space)
-        made, given = (
+        created, changed_later = (
             gymnasium.make(f"gpu_envs/{env_id}", device=device, disable_env_checker=True, **changed)
             for changed in ({name: non_default_value(param)}, {})
         )
-        assert given.get_wrapper_attr(name) == getattr(given.unwrapped, name) == param.default
-        for env in (made, given):
+        assert changed_later.get_wrapper_attr(name) == getattr(changed_later.unwrapped, name) == param.default
+        for env in (created, changed_later):
             env.reset(seed=1)
             env.unwrapped.state = np.full(len(env.unwrapped.state), 0.25)  # type: ignore[attr-defined]
-        set_value(given, name, non_default_value(param))
-        assert given.get_wrapper_attr(name) == made.get_wrapper_attr(name) != param.default, name
-        twin = deep_copied(given)
-        expected = steps_of(made, env_id, 0)
-        assert_same_bits(steps_of(given, env_id, 0), expected)
+        set_value(changed_later, name, non_default_value(param))
+        assert changed_later.get_wrapper_attr(name) == created.get_wrapper_attr(name) != param.default, name
+        twin = deep_copied(changed_later)
+        expected = steps_of(created, env_id, 0)
+        assert_same_bits(steps_of(changed_later, env_id, 0), expected)
         assert_same_bits(steps_of(twin, env_id, 0), expected)
 
 
@@ -371,8 +371,8 @@ def test_single_discrete_actions(device: str, kind: str) -> None:
     env.reset(seed=0)
     expected = env.step(1)
     env.reset(seed=0)
-    given = {"int": 1, "int64": np.int64(1), "uint8": np.uint8(1), "0-d array": np.array(1)}[kind]
-    assert_same_bits(env.step(given)[0], expected[0])
+    action = {"int": 1, "int64": np.int64(1), "uint8": np.uint8(1), "0-d array": np.array(1)}[kind]
+    assert_same_bits(env.step(action)[0], expected[0])
 
 
 def test_single_seeds(single: gymnasium.Env[Any, Any]) -> None:

@@ -138,45 +138,45 @@ def test_one_replica_equals_a_batch_of_one(
 ) -> None:
     """Each active agent gets its row of the batch's results."""
     env = pz.parallel_env(team_id, device=device, precision=precision, max_cycles=60, **variant)
-    made = gpu_envs.make(
+    batch = gpu_envs.make(
         team_id, 1, device=device, precision=precision, max_episode_steps=60, autoreset_mode="Disabled", **variant
     )
-    assert isinstance(made, MultiAgentEnv)
-    places = [(role, i) for role, count in made.counts.items() for i in range(count)]
-    place_of = dict(zip(made.possible_agents, places, strict=True))
+    assert isinstance(batch, MultiAgentEnv)
+    indices = [(role, i) for role, count in batch.counts.items() for i in range(count)]
+    index_of = dict(zip(batch.possible_agents, indices, strict=True))
     for seed in (1, None):
         observations, infos = env.reset(seed=seed)
-        rows, _ = made.reset(seed=seed)
-        assert env.agents == env.possible_agents == made.possible_agents == list(observations) == list(infos)
-        for agent, (role, i) in place_of.items():
+        rows, _ = batch.reset(seed=seed)
+        assert env.agents == env.possible_agents == batch.possible_agents == list(observations) == list(infos)
+        for agent, (role, i) in index_of.items():
             assert_same_bits(observations[agent], rows[role][0, i])
-        playing = made.possible_agents
+        playing = batch.possible_agents
         for played in play(env):
             results: tuple[Any, ...] = played[1:5]
-            given = {role: np.zeros_like(space.sample()) for role, space in made.action_spaces.items()}
+            role_actions = {role: np.zeros_like(space.sample()) for role, space in batch.action_spaces.items()}
             for agent, action in played.actions.items():
-                role, i = place_of[agent]
-                given[role][0, i] = action
-            *expected, _ = made.step(given)
+                role, i = index_of[agent]
+                role_actions[role][0, i] = action
+            *expected, _ = batch.step(role_actions)
             for one, rows_of in zip(results, expected, strict=True):
                 assert list(one) == list(played.infos) == playing
                 for agent, value in one.items():
-                    role, i = place_of[agent]
+                    role, i = index_of[agent]
                     assert_same_bits(np.asarray(value, rows_of[role].dtype), rows_of[role][0, i])
             playing = [a for a in playing if not (played.terminations[a] or played.truncations[a])]
             assert played.agents == playing
         assert env.agents == []
         assert env.step({}) == ({}, {}, {}, {}, {})
     env.close()
-    made.close()
+    batch.close()
 
 
 def test_python_numbers(team: Any) -> None:
     """Rewards and flags are Python numbers; later steps do not change observations."""
     before, _ = team.reset(seed=0)
-    kept = copy.deepcopy(before)
+    copied = copy.deepcopy(before)
     for played in play(team, steps=3):
-        assert_same_bits(before, kept)
+        assert_same_bits(before, copied)
         assert {type(reward) for reward in played.rewards.values()} == {float}
         assert {type(flag) for flag in (*played.terminations.values(), *played.truncations.values())} == {bool}
         for agent, observation in played.observations.items():
@@ -184,7 +184,7 @@ def test_python_numbers(team: Any) -> None:
             assert not np.shares_memory(observation, before[agent])
         assert all(set(info) == {"action_mask"} & set(info) for info in played.infos.values())
         assert all(("action_mask" in info) == team.batch.env_spec.masked for info in played.infos.values())
-        before, kept = played.observations, copy.deepcopy(played.observations)
+        before, copied = played.observations, copy.deepcopy(played.observations)
 
 
 def test_spaces_and_names(team: Any, team_id: str) -> None:
@@ -355,9 +355,9 @@ def test_invalid_render_modes(team: Any, team_id: str) -> None:
 def test_options(team: Any, team_id: str) -> None:
     """The option of PettingZoo's tests is ignored, layouts are passed on, and unknown options raise."""
     plain, _ = team.reset(seed=0)
-    given: dict[str, Any] = {"options": 1}
-    assert_same_bits(team.reset(seed=0, options=given)[0], plain)
-    assert given == {"options": 1}
+    options: dict[str, Any] = {"options": 1}
+    assert_same_bits(team.reset(seed=0, options=options)[0], plain)
+    assert options == {"options": 1}
     for name in spec_of(team_id).layouts:
         shape = team.batch.state[name].shape[1:]
         layout = np.arange(int(np.prod(shape))).reshape(shape) % 3
@@ -371,12 +371,12 @@ def test_limits(team_id: str) -> None:
     """``max_cycles`` is another name of ``max_episode_steps``; two different limits raise."""
     spec = spec_of(team_id)
     assert pz.parallel_env(team_id).max_cycles == spec.limit(spec.check_params({}, 1))
-    for given in ({"max_cycles": 3}, {"max_episode_steps": 3}, {"max_cycles": 3, "max_episode_steps": 3}):
-        env = pz.parallel_env(team_id, **given)
+    for arguments in ({"max_cycles": 3}, {"max_episode_steps": 3}, {"max_cycles": 3, "max_episode_steps": 3}):
+        env = pz.parallel_env(team_id, **arguments)
         assert env.max_cycles == 3
         env.reset(seed=0)
         assert len(play(env)) <= 3
-        assert pz.vector_env(team_id, 2, **given).unwrapped.max_episode_steps == 3
+        assert pz.vector_env(team_id, 2, **arguments).unwrapped.max_episode_steps == 3
     if spec.longest_episode is None:
         assert pz.parallel_env(team_id, max_cycles=-1).max_cycles is None
     with pytest.raises(ValueError, match="max_cycles is 3"):
@@ -408,9 +408,9 @@ def test_copies_continue(team: Any, team_id: str, copied: Any) -> None:
     assert twin.agents == team.agents
     assert_same_bits(twin.state(), team.state())
     expected = play(team, seed=4)
-    given = play(twin, seed=4)
-    assert_same_bits([r[1:3] for r in given], [r[1:3] for r in expected])
-    assert [r.agents for r in given] == [r.agents for r in expected]
+    repeated = play(twin, seed=4)
+    assert_same_bits([r[1:3] for r in repeated], [r[1:3] for r in expected])
+    assert [r.agents for r in repeated] == [r.agents for r in expected]
     assert_same_bits(twin.reset(), team.reset())
     turns = pz.env(team_id)
     turns.reset(seed=2)

@@ -29,8 +29,8 @@ def test_pettingzoo_make(team_id: str) -> None:
     for kind, expected in kinds.items():
         name = f"gpu_envs/{team_id}"
         assert pettingzoo.spec(kind, name).id == name
-        for given in (name, name.rpartition("-v")[0], name.replace("-v", "_v")):
-            assert isinstance(pettingzoo.make(kind, given), expected)
+        for spelling in (name, name.rpartition("-v")[0], name.replace("-v", "_v")):
+            assert isinstance(pettingzoo.make(kind, spelling), expected)
         env = pettingzoo.make(kind, name, max_cycles=5, device="cpu", precision="float64")
         assert env.unwrapped.max_cycles == 5
         assert env.unwrapped.batch.precision == "float64"
@@ -127,9 +127,9 @@ def test_vector_env_equals_the_batch(team_id: str, place: Place, mode: str, vari
         pytest.skip("refused")
     limit = 5
     steps = limit if mode == "Disabled" else 2 * limit + 3
-    given = {"max_episode_steps": limit, "autoreset_mode": mode, **variant}
-    one, other = (make_vector(team_id, place, **given) for _ in range(2))
-    batch = gpu_envs.make(team_id, COUNT, device=place.device, output=place.output, **given)
+    options = {"max_episode_steps": limit, "autoreset_mode": mode, **variant}
+    one, other = (make_vector(team_id, place, **options) for _ in range(2))
+    batch = gpu_envs.make(team_id, COUNT, device=place.device, output=place.output, **options)
     assert isinstance(batch, MultiAgentEnv)
     assert one.metadata["autoreset_mode"].value == mode
     results = one.reset(seed=0), other.reset(seed=0)
@@ -184,20 +184,20 @@ def test_actions_of_agents_are_stacked(team_id: str, place: Place, monkeypatch: 
     for by_agent in (columns_of(env, numpy), nested):
         assert_same_bits(env.step(by_agent)[:4], other.step(numpy)[:4])
     actions = columns_of(env, role_actions(env, place, 0))
-    given: list[Any] = []
+    stacked: list[Any] = []
     step = MultiAgentEnv.step
 
     def spy(self: MultiAgentEnv, actions: Mapping[str, Any], *, out: Any = None) -> Any:
-        given.extend(actions.values())
+        stacked.extend(actions.values())
         return step(self, actions, out=out)
 
     monkeypatch.setattr(MultiAgentEnv, "step", spy)
     env.step(actions)
     env.step(actions)
-    assert {type(array) for array in given} == {type(array) for array in actions.values()}
-    half = len(given) // 2
+    assert {type(array) for array in stacked} == {type(array) for array in actions.values()}
+    half = len(stacked) // 2
     if place.output == "numpy":
-        assert all(one is other for one, other in zip(given[:half], given[half:], strict=True))
+        assert all(one is other for one, other in zip(stacked[:half], stacked[half:], strict=True))
     monkeypatch.setattr(env, "_stack", None)
     env.step(role_actions(env, place, 0))
 
@@ -239,9 +239,9 @@ def test_vector_env_errors(team_id: str, place: Place) -> None:
         (TypeError, "mapping", [1]),
         (TypeError, r"role|cast", dict.fromkeys(agents, fraction)),
     ]
-    for kind, match, given in wrong:
+    for kind, match, invalid in wrong:
         with pytest.raises(kind, match=match):
-            assert_unchanged(env.unwrapped, functools.partial(env.step, given))
+            assert_unchanged(env.unwrapped, functools.partial(env.step, invalid))
     env.step(agents)
     env.close()
     with pytest.raises(gymnasium.error.ClosedEnvironmentError):
@@ -254,8 +254,8 @@ def test_vector_resets(team_id: str, place: Place) -> None:
     """Lists of seeds and masks of replicas are passed on."""
     env = make_vector(team_id, place)
     first, infos = env.reset(seed=[3, 4, 5])
-    kept = {agent: numpy_of(array) for agent, array in first.items()}
-    assert_same_bits(env.reset(seed=3)[0], kept)
+    initial = {agent: numpy_of(array) for agent, array in first.items()}
+    assert_same_bits(env.reset(seed=3)[0], initial)
     assert all(numpy_of(infos[agent]["alive"]).all() for agent in env.possible_agents)
     env.step(role_actions(env, place, 0))
     elapsed = numpy_of(env.state["elapsed"])

@@ -97,11 +97,11 @@ def test_episode_infos_match_summed_rewards(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"role": "tagger"}, {"others": "still"}, {"others": {}}, {"others": lambda seen: seen}]
+    "arguments", [{"role": "tagger"}, {"others": "still"}, {"others": {}}, {"others": lambda seen: seen}]
 )
-def test_roles_require_a_team(given: Mapping[str, Any]) -> None:
+def test_roles_require_a_team(arguments: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="role"):
-        sb3.VecEnv("CartPole-v1", 2, device="cpu", **given)
+        sb3.VecEnv("CartPole-v1", 2, device="cpu", **arguments)
 
 
 def test_attributes_are_read_by_environment(device: str) -> None:
@@ -162,9 +162,9 @@ def test_methods_are_called_by_environment(device: str) -> None:
     assert [row.shape for row in venv.env_method("observe", indices=[0, 2])] == [(4,), (4,)]
     venv.env_method("set_attr", "gravity", values=4.0)
     assert venv.get_attr("gravity") == [4.0] * 4
-    for method, *given in (("set_attr", "gravity", 5.0), ("stagger", 0), ("close",)):
+    for method, *arguments in (("set_attr", "gravity", 5.0), ("stagger", 0), ("close",)):
         with pytest.raises(ValueError, match=rf"{method}\(\) acts on all replicas, but indices selects some"):
-            venv.env_method(method, *given, indices=[0])
+            venv.env_method(method, *arguments, indices=[0])
     assert venv.get_attr("gravity") == [4.0] * 4
     venv.step(np.zeros(4, np.int64))
     with pytest.raises(AttributeError):
@@ -174,13 +174,13 @@ def test_methods_are_called_by_environment(device: str) -> None:
 def test_reset_by_environment(env_id: str, device: str) -> None:
     """``reset`` restarts only selected episodes, and returns their first observations."""
     venv, before, after = (vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=seed) for seed in (4, 4, 7))
-    first, _, begun = after.reset(), before.reset(), venv.reset()
+    first, _, initial = after.reset(), before.reset(), venv.reset()
     for actions in actions_for(venv, 5):
         venv.step(actions)
         before.step(actions)
-    given = venv.env_method("reset", seed=7, indices=[2, 0])
-    assert_same_bits([seen for seen, _ in given], [first[2], first[0]])
-    assert [infos for _, infos in given] == [{}, {}]
+    results = venv.env_method("reset", seed=7, indices=[2, 0])
+    assert_same_bits([seen for seen, _ in results], [first[2], first[0]])
+    assert [infos for _, infos in results] == [{}, {}]
     ends = 0
     for actions in actions_for(venv, 3 * LIMIT):
         *step, infos = venv.step(actions)
@@ -195,7 +195,7 @@ def test_reset_by_environment(env_id: str, device: str) -> None:
                 assert info["episode"] == {**described[i]["episode"], "t": info["episode"]["t"]}
                 ends += 1
     assert ends >= 12
-    assert_same_bits([seen for seen, _ in venv.env_method("reset", seed=4)], list(begun))
+    assert_same_bits([seen for seen, _ in venv.env_method("reset", seed=4)], list(initial))
     with pytest.raises(ValueError, match="leave 'reset_mask' out"):
         venv.env_method("reset", options={"reset_mask": np.ones(4, bool)}, indices=1)
 
@@ -206,8 +206,8 @@ def test_reset_of_staggered_environments(device: str) -> None:
     venv.reset()
     venv.env_method("reset", indices=1)
     ended: list[list[Any]] = [[] for _ in range(3)]
-    for given in actions_for(venv, 18):
-        _, _, dones, infos = venv.step(given)
+    for actions in actions_for(venv, 18):
+        _, _, dones, infos = venv.step(actions)
         for i in np.flatnonzero(dones):
             ended[i].append(infos[i])
     assert ["episode" in infos[0] for infos in ended] == [False, True, False]

@@ -70,15 +70,15 @@ def test_advantages_match_values_computed_by_hand(algorithm: Any, device: str, t
         model.policy.value_net.bias.zero_()
     keeper = Keeper()
     model.learn(16, callback=keeper)
-    (kept,) = keeper.kept
+    (stored,) = keeper.kept
     observations = [[0, 0, 0, 10], [1, 1, 1, 11], [2, 0, 2, 12], [0, 1, 0, 10]]
-    assert kept["observations"][..., 0].tolist() == observations
-    assert kept["values"].tolist() == [[4 * count for count in row] for row in observations]
-    assert kept["episode_starts"].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]]
-    assert kept["rewards"].tolist() == [[1, 1, 1, 11], [2, 2, 2, 12], [9, 1, 3, 39], [1, 2, 1, 11]]
+    assert stored["observations"][..., 0].tolist() == observations
+    assert stored["values"].tolist() == [[4 * count for count in row] for row in observations]
+    assert stored["episode_starts"].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]]
+    assert stored["rewards"].tolist() == [[1, 1, 1, 11], [2, 2, 2, 12], [9, 1, 3, 39], [1, 2, 1, 11]]
     advantages = [[3.5625, 2.5, 3.1875, -9.5625], [2.25, -2, 0.75, -10.25], [1, 2.5, -5, -9], [3, -2, 3, -7]]
-    assert kept["advantages"].tolist() == advantages
-    assert (kept["returns"] == kept["advantages"] + kept["values"]).all()
+    assert stored["advantages"].tolist() == advantages
+    assert (stored["returns"] == stored["advantages"] + stored["values"]).all()
 
 
 # --- the two PPOs ---

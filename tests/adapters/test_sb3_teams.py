@@ -50,15 +50,15 @@ def drawn(env: Any, role: str, steps: int, seed: int = 0) -> np.ndarray:
 
 def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
     """Record copies of the actions passed to each step of the environment, by role."""
-    given: list[dict[str, np.ndarray]] = []
+    recorded: list[dict[str, np.ndarray]] = []
     step = env.step
 
     def spy(actions: Mapping[str, Any], **kwargs: Any) -> Any:
-        given.append({role: numpy_of(array) for role, array in actions.items()})
+        recorded.append({role: numpy_of(array) for role, array in actions.items()})
         return step(actions, **kwargs)
 
     monkeypatch.setattr(env, "step", spy)
-    return given
+    return recorded
 
 
 # --- slots ---
@@ -70,11 +70,11 @@ def test_slots_are_the_agents_of_a_role(
 ) -> None:
     """Compare with the environment stepped with the same actions, agent by agent in plain Python."""
     count, steps = 7, 80
-    given = gpu_envs.make(team_id, count, device=place.device, output=place.output, autoreset_mode="SameStep", **params)
+    env = gpu_envs.make(team_id, count, device=place.device, output=place.output, autoreset_mode="SameStep", **params)
     plain: Any = gpu_envs.make(team_id, count, device=place.device, autoreset_mode="SameStep", **params)
     theirs = drawn(plain, other, steps, seed=1)
     turns = iter(theirs)
-    venv = vec(given, role=role, others=lambda _: moved(next(turns), place), seed=3)
+    venv = vec(env, role=role, others=lambda _: moved(next(turns), place), seed=3)
     agents = plain.counts[role]
     assert venv.num_envs == count * agents
     assert venv.observation_space == plain.single_observation_spaces[role]
@@ -88,23 +88,27 @@ def test_slots_are_the_agents_of_a_role(
     kinds = set()
     for step, actions in enumerate(actions_for(venv, steps)):
         observations, rewards, dones, infos = venv.step(actions)
-        seen, paid, terminations, truncations, told = plain.step(
+        seen, plain_rewards, terminations, truncations, plain_infos = plain.step(
             {role: actions.reshape(count, agents, *actions.shape[1:]), other: theirs[step]}
         )
-        over = told.get("_final_obs", np.zeros(count, bool))
+        ended = plain_infos.get("_final_obs", np.zeros(count, bool))
         for replica in range(count):
             for agent in range(agents):
                 slot = replica * agents + agent
                 what = f"step {step}, replica {replica}, agent {agent}"
-                reward, last = paid[role][replica, agent], seen[role][replica, agent]
+                reward, last = plain_rewards[role][replica, agent], seen[role][replica, agent]
                 totals[replica, agent] += reward
                 lives[replica, agent] += alive[replica, agent]
-                went_out = alive[replica, agent] and not told["alive"][role][replica, agent] and not over[replica]
+                went_out = (
+                    alive[replica, agent] and not plain_infos["alive"][role][replica, agent] and not ended[replica]
+                )
                 assert rewards[slot] == reward, what
-                assert dones[slot] == (over[replica] or went_out), what
-                if over[replica]:
+                assert dones[slot] == (ended[replica] or went_out), what
+                if ended[replica]:
                     cut = truncations[role][replica, agent] and not terminations[role][replica, agent]
-                    assert_same_bits(infos[slot]["terminal_observation"], told["final_obs"][role][replica, agent])
+                    assert_same_bits(
+                        infos[slot]["terminal_observation"], plain_infos["final_obs"][role][replica, agent]
+                    )
                     assert infos[slot]["TimeLimit.truncated"] is bool(cut)
                     episode = infos[slot]["episode"]
                     assert episode["l"] == lives[replica, agent], what
@@ -127,7 +131,7 @@ def test_slots_are_the_agents_of_a_role(
                     if not alive[replica, agent]:
                         assert not observations[slot].any(), what
                         assert reward == 0
-        alive = told["alive"][role]
+        alive = plain_infos["alive"][role]
         assert_same_bits(venv.alive, alive.reshape(-1))
     expected = {"cut", "terminated"}
     if team_id == "TagContinuous-v0" and role == "runner":
@@ -141,7 +145,7 @@ def test_slots_are_the_agents_of_a_role(
 
 def test_still_roles_do_not_move(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     venv = vec("TagGridWorld-v0", 5, role="tagger", others="still", device=device, **(GRID | {"grid_length": 50}))
-    given = spy_on(venv.env, monkeypatch)
+    recorded = spy_on(venv.env, monkeypatch)
     venv.reset()
     before = numpy_of(venv.env.state["x"]), numpy_of(venv.env.state["y"])
     for _ in range(5):
@@ -150,26 +154,26 @@ def test_still_roles_do_not_move(device: str, monkeypatch: pytest.MonkeyPatch) -
     assert (numpy_of(venv.env.state["x"])[:, runner] == before[0][:, runner]).all()
     assert (numpy_of(venv.env.state["y"])[:, runner] == before[1][:, runner]).all()
     assert (numpy_of(venv.env.state["x"])[:, :runner] != before[0][:, :runner]).any()
-    assert all((actions["tagger"] == 1).all() and not actions["runner"].any() for actions in given)
+    assert all((actions["tagger"] == 1).all() and not actions["runner"].any() for actions in recorded)
 
 
 @pytest.mark.parametrize(
     ("team_id", "params"),
     [("TagGridWorld-v0", {}), ("TagContinuous-v0", {}), ("TagContinuous-v0", {"actions": "continuous"})],
 )
-@pytest.mark.parametrize("asked", ["default", "random", {}, {"runner": "random"}])
+@pytest.mark.parametrize("policy", ["default", "random", {}, {"runner": "random"}])
 def test_random_roles_sample_uniformly(
-    team_id: str, params: dict[str, Any], asked: Any, device: str, monkeypatch: pytest.MonkeyPatch
+    team_id: str, params: dict[str, Any], policy: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the whole space, independently for each agent, replica and step."""
-    others = {} if asked == "default" else {"others": asked}
+    others = {} if policy == "default" else {"others": policy}
     sizes = {} if team_id == "TagGridWorld-v0" else {"num_runners": 3, "num_taggers": 1}
     venv = vec(team_id, 100, role="tagger", device=device, seed=1, **others, **sizes, **params)
-    given = spy_on(venv.env, monkeypatch)
+    recorded = spy_on(venv.env, monkeypatch)
     venv.reset()
     for actions in actions_for(venv, 20):
         venv.step(actions)
-    drawn_actions = np.stack([actions["runner"] for actions in given])
+    drawn_actions = np.stack([actions["runner"] for actions in recorded])
     space = venv.env.single_action_spaces["runner"]
     columns = drawn_actions.reshape(-1, *(space.shape or (1,))).T
     for j, column in enumerate(columns):
@@ -222,7 +226,7 @@ def test_a_function_acts_for_a_role(mapping: bool, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"role": "taggr"}, "role is 'taggr'.*Did you mean 'tagger'"),
         ({"role": "tagger", "others": {"runnr": "still"}}, "'runnr'.*Did you mean 'runner'"),
@@ -232,9 +236,9 @@ def test_a_function_acts_for_a_role(mapping: bool, place: Place) -> None:
         ({"role": "tagger", "others": None}, "None for 'runner'"),
     ],
 )
-def test_invalid_roles_and_policies(given: Mapping[str, Any], message: str) -> None:
+def test_invalid_roles_and_policies(arguments: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        sb3.VecEnv("TagGridWorld-v0", 2, device="cpu", **given)
+        sb3.VecEnv("TagGridWorld-v0", 2, device="cpu", **arguments)
 
 
 # --- seeds, options, attributes ---
@@ -248,10 +252,10 @@ def test_random_roles_depend_on_the_seed(device: str, monkeypatch: pytest.Monkey
         twin.seed(2)
     runs = []
     for venv in venvs:
-        given = spy_on(venv.env, monkeypatch)
+        recorded = spy_on(venv.env, monkeypatch)
         venv.reset()
         venv.step(np.zeros(100, np.int64))
-        runs.append(given[0]["runner"])
+        runs.append(recorded[0]["runner"])
     assert_same_bits(runs[4], runs[2])
     assert_same_bits(runs[5:], [runs[3]] * 2)
     for i in range(4):
@@ -304,14 +308,14 @@ def test_reset_by_slot(device: str) -> None:
     for one in (venv, plain):
         one.reset()
     runners = drawn(venv.env, "runner", 20).reshape(20, -1)
-    for given in runners[:5]:
-        venv.step(given)
-        plain.step(given)
+    for actions in runners[:5]:
+        venv.step(actions)
+        plain.step(actions)
     ((seen, _),) = venv.env_method("reset", indices=1)
     assert_same_bits(seen, numpy_of(venv.env.observe()["runner"])[1, 0])
     assert numpy_of(venv.env.elapsed).tolist() == [5, 0, 5]
-    for given in runners[5:]:
-        for part, expected in zip(venv.step(given)[:3], plain.step(given)[:3], strict=True):
+    for actions in runners[5:]:
+        for part, expected in zip(venv.step(actions)[:3], plain.step(actions)[:3], strict=True):
             assert_same_bits(part[[0, 2]], expected[[0, 2]])
 
 
@@ -327,9 +331,9 @@ def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: 
         vec("TagGridWorld-v0", 3, role="runner", others=make_policy(5), device=device, seed=2) for _ in range(2)
     )
     chosen, expected = spy_on(venv.env, monkeypatch), spy_on(plain.env, monkeypatch)
-    for given in (None, *drawn(venv.env, "runner", 5).reshape(5, -1)):
+    for actions in (None, *drawn(venv.env, "runner", 5).reshape(5, -1)):
         for one in (venv, plain):
-            one.reset() if given is None else one.step(given)
+            one.reset() if actions is None else one.step(actions)
         for wrong in ([0, 77, 0], [0, 0], [0.5] * 3):
             with pytest.raises((ValueError, TypeError)):
                 venv.step(np.array(wrong))
@@ -368,11 +372,11 @@ def test_evaluation_counts_full_episodes(device: str) -> None:
     venv = Recorder(vec("TagContinuous-v0", 2, role="runner", others="still", device=device, **FIELD))
     model = stable.PPO("MlpPolicy", venv, device="cpu", seed=4)
     rewards, lengths = evaluate_policy(model, venv, 12, return_episode_rewards=True)
-    wanted, expected = [2] * 6, []
+    remaining, expected = [2] * 6, []
     for infos in venv.infos:
         for slot, info in enumerate(infos):
-            if "episode" in info and wanted[slot]:
-                wanted[slot] -= 1
+            if "episode" in info and remaining[slot]:
+                remaining[slot] -= 1
                 expected.append((info["episode"]["r"], info["episode"]["l"]))
     assert list(zip(rewards, lengths, strict=True)) == expected
     assert len(expected) == 12
@@ -396,16 +400,16 @@ def test_device_results_equal_host_results(env_id: str, role: str | None, monkey
     plain.reset()
     blocked.reset()
     blocked = pickle.loads(pickle.dumps(blocked))
-    kept = []
+    records = []
     for t in range(150):
         actions = np.full(plain.num_envs, t // 3 % 2)
         one, other = plain.step(actions), blocked.step(actions)
         assert_same_bits(one[:3], other[:3])
-        kept.append((other[0], one[0].copy()))
+        records.append((other[0], one[0].copy()))
         for left, right in zip(one[3], other[3], strict=True):
             assert left.keys() == right.keys()
             if left:
                 assert_same_bits(left["terminal_observation"], right["terminal_observation"])
                 assert left["TimeLimit.truncated"] == right["TimeLimit.truncated"]
-    for fresh, expected in kept:
+    for fresh, expected in records:
         assert_same_bits(fresh, expected)

@@ -113,15 +113,15 @@ def test_stacked_wrappers_learn(device: str) -> None:
 def test_evaluation_equals_single_environments(deterministic: bool, device: str) -> None:
     """The same episodes, without a warning about a missing Monitor."""
     model = ppo(vec("CartPole-v1", 4, device=device), seed=5).learn(512)
-    found = []
+    results = []
     for venv in (vec("CartPole-v1", 3, device=device), single_envs("CartPole-v1", 3)):
         venv.seed(40)
         torch.manual_seed(0)
-        found.append(evaluate_policy(model, venv, 8, deterministic=deterministic, return_episode_rewards=True))
-    rewards, lengths = found[0]
+        results.append(evaluate_policy(model, venv, 8, deterministic=deterministic, return_episode_rewards=True))
+    rewards, lengths = results[0]
     assert len(rewards) == 8
     assert rewards == lengths
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 # --- callbacks ---

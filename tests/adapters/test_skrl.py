@@ -76,9 +76,9 @@ def test_contract(env_id: str, device: str) -> None:
 
 def test_actions_start_at_zero(device: str, make: Make) -> None:
     """As skrl's policies require; its random exploration samples from the wrapper's space."""
-    given = make("CartPole-v1", 6, device=device, output="torch", autoreset_mode="SameStep")
-    given.single_action_space = gymnasium.spaces.Discrete(2, start=-1)
-    wrapper, plain = skrl.Wrapper(given, seed=0), skrl.Wrapper("CartPole-v1", 6, device=device, seed=0)
+    env = make("CartPole-v1", 6, device=device, output="torch", autoreset_mode="SameStep")
+    env.single_action_space = gymnasium.spaces.Discrete(2, start=-1)
+    wrapper, plain = skrl.Wrapper(env, seed=0), skrl.Wrapper("CartPole-v1", 6, device=device, seed=0)
     assert wrapper.action_space == gymnasium.spaces.Discrete(2)
     wrapper.reset()
     plain.reset()
@@ -239,8 +239,8 @@ def test_ppo_learns_cartpole() -> None:
 def test_scalar_observations_are_rows_of_length_one() -> None:
     number = gymnasium.spaces.Box(0, 9, (), np.uint8)
     for space, features in ((number, 1), (gymnasium.spaces.Dict({"a": number, "b": number}), 2)):
-        seen = ObservationRows(space, 3, torch.device("cpu"))
-        given = seen.allocate()
-        for part in given.values() if isinstance(given, dict) else (given,):
+        observations = ObservationRows(space, 3, torch.device("cpu"))
+        memory = observations.allocate()
+        for part in memory.values() if isinstance(memory, dict) else (memory,):
             part.fill_(4)
-        assert seen.rows(given).tolist() == [[4.0] * features] * 3
+        assert observations.rows(memory).tolist() == [[4.0] * features] * 3

@@ -125,8 +125,8 @@ def test_takes_an_environment(device: str) -> None:
     """Also an environment that returns copies, with new infos every step."""
     env_id, params = TEAMS["continuous"]
     options: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
-    given = gpu_envs.make(env_id, 60, copy=True, **options, **params)
-    wrapper = skrl.MultiAgentWrapper(given, seed=1)
+    env = gpu_envs.make(env_id, 60, copy=True, **options, **params)
+    wrapper = skrl.MultiAgentWrapper(env, seed=1)
     other = wrapped(CONTINUOUS, 60, device=device, seed=1)
     assert_same_bits(wrapper.reset(), other.reset())
     out = 0
@@ -138,13 +138,13 @@ def test_takes_an_environment(device: str) -> None:
         assert_same_bits(over, described["_final_obs"])
         assert_same_bits(infos["alive"], described["alive"])
         alive = torch.stack(list(infos["alive"].values()), 1)
-        assert_same_bits(alive, given.state["in_game"])
+        assert_same_bits(alive, env.state["in_game"])
         out += int((~alive).sum())
         for name in wrapper.possible_agents:
             assert_same_bits(infos["final_obs"][name][over], described["final_obs"][name][over])
     assert out >= 100
     wrapper.close()
-    assert given.closed
+    assert env.closed
 
 
 def test_shared_state(game: dict[str, Any], device: str) -> None:
@@ -168,11 +168,11 @@ def test_later_resets_only_affect_running_episodes(device: str) -> None:
     assert not wrapper.elapsed.any()
     wrapper.elapsed.copy_(torch.tensor([0, 0, 1, 2, 3, 4]))
     observations = by_agent(wrapper, wrapper.observe())
-    begun, _ = wrapper.reset()
+    after_reset, _ = wrapper.reset()
     assert wrapper.elapsed.tolist() == [0] * 6
     for name in wrapper.possible_agents:
-        assert_same_bits(begun[name][:2], observations[name][:2])
-    assert any((begun[name][2:] != observations[name][2:]).any() for name in wrapper.possible_agents)
+        assert_same_bits(after_reset[name][:2], observations[name][:2])
+    assert any((after_reset[name][2:] != observations[name][2:]).any() for name in wrapper.possible_agents)
 
 
 # --- error messages ---
@@ -277,8 +277,8 @@ def test_agents_bootstrap_truncated_episodes(game: dict[str, Any], device: str, 
     for t in range(steps):
         stored = {key: {name: memories[name][key][t] for name in memories} for key in memories["runner_0"]}
         assert_same_bits(by_role(plain, stored["observations"]), seen)
-        given = {role: array.to(kind) for role, array in as_actions(plain, stored["actions"]).items()}
-        seen, rewards, terminations, truncations, infos = plain.step(given)
+        role_actions = {role: array.to(kind) for role, array in as_actions(plain, stored["actions"]).items()}
+        seen, rewards, terminations, truncations, infos = plain.step(role_actions)
         seen = {role: array.clone() for role, array in seen.items()}
         state = torch.cat([array.flatten(1) for array in infos["final_obs"].values()], 1)
         for name in memories:

@@ -192,8 +192,8 @@ def test_actions_start_at_zero() -> None:
     assert one_hot.actions(torch.tensor([[1, 0, 0], [0, 0, 1]])).tolist() == [-1, 1]
     several = group(gymnasium.spaces.MultiDiscrete([3, 2], start=[0, 4]))
     assert several.actions(torch.tensor([[2, 0], [1, 1]])).tolist() == [[2, 4], [1, 5]]
-    given = torch.tensor([[2, 0], [1, 1]])
-    assert group(gymnasium.spaces.MultiDiscrete([3, 2])).actions(given) is given
+    actions = torch.tensor([[2, 0], [1, 1]])
+    assert group(gymnasium.spaces.MultiDiscrete([3, 2])).actions(actions) is actions
 
 
 def test_unsupported_spaces_raise() -> None:

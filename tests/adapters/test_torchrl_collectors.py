@@ -32,21 +32,20 @@ def test_collectors_collect(env_id: str, device: str) -> None:
     batches = [batch.clone() for batch in collector]
     collector.shutdown()
     assert [batch.shape for batch in batches] == [(4, 10)] * 3
-    whole: Any = torch.cat(batches, 1)
-    running = ~whole["next", "done"][:, :-1]
+    data: Any = torch.cat(batches, 1)
+    running = ~data["next", "done"][:, :-1]
     assert bool(running.any())
     assert not bool(running.all())
-    assert int(whole["next", "step_count"].max()) == 7
+    assert int(data["next", "step_count"].max()) == 7
     for key in base.observation_keys:
-        after, before = whole[("next", key) if isinstance(key, str) else ("next", *key)][:, :-1], whole[key][:, 1:]
+        after, before = data[("next", key) if isinstance(key, str) else ("next", *key)][:, :-1], data[key][:, 1:]
         goes_on = running.reshape(4, -1, *(1,) * (after.ndim - 2)).expand_as(after)
         assert_same_bits(after[goes_on], before[goes_on], str(key))
     for key in keys:
         rewards, sums = (
-            whole[("next", *(key[:-1] if isinstance(key, tuple) else ()), name)]
-            for name in ("reward", "episode_reward")
+            data[("next", *(key[:-1] if isinstance(key, tuple) else ()), name)] for name in ("reward", "episode_reward")
         )
-        begins = whole["step_count"] == 0
+        begins = data["step_count"] == 0
         fresh = begins.reshape(4, -1, *(1,) * (rewards.ndim - 2)).expand_as(rewards)
         assert bool(fresh.any())
         assert_same_bits(sums[fresh], rewards[fresh])
