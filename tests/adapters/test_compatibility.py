@@ -279,7 +279,6 @@ def test_stable_baselines_on_supersuit_vectors(supersuit: Any, device: str) -> N
 
 @pytest.fixture
 def sbx() -> Any:
-    """Return SBX, or skip."""
     pytest.importorskip("stable_baselines3")
     if not all(importlib.util.find_spec(name) for name in ("sbx", "jax")):
         pytest.skip("SBX is not installed")

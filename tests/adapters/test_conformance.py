@@ -53,7 +53,6 @@ def supported_env(make: Make, player: type[Player], **changes: Any) -> Any:
 
 
 def create(player: type[Player], env: Any, *args: Any, **kwargs: Any) -> Any:
-    """Create the library's environment."""
     return player.made(env, *args, **kwargs)
 
 

@@ -84,7 +84,6 @@ def test_make_vec_arguments(env_id: str, device: str, mode: str) -> None:
 
 
 def test_unknown_arguments(env_id: str) -> None:
-    """Unknown arguments of ``make_vec`` and ``make`` raise."""
     with pytest.raises(ValueError, match="no option or parameter 'no_such_thing'"):
         gymnasium.make_vec(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
     # other libraries detect unsupported arguments by Python's message

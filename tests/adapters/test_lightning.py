@@ -111,7 +111,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(folder: Path) -> Sequence[Any]:
-    """Return the records of five updates of two processes."""
     return train(folder, 2, 5)
 
 

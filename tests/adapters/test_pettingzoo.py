@@ -60,7 +60,6 @@ class Round(NamedTuple):
 
 
 def sampled(env: Any) -> dict[str, Any]:
-    """Return a random action for each active agent."""
     return {agent: env.action_space(agent).sample() for agent in env.agents}
 
 
@@ -223,7 +222,6 @@ def test_state_contains_all_fields(team: Any) -> None:
 
 
 def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:
-    """Return actions that are not in a space."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return [int(space.n), -1, 2**70, 0.5, np.float32(1), None, "a", [0], np.zeros(2, int)]
     size = (space.shape or ())[0]

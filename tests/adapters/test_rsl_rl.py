@@ -29,7 +29,6 @@ CONTINUOUS = [env_id for env_id in IDS if not is_discrete(env_id)]
 
 
 def plain_of(env_id: str, venv: Any, **kwargs: Any) -> Any:
-    """Return the same environment without the adapter."""
     place = {"device": venv.device.type, "output": "torch", "autoreset_mode": "SameStep"}
     return gpu_envs.make(env_id, venv.num_envs, **place, **kwargs)
 

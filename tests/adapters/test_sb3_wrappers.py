@@ -23,7 +23,6 @@ LIMIT = 15
 
 
 def ppo(venv: Any, **kwargs: Any) -> Any:
-    """Create a small model."""
     settings: dict[str, Any] = {"n_steps": 16, "batch_size": 32, "n_epochs": 2, "device": "cpu", "seed": 0} | kwargs
     return sb3.PPO("MlpPolicy", venv, **settings)
 

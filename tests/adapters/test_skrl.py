@@ -38,7 +38,6 @@ def actions_for(env_id: str, wrapper: Any, steps: int, seed: int = 0) -> list[An
 
 
 def plain_of(env_id: str, wrapper: Any, **kwargs: Any) -> Any:
-    """Return the same environment without the wrapper."""
     return gpu_envs.make(
         env_id, wrapper.num_envs, device=wrapper.device.type, output="torch", autoreset_mode="SameStep", **kwargs
     )

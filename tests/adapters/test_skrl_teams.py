@@ -40,17 +40,14 @@ SETTINGS_OF_PARTS = (
 
 @pytest.fixture(params=GAMES)
 def game(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return a small team."""
     return GAMES[request.param]
 
 
 def wrapped(game: Mapping[str, Any], num_envs: int, **kwargs: Any) -> Any:
-    """Create a ``skrl.MultiAgentWrapper`` of a game."""
     return skrl.MultiAgentWrapper(game["id"], num_envs, **{name: game[name] for name in game if name != "id"}, **kwargs)
 
 
 def plain_of(game: Mapping[str, Any], wrapper: Any, **kwargs: Any) -> Any:
-    """Return the same team without the wrapper."""
     place = {"device": wrapper.device.type, "output": "torch", "autoreset_mode": "SameStep"}
     options = {**game, **place, **kwargs}
     return gpu_envs.make(options.pop("id"), wrapper.num_envs, **options)
@@ -79,7 +76,6 @@ def by_role(env: Any, by_agent: Tensors) -> Tensors:
 
 
 def by_agent(wrapper: Any, by_role: Tensors) -> Tensors:
-    """Copy each agent's part of the arrays by role."""
     parts = (array[:, i].clone() for array in by_role.values() for i in range(array.shape[1]))
     return dict(zip(wrapper.possible_agents, parts, strict=True))
 
@@ -194,8 +190,6 @@ def test_invalid_actions_raise() -> None:
 
 
 class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not checked
-    """Policy for two discrete actions."""
-
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
         MultiCategoricalMixin.__init__(self)
@@ -206,8 +200,6 @@ class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's 
 
 
 class RealPolicy(GaussianMixin, Model):  # type: ignore[misc]  # skrl's types are not checked
-    """Policy for continuous actions."""
-
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
         GaussianMixin.__init__(self)
