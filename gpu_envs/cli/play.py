@@ -77,7 +77,7 @@ def _parser() -> Parser:
     spans.add_argument("--episodes", type=whole, metavar="N", help="of every replica (default: 1)")
     parser.add_greedy()
     parser.add_whole(
-        "--seed", "of the episodes; none: that of gpu-envs eval, and of an ID 0 (default: none)", none=True
+        "--seed", "of the episodes; none: that of gpu-envs eval, and of an ID 0 (default: automatic)", none=True
     )
     parser.add_policies("as in training, and of an ID random")
     parser.add_params("a parameter of the environment (default: as in training)")
