@@ -56,7 +56,7 @@ def test_they_run(name: str, tmp_path: Path) -> None:
     outputs = [output for cell in found if cell["cell_type"] == "code" for output in cell["outputs"]]
     said = [line for output in outputs if output.get("name") == "stderr" for line in output["text"]]
     assert bool(said) == ("curves" in SHOWN[name])
-    progress = re.compile(r" (steps|episodes)/s ")  # of training and evaluation, and nothing else
+    progress = re.compile(r" (steps|episodes)/s |, engine \w+")  # of training and evaluation, and nothing else
     assert all(progress.search(line) for line in said if line.strip()), said
     data = [output["data"] for output in outputs if output["output_type"] in ("execute_result", "display_data")]
     assert [kind_of("".join(each["text/html"])) for each in data] == SHOWN[name]

@@ -34,9 +34,10 @@ def check(words: Sequence[str]) -> int:
     specs = registry.specs(names)
     devices = [resolve_device(device) for device in found.devices or ()] or None
 
-    from gpu_envs.testing import CheckError, check_environment
+    from gpu_envs.testing import CheckError, Line, check_environment
 
-    reports = []
+    code = OK
+    checks: dict[str, Sequence[Line]] = {}
     for spec in specs:
         try:
             report = check_environment(
@@ -49,12 +50,12 @@ def check(words: Sequence[str]) -> int:
                 report=(lambda _: None) if found.json else say,
                 sanitize=not found.no_sanitize,
             )
+            checks[spec.id] = report.lines
         except CheckError as error:  # the report has said what
-            report = error.report
-        reports.append(report)
+            checks[spec.id], code = error.lines, FAILED
     if found.json:
-        say_json([{"id": each.env_id, "checks": list(map(dataclasses.asdict, each.lines))} for each in reports])
-    return FAILED if any(report.failures for report in reports) else OK
+        say_json([{"id": id, "checks": list(map(dataclasses.asdict, lines))} for id, lines in checks.items()])
+    return code
 
 
 def _parser() -> Parser:

@@ -1,7 +1,7 @@
 """What a check found, and how it is told."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from gpu_envs.documented import documented
@@ -16,12 +16,12 @@ class CheckError(AssertionError):
     """An environment failed some checks; the message lists them, each with what was expected and what to do.
 
     Attributes:
-        report: The report, with the checks that passed too.
+        lines: What became of each check, those that passed too.
     """
 
-    def __init__(self, message: str, report: "Report") -> None:
-        super().__init__(message, report)
-        self.report = report
+    def __init__(self, message: str, lines: "Sequence[Line]" = ()) -> None:
+        super().__init__(message, lines)
+        self.lines = lines
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -109,7 +109,7 @@ class Report:
         if self.failures:
             listed = "\n".join(f"- {line.title}: {line.detail}" for line in self.failures)
             message = f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}"
-            raise CheckError(message, self)
+            raise CheckError(message, self.lines)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.lines))
