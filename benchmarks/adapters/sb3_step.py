@@ -61,7 +61,9 @@ def run(venv: Any, actions: list[np.ndarray], steps: int) -> tuple[list[float], 
 
 def split(venv: Any, actions: list[np.ndarray], steps: int) -> dict[str, float]:
     """The median milliseconds of each part of a step, timed where the adapter calls it, and of what is left."""
-    places = dict(zip(PARTS, ((venv.env, "step"), (venv._slots._results, "fetch"), (venv, "_set_episode_infos")), strict=True))
+    places = dict(
+        zip(PARTS, ((venv.env, "step"), (venv._slots._results, "fetch"), (venv, "_set_episode_infos")), strict=True)
+    )
     with calls_timed(places) as spent:
         times, _ = run(venv, actions, steps)
     # infos are made only in steps in which an episode ended

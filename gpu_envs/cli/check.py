@@ -54,7 +54,7 @@ def check(words: Sequence[str]) -> int:
         except CheckError as error:  # the report has said what
             checks[spec.id], code = error.lines, FAILED
     if found.json:
-        say_json([{"id": id, "checks": list(map(dataclasses.asdict, lines))} for id, lines in checks.items()])
+        say_json([{"id": env, "checks": list(map(dataclasses.asdict, lines))} for env, lines in checks.items()])
     return code
 
 
