@@ -101,7 +101,7 @@ class Trainer:
         modules = {} if modules is None else modules
         check_modules(modules, plan.policies)
         shapes = {name: {k: list(v.shape) for k, v in module.state_dict().items()} for name, module in modules.items()}
-        self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": list(modules)} | shapes)
+        self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": sorted(modules)} | shapes)
         check_room(plan)
         self.eager_because = why_eager(self.device, config.graphs)
         self.iteration, self.seconds = 0, 0.0

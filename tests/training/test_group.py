@@ -1,5 +1,6 @@
 """Several processes train as one: the same experiment as one process with all their replicas."""
 
+import copy
 import dataclasses
 import functools
 import re
@@ -259,6 +260,20 @@ def test_modules_begin_with_the_weights_of_the_first(place: str, tmp_path: Path)
     assert len(first["first"]) == 9
     assert_same_bits(first, second)
     assert not torch.equal(first["first"]["1.running_mean"], first["last"]["1.running_mean"])
+
+
+def made_in_other_orders(group: Any, device: str) -> list[str]:
+    ours = Trainer(config_of("plain", device, env=GRID, **FOR_MODULES), group=group)
+    modules = [(name, copy.deepcopy(learner.module)) for name, learner in ours.learners.items()]
+    order = 1 - 2 * torch.distributed.get_rank(group)
+    return [*Trainer(ours.config, modules=dict(modules[::order]), group=group).learners]
+
+
+def test_modules_may_be_given_in_any_order(tmp_path: Path) -> None:
+    """As of a set, whose order is another one in each process."""
+    first, second = together(2, made_in_other_orders, tmp_path)
+    assert len(first) == 2
+    assert first == second
 
 
 def differing(group: Any, device: str, folder: Path) -> list[str]:
