@@ -315,9 +315,7 @@ class TestRslRl:
     @pytest.mark.parametrize("shown", ["image", "counts", "everything"])
     def test_refuses_what_it_cannot_take(self, shown: str, made: Made) -> None:
         rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
-        with pytest.raises(
-            ValueError, match=r"group '\w+', are Box\(.*int.*give an environment that observes a Box of float32"
-        ):
+        with pytest.raises(ValueError, match=r"group '\w+', are Box\(.*int.*use an environment with a float32 Box"):
             rsl_rl.VecEnv(made(shown, "real"))
 
 
