@@ -218,6 +218,7 @@ def test_a_complete_run_that_is_resumed_says_so(run: Path, capsys: pytest.Captur
     assert "192 in 3 updates" in said(capsys, "train", "--resume", str(run), "--no-progress", "--total-steps", "192")
 
 
+@pytest.mark.slow
 def test_checks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--no-sanitize", "--steps", "4", "--json")
     (report,) = json.loads(said(capsys, "check", "CartPole-v1", *words))
