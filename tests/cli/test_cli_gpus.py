@@ -49,21 +49,33 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("place", DEVICES)
-def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def trained_by_two(run: Path, place: str) -> str:
+    """Trains a run by two processes; what they print."""
     words = ("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "2560", "--run-dir", str(run))
     code, stdout, stderr = ended(started(*words, device=place))
     assert (code, stderr) == (OK, ""), stdout + stderr
+    return stdout
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("place", DEVICES)
+def test_two_train(place: str, tmp_path: Path) -> None:
+    stdout = trained_by_two(tmp_path / "run", place)
     assert stdout.startswith(
         "2 processes train together, with 16 replicas each and 32 in all; their gradients are added up through "
         f"{DEVICES[place]}"
     )
     assert stdout.count("finished") == 1
     assert "2,560 in 10 updates" in stdout
-    assert json.loads((run / "config.json").read_text())["config"]["gpus"] == 2
-    code, stdout, stderr = ended(started("--resume", str(run), "--gpus", "2", "--total-steps", "3840", device=place))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["gpus"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", DEVICES)
+def test_two_resume(place: str, tmp_path: Path) -> None:
+    trained_by_two(tmp_path / "run", place)
+    words = ("--resume", str(tmp_path / "run"), "--gpus", "2", "--total-steps", "3840")
+    code, stdout, stderr = ended(started(*words, device=place))
     assert (code, stderr) == (OK, ""), stdout + stderr
     assert "3,840 in 15 updates" in stdout
 
