@@ -130,14 +130,15 @@ def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None,
     """A run that goes on."""
     explicit = given(found)
     _refuse_beside_resume(parser, env, found.preset, found.config, explicit)
-    then, asked = _trained_on(found.resume)
-    device = explicit.get("device", asked)
+    config, done = _trained_on(found.resume)
+    then, trained_on = (1, "auto") if config is None else (config.gpus, config.device.partition(":")[0])
+    device = explicit.get("device", trained_on)
     if (gpus := _processes(found, device, then)) > 1:
         return launch(gpus, words, found.resume, found.max_restarts, None)
     with _named("--resume", found.resume), place(device) as here:
-        if here.first:
-            with contextlib.suppress(FileNotFoundError):  # which is said when it is resumed
-                _tell_if_complete(found.resume, explicit)
+        if here.first and config is not None and done >= config.changed(explicit).iterations:
+            steps = f"{config.steps_at(done):,} steps"
+            say(f"{found.resume} is already complete, with {steps}: to continue, give more --total-steps", error=True)
         result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
         _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
@@ -266,7 +267,7 @@ def _tune_parser(name: str | None = None, values: Mapping[str, Any] | None = Non
 
 
 def _add_sources(parser: Parser) -> None:
-    parser.add_argument("--env", metavar="ID", help="the environment, where ID is not given as a word of its own")
+    parser.add_argument("--env", metavar="ID", help="the environment, instead of ID")
     parser.add_argument(
         "--preset",
         metavar="NAME",
@@ -325,26 +326,17 @@ def _stays(found: Any) -> list[str]:
     return [*gpus, *progress, *switches]
 
 
-def _trained_on(run: str) -> tuple[int, str]:
-    """By how many processes a run was trained, and on what kind of device; that there is no run is said later."""
-    from gpu_envs.training.record.run_directory import RunDirectory
-
-    try:
-        config = RunDirectory.open(run).config()
-    except FileNotFoundError:
-        return 1, "auto"
-    return config.gpus, config.device.partition(":")[0]
-
-
-def _tell_if_complete(run: str, changes: Mapping[str, Any]) -> None:
+def _trained_on(run: str) -> tuple[Run | None, int]:
+    """Return a run's settings and the iterations of its last checkpoint; resuming it reports that it does not exist."""
     from gpu_envs.training.record.checkpoint import iteration_of
     from gpu_envs.training.record.run_directory import RunDirectory
 
-    folder = RunDirectory.open(run)
-    latest, config = folder.checkpoints.latest(), folder.config().changed(changes)
-    if latest is not None and iteration_of(latest) >= config.iterations:
-        steps = config.steps_at(config.iterations)
-        say(f"{run} is already complete, with {steps:,} steps: to continue, give more --total-steps", error=True)
+    try:
+        folder = RunDirectory.open(run)
+    except FileNotFoundError:
+        return None, 0
+    latest = folder.checkpoints.latest()
+    return folder.config(), 0 if latest is None else iteration_of(latest)
 
 
 def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[str, Any]) -> Any:

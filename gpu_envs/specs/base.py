@@ -267,7 +267,7 @@ class Spec(ABC):
 
         Args:
             name: The unknown name.
-            options: Options that are allowed beside the parameters.
+            options: Options that are allowed in addition to the parameters.
         """
         if name == "seed":
             hint = ". Give a seed to reset: env.reset(seed=0)."

@@ -16,7 +16,7 @@ class CheckError(AssertionError):
     """An environment failed some checks; the message lists them, each with what was expected and what to do.
 
     Attributes:
-        lines: What became of each check, those that passed too.
+        lines: Outcomes of all checks, including those that passed.
     """
 
     def __init__(self, message: str, lines: "Sequence[Line]" = ()) -> None:
