@@ -1,9 +1,9 @@
-"""Reinforcement-learning environments that live on the GPU, thousands of replicas at a time.
+"""Reinforcement-learning environments that run on the GPU, thousands of replicas at a time.
 
     import gpu_envs
     env = gpu_envs.make("CartPole-v1", num_envs=4096, output="torch")
 
-Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it imports neither CuPy nor torch.
+Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; CuPy and torch are not imported.
 """
 
 import importlib
@@ -19,13 +19,13 @@ from gpu_envs.errors import (
     TranslationError,
     UnknownEnvironmentError,
 )
-from gpu_envs.registry.known import add as _add
-from gpu_envs.registry.known import ids, register, spec
+from gpu_envs.registry.catalog import add as _add
+from gpu_envs.registry.catalog import ids, register, spec
 from gpu_envs.registry.sources import Origin as _Origin
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Choice, LogUniform, Normal, Uniform
 from gpu_envs.specs.fields import Field, Table
-from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.rules import Rules
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_LATER = {
+_LAZY = {
     "MultiAgentEnv": "gpu_envs.multi_agent_env",
     "Rollout": "gpu_envs.engine.results",
     "Step": "gpu_envs.engine.results",
     "VectorEnv": "gpu_envs.vector_env",
     "make": "gpu_envs.making",
 }
-"""What is imported when it is asked for: what runs environments, which those who list or describe them do without."""
+"""Names imported on first access, and their modules: listing and describing environments does not need them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
-    return found
+    globals()[name] = value = getattr(importlib.import_module(_LAZY[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LAZY})
 
 
 for _spec in _ALL:

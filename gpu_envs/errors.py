@@ -1,4 +1,4 @@
-"""The exceptions of this package, and the help its messages give."""
+"""The exceptions of this package, and helpers for their messages."""
 
 import contextlib
 import difflib
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class CompileError(RuntimeError):
-    """The rules of an environment did not compile; the message names the author's own lines.
+    """The rules of an environment did not compile; the message points to lines of the author's file.
 
     Attributes:
-        output: All that the compiler said.
+        output: The compiler's full output.
     """
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -37,27 +37,27 @@ class CompileError(RuntimeError):
 
 
 class NoCompilerError(RuntimeError):
-    """There is no C++ compiler for the CPU backend; the message names the ways to get one."""
+    """No C++ compiler for the CPU backend was found; the message says how to install one."""
 
 
 class LostProcessError(RuntimeError):
-    """Another of the processes that train together has ended."""
+    """Another process of the same distributed training run has ended."""
 
 
 class ActionError(ValueError):
-    """An action was out of range or not a number, or was given to a replica whose episode is over."""
+    """An action was out of range or NaN, or was for a replica whose episode is over."""
 
 
 class NotFiniteError(ArithmeticError):
-    """In checking mode: a number of a state, a reward, an observation or a metric is NaN or infinite.
+    """Checking mode found NaN or infinity in a state, a reward, an observation or a metric.
 
     Attributes:
-        replica: Where.
-        agent: The agent's name, such as ``tagger_0``; None: it belongs to no agent.
-        step: Of the replica's episode; 0: its beginning.
+        replica: Index of the replica.
+        agent: Name of the agent, such as ``tagger_0``; None if the number belongs to no agent.
+        step: Step of the replica's episode; 0 is the reset.
         source: ``state``, ``reward``, ``observation`` or ``metric``.
-        field: The field of the state, the key of the observation, or the metric; None: there is only one.
-        element: Where in the field or observation; empty for a single number.
+        field: Field of the state, key of the observation, or name of the metric; None if there is only one array.
+        element: Index within the field or observation; empty for a scalar.
         value: NaN or an infinity.
     """
 
@@ -78,14 +78,14 @@ class NotFiniteError(ArithmeticError):
         self.source, self.field, self.element, self.value = source, field, element, value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """All of it: an exception as such remembers what was given by place, and not by name."""
+        """Pickle the keyword arguments too: an exception restores only its positional arguments by default."""
         names = ("replica", "agent", "step", "source", "field", "element", "value")
-        given = {name: getattr(self, name) for name in names}
-        return functools.partial(type(self), *self.args, **given), (), vars(self)
+        keywords = {name: getattr(self, name) for name in names}
+        return functools.partial(type(self), *self.args, **keywords), (), vars(self)
 
 
 class TranslationError(ValueError):
-    """Rules written in Python use what cannot be translated; the message says where, why, and what to do instead."""
+    """Rules written in Python cannot be translated; the message says where, why, and what to write instead."""
 
     def __init__(self, message: str, file: str = "", line: int = 0) -> None:
         super().__init__(message)
@@ -94,43 +94,43 @@ class TranslationError(ValueError):
 
 
 class UnknownEnvironmentError(KeyError):
-    """There is no environment of that id."""
+    """No environment has this id."""
 
     def __str__(self) -> str:
-        """The message as it is; a KeyError would quote it."""
+        """The plain message; a KeyError would put it in quotes."""
         return str(self.args[0])
 
 
 class SourceError(ValueError):
-    """A file or module that should hold a spec cannot be imported, or has no spec of that name."""
+    """A file or module that should define a spec cannot be imported, or defines no spec of this name."""
 
 
-def did_you_mean(given: str, known: Iterable[str], synonyms: Mapping[str, str] = types.MappingProxyType({})) -> str:
-    """Return the end of a sentence: a full stop, and the closest known name if one is close.
+def did_you_mean(unknown: str, allowed: Iterable[str], synonyms: Mapping[str, str] = types.MappingProxyType({})) -> str:
+    """Return the end of a sentence: a full stop, or a question with the closest allowed name if one is close.
 
     Args:
-        given: An unknown name.
-        known: The names that are allowed.
+        unknown: A name that is not allowed.
+        allowed: The allowed names.
         synonyms: Allowed names by names that other libraries use for the same thing.
     """
-    known = [*known]
-    if synonyms.get(given) in known:
-        return f". Did you mean {synonyms[given]!r}?"
-    plain = {name.lower().replace("-", "_"): name for name in reversed(known)}
-    close = difflib.get_close_matches(given.lower().replace("-", "_"), plain, n=1, cutoff=0.6)
-    return f". Did you mean {plain[close[0]]!r}?" if close else "."
+    allowed = [*allowed]
+    if synonyms.get(unknown) in allowed:
+        return f". Did you mean {synonyms[unknown]!r}?"
+    normalized = {name.lower().replace("-", "_"): name for name in reversed(allowed)}
+    close = difflib.get_close_matches(unknown.lower().replace("-", "_"), normalized, n=1, cutoff=0.6)
+    return f". Did you mean {normalized[close[0]]!r}?" if close else "."
 
 
 class UntrustedError(ValueError):
-    """A run's folder names code that nobody has named here; the message says which file, and how to trust it."""
+    """A run folder refers to code that the user did not allow; the message says which file, and how to trust it."""
 
 
 class DivergedError(RuntimeError):
-    """A loss or an observation of a training run is NaN or infinite."""
+    """A loss or an observation of a training run became NaN or infinite."""
 
 
 def display(path: str | Path) -> str:
-    """A path as people read it: from the working folder where it lies therein."""
+    """A path as messages show it: relative to the working directory if it is inside."""
     with contextlib.suppress(ValueError, OSError):
         return str(Path(path).relative_to(Path.cwd()))
     return str(path)
@@ -139,20 +139,20 @@ def display(path: str | Path) -> str:
 class NotWrittenError(OSError):
     """A file could not be written; the message says which, and why."""
 
-    def __init__(self, number: int | None, why: str, path: str, *, advice: str = "") -> None:
-        super().__init__(number, why, path)
+    def __init__(self, number: int | None, reason: str, path: str, *, advice: str = "") -> None:
+        super().__init__(number, reason, path)
         self.advice = advice
 
     @classmethod
     def of(cls, path: str | Path, error: OSError, advice: str = "") -> Self:
-        """What writing a file failed with, and what to do."""
+        """Convert the error of a failed write; ``advice`` ends the message."""
         return cls(error.errno, error.strerror or str(error), str(path), advice=advice)
 
     def __str__(self) -> str:
-        """The message without the number of the error."""
+        """The message without the error number."""
         return f"{display(self.filename)} could not be written: {self.strerror}{self.advice}"
 
 
 @final
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or belongs to something else; the message says which, and what to do."""
+    """A checkpoint is damaged or was written for something else; the message says which, and what to do."""

@@ -1,20 +1,20 @@
-"""Imports what not everybody has installed, or says which extra brings it."""
+"""Imports of optional dependencies, with an error that names the extra to install."""
 
 import contextlib
 from collections.abc import Iterator
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """What is not installed comes with an extra of this package; the message says how to install it."""
+    """An optional dependency is not installed; the message names the extra that installs it."""
 
 
 @contextlib.contextmanager
 def extra(name: str, *modules: str) -> Iterator[None]:
-    """Within it, the imports of one extra; where the extra is not installed the error says how to install it.
+    """Context for the imports of one extra: if a module is missing, the error says how to install the extra.
 
     Args:
-        name: The extra's.
-        *modules: The top-level modules that it brings. An error about any other module passes through.
+        name: Name of the extra.
+        *modules: Top-level modules that the extra installs. Errors about other modules pass through.
     """
     try:
         yield

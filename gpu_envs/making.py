@@ -1,4 +1,4 @@
-"""``make``, which makes an environment of either kind, and what ``gymnasium.make_vec`` calls."""
+"""``make``, which creates environments with one or several agents, and the entry point of ``gymnasium.make_vec``."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, overload
@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, overload
 from gymnasium.vector import AutoresetMode
 
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.registry.known import env_spec, spec
+from gpu_envs.registry.catalog import env_spec, spec
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
@@ -20,7 +20,7 @@ SingleAgentId: TypeAlias = Literal[
     "MountainCarContinuous-v0",
     "Pendulum-v1",
 ]
-"""The ids of this package's single-agent environments, for editors to complete."""
+"""The ids of this package's single-agent environments, for completion in editors."""
 
 MultiAgentId: TypeAlias = Literal[
     "CovidEconomy-v0",
@@ -127,32 +127,33 @@ def make(
     render_mode: str | None = None,
     **params: Any,
 ) -> Any:
-    """Makes an environment of ``num_envs`` replicas.
+    """Create an environment of ``num_envs`` replicas.
 
     Args:
-        id: Id of the environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or the place of a spec,
-            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or a spec, which is registered.
+        id: Id of the environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or where a spec is defined,
+            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or a spec, which is then registered.
         num_envs: Number of replicas.
-        device: ``auto`` (CUDA where there is a CUDA device), ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto`` (CUDA if a CUDA device is available, otherwise the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
         output: Library of the returned arrays: ``numpy``, ``torch`` or ``cupy``.
         autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled``, or Gymnasium's ``AutoresetMode``.
-        precision: Precision of state and reward, ``float32`` or ``float64``. Observations are always float32.
+        precision: Precision of states and rewards, ``float32`` or ``float64``. Observations are always float32.
         max_episode_steps: Step at which an episode is truncated; -1: never; None: the environment's default.
         copy: Return fresh arrays instead of views of the simulation's memory. None: only with NumPy.
-        statistics: Give ``infos["episode"]`` at the end of each episode. None: not with NumPy, for which Gymnasium has
-            a wrapper. False: do not record returns, lengths and metrics at all, which makes steps a little faster.
+        statistics: Return ``infos["episode"]`` at the end of each episode. None: not with NumPy, for which Gymnasium
+            has a wrapper. False: do not record returns, lengths and metrics at all, which makes steps a little faster.
         threads: Maximum number of threads on the CPU; None: one for each core.
         block_size: Maximum number of threads of a block on CUDA; None: the default.
-        checking: Check every number after every call, and raise a ``NotFiniteError`` for NaN and infinity. It waits for
-            the device: use it to find mistakes, and never within a CUDA graph.
-        first_replica: Number of the first replica, where these are a part of a larger batch: seeds and names follow it.
-        shared_observations: Several agents: return what all agents of a role observe alike once per replica, not once
-            per agent.
+        checking: Check every number after every call, and raise a ``NotFiniteError`` for NaN and infinity. Every check
+            synchronises with the device: use it to find bugs, and never within a CUDA graph.
+        first_replica: Index of the first replica if these replicas are part of a larger batch: seeds and names count
+            from it.
+        shared_observations: Several agents: return observations that all agents of a role share once per replica, not
+            once per agent.
         active_heads: Several agents: action masks reduce elements of actions that have no effect in the next step to
             one choice.
         observe_params: Names of parameters whose values are appended to observations. None: the environment's default.
         render_mode: ``rgb_array`` (``render`` returns a frame for each replica), ``tiled`` (one frame of many
-            replicas), ``human`` (shows that frame in a window at each step), or None.
+            replicas), ``human`` (shows the tiled frame in a window at each step), or None.
         **params: Parameters of the environment, each one value or one for each replica.
             ``gpu_envs.spec(id).params`` describes them; those marked ``fixed`` take one value only.
 
@@ -160,10 +161,10 @@ def make(
         A ``VectorEnv``, which is a ``gymnasium.vector.VectorEnv``; for environments with several agents a
         ``MultiAgentEnv``.
     """
-    found = spec(id)
-    kind: Any = MultiAgentEnv if isinstance(found, TeamSpec) else VectorEnv
-    return kind(
-        found,
+    resolved = spec(id)
+    env_class: Any = MultiAgentEnv if isinstance(resolved, TeamSpec) else VectorEnv
+    return env_class(
+        resolved,
         num_envs,
         device=device,
         output=output,
@@ -185,5 +186,5 @@ def make(
 
 
 def make_vector_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
-    """Called by ``gymnasium.make_vec``."""
+    """Create a registered environment: ``gymnasium.make_vec`` calls this."""
     return VectorEnv(env_spec(env_id), num_envs, **kwargs)

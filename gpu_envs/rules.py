@@ -1,12 +1,12 @@
-"""What rules that are written in Python import: names for annotations, and functions that Python does not have.
+"""Names for rules written in Python: types for annotations, and functions that Python lacks.
 
     from gpu_envs.rules import Action, Observation, Params, Random, State
 
     def reset(s: State, p: Params, random: Random) -> None:
         s.x = random.uniform(p.low, p.high)
 
-Rules are translated and never run, so none of this does anything in Python. Constants that the translation knows can be
-imported by their names: ``AGENTS``, the roles' numbers and the parameters marked ``fixed``, in capitals.
+Rules are translated to C++ and never run by Python, so nothing here does anything. Constants that are known at
+translation can be imported by name, in capitals: ``AGENTS``, the number of each role, and ``fixed`` parameters.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,44 +41,44 @@ __all__ = [
 ]
 
 
-def _never() -> NoReturn:
+def _raise_not_run() -> NoReturn:
     raise RuntimeError("rules are translated to C++ and never run by Python; give them to gpu_envs.Rules(...)")
 
 
 @final
 class Constant:
-    """A number that is known where rules are translated: ``AGENTS``, a role's, a fixed parameter."""
+    """A number that is known when rules are translated: ``AGENTS``, the number of a role, or a fixed parameter."""
 
     def __init__(self, name: str) -> None:
-        """Names it."""
+        """Store the name, for messages."""
         self.name = name
 
-    def _not_yet(self, *_: Any) -> NoReturn:
+    def _no_value(self, *_: Any) -> NoReturn:
         raise TypeError(
-            f"{self.name} has no value in the module: it is known where rules are translated. Use it within a function "
-            "of the rules"
+            f"{self.name} has no value in the module: it is known when rules are translated. Use it only within a "
+            "function of the rules"
         )
 
-    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __neg__ = __abs__ = __round__ = _not_yet
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _not_yet
-    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = _not_yet
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = _not_yet
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __neg__ = __abs__ = __round__ = _no_value
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_value
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = _no_value
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = _no_value
     __hash__ = object.__hash__
 
 
 class _Fields:
-    """Something with the fields of the spec."""
+    """An object whose attributes are the fields of the spec."""
 
     def __getattr__(self, name: str) -> Any:
-        _never()
+        _raise_not_run()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _never()
+        _raise_not_run()
 
 
 @final
 class State(_Fields):
-    """The state of one replica of a single-agent environment: ``s.x``, or ``s.cells[j]`` of an array."""
+    """The state of one replica of a single-agent environment: ``s.x``; an element of an array: ``s.cells[j]``."""
 
 
 @final
@@ -88,39 +88,39 @@ class Params(_Fields):
 
 @final
 class World(_Fields):
-    """One replica of a team: ``w.speed[i]`` of an agent, ``w.runners_left`` of the replica."""
+    """The state of one replica with several agents: ``w.speed[i]`` for an agent, ``w.runners_left`` for the replica."""
 
 
 @final
 class Random:
-    """Random numbers."""
+    """A random number generator."""
 
     def uniform(self, low: float, high: float) -> float:
-        """A number from ``low`` up to ``high``."""
-        _never()
+        """Draw a float uniformly from ``low`` to ``high``."""
+        _raise_not_run()
 
     def integer(self, n: int) -> int:
-        """A whole number from 0 to n-1."""
-        _never()
+        """Draw an integer uniformly from 0 to n-1."""
+        _raise_not_run()
 
-    def normal(self, mean: float, deviation: float) -> float:
-        """A number of the normal distribution."""
-        _never()
+    def normal(self, mean: float, std: float) -> float:
+        """Draw a float from the normal distribution."""
+        _raise_not_run()
 
     def bits(self) -> int:
-        """32 random bits, as an int that may be negative."""
-        _never()
+        """Draw 32 random bits, as an int that may be negative."""
+        _raise_not_run()
 
 
 @final
 class Stream:
-    """What random numbers are for: ``RESET`` or ``STEP``."""
+    """A random stream: ``RESET`` or ``STEP``."""
 
 
 RESET = Stream()
-"""Of a beginning."""
+"""The random numbers of a reset."""
 STEP = Stream()
-"""Of a step."""
+"""The random numbers of a step."""
 
 
 @final
@@ -128,43 +128,43 @@ class Team:
     """The agents of a replica."""
 
     last_step: bool
-    """Whether the time limit is reached with this step."""
+    """Whether this step reaches the time limit."""
 
     def agents(self, n: int = 0) -> Iterator[int]:
-        """A phase, ``for i in team.agents(n):``: a turn for each of the first ``n`` agents, or for all of them."""
-        _never()
+        """A phase, ``for i in team.agents(n):``: one iteration for each of the first ``n`` agents, by default all."""
+        _raise_not_run()
 
     def elements(self, rows: int, columns: int) -> Iterator[tuple[int, int]]:
-        """A phase, ``for i, j in team.elements(rows, columns):``: a turn for each element of a matrix."""
-        _never()
+        """A phase, ``for i, j in team.elements(rows, columns):``: one iteration for each element of a matrix."""
+        _raise_not_run()
 
     def sum(self, values: Iterable[float], *, double: bool = False) -> float:
-        """A phase, ``w.total = team.sum(w.x[i] for i in team.agents())``, whose bits are the same on every device.
+        """A phase, ``w.total = team.sum(w.x[i] for i in team.agents())``; every device returns the same bits.
 
-        One for each agent is ``w.owed[i] = team.sum(w.debts[i, j] for j in team.agents())``, alone in a phase
-        ``for i in team.agents():``.
+        For one sum per agent write ``w.owed[i] = team.sum(w.debts[i, j] for j in team.agents())`` as the only statement
+        of a phase ``for i in team.agents():``.
 
         Args:
             values: A generator over ``team.agents(n)`` or ``range(n)``.
             double: Whether to add up in float64.
         """
-        _never()
+        _raise_not_run()
 
     def max(self, values: Iterable[float]) -> float:
-        """A phase like ``sum``: the greatest of one number or more."""
-        _never()
+        """A phase like ``sum``: the maximum of at least one number."""
+        _raise_not_run()
 
     def min(self, values: Iterable[float]) -> float:
-        """A phase like ``sum``: the least of one number or more."""
-        _never()
+        """A phase like ``sum``: the minimum of at least one number."""
+        _raise_not_run()
 
     def random(self, stream: Stream, agent: int, step: int = 0) -> Random:
-        """The random numbers of an agent in a reset, or in the step ``w.elapsed``."""
-        _never()
+        """The generator of an agent for a reset, or for step number ``step``, usually ``w.elapsed``."""
+        _raise_not_run()
 
     def shared_random(self, stream: Stream, agent: int) -> Random:
-        """The same numbers in all replicas and episodes."""
-        _never()
+        """A generator that draws the same numbers in all replicas and episodes."""
+        _raise_not_run()
 
 
 @final
@@ -172,90 +172,90 @@ class Row:
     """An agent's row of observations: ``row[j] = ...``."""
 
     def columns(self, n: int) -> Iterator[int]:
-        """``for j in row.columns(n):``, for what there is a column of; threads share the columns of a wide row."""
-        _never()
+        """``for j in row.columns(n):``, one iteration per column; threads share the columns of a wide row."""
+        _raise_not_run()
 
     def __setitem__(self, j: int, value: float) -> None:
-        """Writes a float."""
-        _never()
+        """Write a float."""
+        _raise_not_run()
 
 
 @final
 class Mask:
-    """Which actions are possible: ``mask[a] = False`` forbids one."""
+    """The action mask: ``mask[a] = False`` forbids action ``a``."""
 
     def __setitem__(self, action: int, value: bool) -> None:
-        """Says so of one."""
-        _never()
+        """Allow or forbid an action."""
+        _raise_not_run()
 
 
 @final
 class Metrics(_Fields):
-    """What ``measure`` says of an episode: ``metrics.height = ...``."""
+    """The metrics of an episode, which ``measure`` writes: ``metrics.height = ...``."""
 
 
 Action: TypeAlias = Any
-"""What an agent does: an int where the space is Discrete, otherwise ``action[j]``."""
+"""The action of an agent: an int if the space is Discrete, otherwise ``action[j]``."""
 
 TeamActions: TypeAlias = Any
-"""What the agents of a team do: ``actions[i]``."""
+"""The actions of several agents: ``actions[i]``."""
 
 Observation: TypeAlias = Any
-"""What is seen: ``observation[j] = ...``, or ``observation.image[j] = ...`` of a Dict."""
+"""The observation: ``observation[j] = ...``; for a Dict space ``observation.image[j] = ...``."""
 
 
 def add(field: int, value: int) -> None:
-    """Adds to an integer of any agent, or of the replica, from any turn of a phase."""
-    _never()
+    """Add to an integer field of any agent, or of the replica, atomically: any iteration of a phase may."""
+    _raise_not_run()
 
 
 def lower(field: int, value: int) -> None:
-    """Sets an integer of any agent, or of the replica, to ``value`` where that is less, from any turn of a phase."""
-    _never()
+    """Lower an integer field of any agent, or of the replica, to at most ``value``, atomically as ``add``."""
+    _raise_not_run()
 
 
 def minimum(a: float, b: float) -> float:
-    """The lesser: as ``min``."""
-    _never()
+    """The smaller number, as ``min``."""
+    _raise_not_run()
 
 
 def maximum(a: float, b: float) -> float:
-    """The greater: as ``max``."""
-    _never()
+    """The larger number, as ``max``."""
+    _raise_not_run()
 
 
 def clip(x: float, low: float, high: float) -> float:
-    """``x``, or the limit that it lies beyond."""
-    _never()
+    """``x`` limited to the range from ``low`` to ``high``."""
+    _raise_not_run()
 
 
 def fma(a: float, b: float, c: float) -> float:
     """``a * b + c``, rounded once."""
-    _never()
+    _raise_not_run()
 
 
 def role_of(agent: int) -> int:
     """The number of an agent's role."""
-    _never()
+    _raise_not_run()
 
 
 def first_of(role: int) -> int:
     """The number of a role's first agent."""
-    _never()
+    _raise_not_run()
 
 
 def count_of(role: int) -> int:
-    """How many agents a role has."""
-    _never()
+    """The number of agents of a role."""
+    _raise_not_run()
 
 
 def features_of(role: int) -> int:
-    """How many floats a role's row of observations has."""
-    _never()
+    """The number of floats in an observation of a role."""
+    _raise_not_run()
 
 
 def __getattr__(name: str) -> Any:
-    """A constant by its name, in capitals."""
+    """Return a constant by its name, in capitals."""
     if name.isupper() and not name.startswith("_"):
         return Constant(name)
-    raise AttributeError(f"gpu_envs.rules has no {name!r}; constants of a spec are named in capitals")
+    raise AttributeError(f"gpu_envs.rules has no {name!r}; the names of a spec's constants are in capitals")

@@ -14,7 +14,7 @@ from harness import IDS, TEAM_IDS, Place, assert_same_bits, forgotten, numpy_of
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.frames import tiled
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import record, recording
@@ -156,7 +156,7 @@ def test_environments_without_a_drawing_are_refused(monkeypatch: pytest.MonkeyPa
         ({"episodes": -1}, ValueError, "episodes is -1"),
         ({"steps": 2.5}, ValueError, r"steps is 2\.5; give an integer of 1 or more"),
         ({"episodes": True}, ValueError, "episodes is True; give an integer"),
-        ({"seed": "a"}, TypeError, "a seed must be a whole number.* got 'a'"),
+        ({"seed": "a"}, TypeError, "a seed must be an integer.* got 'a'"),
         ({"policy": "random"}, TypeError, "policy is 'random'; give a function.* None for random actions"),
         ({"policies": "random"}, TypeError, "policies is 'random'; give a dict by name"),
         ({"params": ["gravity"]}, TypeError, r"params is \['gravity'\]; give a dict by name"),
