@@ -18,7 +18,7 @@ from registered import Variant
 import gpu_envs
 from gpu_envs.backend import ahead
 from gpu_envs.envs import ALL
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

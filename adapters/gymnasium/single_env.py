@@ -11,7 +11,7 @@ from gpu_envs.adapters.opening import check_render_mode
 from gpu_envs.backend import device_of_one_replica
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.errors import ActionError, did_you_mean
-from gpu_envs.registry.known import env_spec
+from gpu_envs.registry.catalog import env_spec
 from gpu_envs.seeds import Seed, check_seed
 from gpu_envs.vector_env import VectorEnv
 
@@ -75,7 +75,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             output="numpy",
             autoreset_mode="Disabled",
             precision=precision,
-            max_episode_steps=spec.most_steps(spec.check_params(params, 1)) or -1,
+            max_episode_steps=spec.max_steps(spec.check_params(params, 1)) or -1,
             threads=1,
             checking=checking,
             observe_params=observe_params,

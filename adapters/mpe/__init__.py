@@ -18,7 +18,7 @@ except ImportError as error:
 from gpu_envs.adapters.mpe.env import ParticleEnv as ParticleEnv
 from gpu_envs.adapters.pettingzoo.agents import short_name
 from gpu_envs.adapters.pettingzoo.turns import TurnEnv
-from gpu_envs.registry.known import team_spec
+from gpu_envs.registry.catalog import team_spec
 
 
 @final

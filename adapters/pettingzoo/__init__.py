@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gpu_envs
-from gpu_envs.registry.known import NAMESPACE, lasting, registered
+from gpu_envs.registry.catalog import NAMESPACE, portable_name, registered
 from gpu_envs.specs.team import TeamSpec
 
 try:
@@ -84,7 +84,9 @@ def _publish(spec: TeamSpec) -> None:
     for kind, known, maker in (("aec", aec_registry, "env"), ("parallel", parallel_registry, "parallel_env")):
         if name not in known:
             # no max_cycles here: PettingZoo would pass it even if the user passes an episode_length
-            register_with_pettingzoo(kind, name, entry_point=f"{__name__}:{maker}", kwargs={"id": lasting(spec.id)})
+            register_with_pettingzoo(
+                kind, name, entry_point=f"{__name__}:{maker}", kwargs={"id": portable_name(spec.id)}
+            )
     if short not in globals():
         module = types.ModuleType(f"{__name__}.{short}", spec.description)
         for maker, function in _MAKERS.items():

@@ -25,7 +25,7 @@ from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.errors import ActionError
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.registry.known import team_spec
+from gpu_envs.registry.catalog import team_spec
 from gpu_envs.seeds import Seed
 
 

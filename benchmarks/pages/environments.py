@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.pages.tables import table
 from gpu_envs.envs import ALL
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.fields import Field
-from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
@@ -45,7 +45,7 @@ def facts(page: Path) -> str:
 
 
 def _limits(spec: Spec) -> str:
-    steps = spec.limit(spec.check_params({}, 1))
+    steps = spec.step_limit(spec.check_params({}, 1))
     limit = "no limit" if steps is None else f"truncated after {steps} steps"
     return limit + ("" if spec.reward_threshold is None else f"; solved at a mean return of {spec.reward_threshold:g}")
 
@@ -61,12 +61,12 @@ def _single(spec: Spec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _team(spec: TeamSpec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("agents", ", ".join(f"{count} `{role}`" for role, count in spec.counts(params).items()))]
-    spaces = [(role.name, spec.seen(role, params), _space(role.action, params)) for role in spec.roles]
-    alike = len({(space_text(seen.whole), space_text(action)) for _, seen, action in spaces}) == 1
+    spaces = [(role.name, spec.role_observation(role, params), _space(role.action, params)) for role in spec.roles]
+    alike = len({(space_text(seen.full), space_text(action)) for _, seen, action in spaces}) == 1
     for name, seen, action in spaces[:1] if alike else spaces:
         of = "" if alike else f" of {_a(name)}"
         shared = f"; {seen.shared_size} of its numbers are alike for all agents of the role" if seen.shared else ""
-        rows += [(f"observation{of}", space_text(seen.whole) + shared), (f"action{of}", space_text(action))]
+        rows += [(f"observation{of}", space_text(seen.full) + shared), (f"action{of}", space_text(action))]
     groups: list[tuple[str, Mapping[str, Field]]] = [("state of an agent", {**spec.state, "in_game": Field("bool")})]
     groups += [(f"state of {_a(role.name)}", role.state) for role in spec.roles if role.state]
     groups += [("state of a replica", {**spec.shared, "elapsed": Field("int")})]
@@ -124,11 +124,11 @@ def parameters(page: Path) -> str:
             "Reset options, given as `reset(options={...})` and for that reset alone:",
             _settings("option", spec.options),
         ]
-    if spec.layouts:
+    if spec.start_fields:
         of_agents = spec.state if isinstance(spec, TeamSpec) else {}
-        plain = [name for name in spec.layouts if name in of_agents and not of_agents[name].is_array]
-        others = [name for name in spec.layouts if spec.has_team and name not in plain]
-        fields = ", ".join(f"`{name}`" for name in spec.layouts if name not in others)
+        plain = [name for name in spec.start_fields if name in of_agents and not of_agents[name].is_array]
+        others = [name for name in spec.start_fields if spec.has_team and name not in plain]
+        fields = ", ".join(f"`{name}`" for name in spec.start_fields if name not in others)
         shape = "`[num_agents]` or `[num_envs, num_agents]`" if spec.has_team else "one value or `[num_envs]`"
         more = f"; {', '.join(f'`{name}`' for name in others)}, as in the state" if others else ""
         parts.append(f"Explicit starts, given as `reset(options={{...}})`: {fields}, each {shape}{more}.")

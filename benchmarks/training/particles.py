@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from benchmarks.peers import process
 from benchmarks.training.learning import figures, play_at_random
 from benchmarks.training.plan import TrainingPlan, preset, trained
-from gpu_envs.registry.known import team_spec
+from gpu_envs.registry.catalog import team_spec
 
 SEEDS, EPISODES = 5, 10_000
 

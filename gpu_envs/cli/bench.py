@@ -23,7 +23,7 @@ from gpu_envs.cli.report import say, say_json
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.random_actions import chosen, elements
 from gpu_envs.errors import NoCompilerError
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
@@ -128,11 +128,11 @@ def together(gpus: str, device: str) -> tuple[str, ...]:
 def rates_of(devices: Sequence[str], spec: Spec, count: int, params: Mapping[str, Any], seconds: float) -> list[float]:
     """Steps a second in each way, of all devices at the same time: where there are several, a process for each."""
     if len(devices) == 1:
-        return _rates(devices[0], registry.lasting(spec.id), count, params, seconds)
+        return _rates(devices[0], registry.portable_name(spec.id), count, params, seconds)
     context = multiprocessing.get_context("spawn")
     size, meeting = len(devices), (context.Barrier(len(devices)),)
     with ProcessPoolExecutor(size, context, initializer=_meet_at, initargs=meeting) as pool:
-        env = registry.lasting(spec.id)
+        env = registry.portable_name(spec.id)
         each = [pool.submit(_rates, device, env, count, params, seconds, n * count) for n, device in enumerate(devices)]
     failed = [error for future in each if (error := future.exception()) is not None]
     if failed:  # the others wait for one that fails in vain

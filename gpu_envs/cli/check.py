@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpu_envs.backend import resolve_device
 from gpu_envs.cli.parser import FAILED, OK, Parser, take_all
 from gpu_envs.cli.report import say, say_json
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 
 _CHECK = """Look for mistakes in an environment: whether the same seeds give the same bits, on all devices here
 and in batches of any size; whether replicas know nothing of one another; whether all numbers are

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_envs.cli.parser import OK, Parser, take_one
 from gpu_envs.cli.report import say
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 
 _COMPLETION = """Print what makes a shell complete commands, options, environments, presets and runs.
 

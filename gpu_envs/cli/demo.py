@@ -22,7 +22,7 @@ from gpu_envs.cli.bench import amount, rate, replicas_for, works
 from gpu_envs.cli.parser import OK, Parser, refuse_extras
 from gpu_envs.cli.report import say, size_of, table
 from gpu_envs.extras import extra
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record import summary
 from gpu_envs.training.run import Run

@@ -10,10 +10,10 @@ import gymnasium
 from gpu_envs.cli.parser import OK, Parser, take_all
 from gpu_envs.cli.report import line_width, say, say_json, table, wrapped
 from gpu_envs.errors import display
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Distribution, stored
-from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
@@ -72,13 +72,16 @@ def _row(spec: Spec) -> tuple[Sequence[str], ...]:
     params = spec.check_params({}, 1)
     if isinstance(spec, TeamSpec):
         agents = [f"{count} {role}" for role, count in spec.counts(params).items()]
-        spaces = [(_shown(spec.seen(role, params).whole, params), _shown(role.action, params)) for role in spec.roles]
+        spaces = [
+            (_shown(spec.role_observation(role, params).full, params), _shown(role.action, params))
+            for role in spec.roles
+        ]
         if len(set(spaces)) == 1:
             agents, spaces = [", ".join(agents)], spaces[:1]
     else:
         assert isinstance(spec, EnvSpec)
         agents, spaces = ["1"], [(_shown(spec.observation, params), _shown(spec.action, params))]
-    steps = spec.limit(params)
+    steps = spec.step_limit(params)
     limit = "none" if steps is None else str(steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
     return (spec.id,), agents, *zip(*spaces, strict=True), (limit,), (solved,)
@@ -111,7 +114,7 @@ def facts(spec: Spec) -> dict[str, Any]:
             role: {"agents": count, "observation": seen[role][0], "action": seen[role][1]}
             for role, count in counts.items()
         },
-        "max_episode_steps": spec.limit(params),
+        "max_episode_steps": spec.step_limit(params),
         "reward_threshold": spec.reward_threshold,
         "from": _origin(spec) or "gpu_envs",
         **named,
@@ -151,8 +154,8 @@ def parameters(spec: Spec) -> str:
     if spec.metrics:
         rows = [(name, metric.reduce, metric.description) for name, metric in spec.metrics.items()]
         lines += ["  metrics", wrapped(rows, "    ")]
-    if spec.layouts:
-        lines.append(wrapped([("explicit starts", ", ".join(spec.layouts))], "  "))
+    if spec.start_fields:
+        lines.append(wrapped([("explicit starts", ", ".join(spec.start_fields))], "  "))
     if any(param.fixed for param in spec.params.values()):
         lines.append(wrapped([("*", "one value for all replicas; of the others each may have its own")], "  "))
     return "\n".join(lines)

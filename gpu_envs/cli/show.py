@@ -13,7 +13,7 @@ from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Layout, generate, layo
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
 
 _SHOW = """Print the C++ of an environment, as it is compiled: what is generated from its spec, and its
@@ -67,7 +67,7 @@ def _tell_of_training(env: str, found: Any) -> int:
 
     name, values = preset(env, found.preset)
     params = {**values.get("params", {}), **found.params}
-    config = Run.from_flat({**values, "env": registry.lasting(env), "params": params})
+    config = Run.from_flat({**values, "env": registry.portable_name(env), "params": params})
     absent = found.device.partition(":")[0] == "cuda" and device_count() == 0
     say(f"{env}, {f'preset {name}' if name else 'default settings'}")
     for line in who_computes(config, found.device if absent else resolve_device(found.device)):

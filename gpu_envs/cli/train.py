@@ -24,7 +24,7 @@ from gpu_envs.cli.report import (
 )
 from gpu_envs.cli.settings import add_settings, combined, flag_of, given, split_own
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.registry.sources import parse
 from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.policy import owners_of
@@ -297,7 +297,9 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Run:
     if algorithm != file.get("algorithm"):  # a run's file has all settings of its algorithm
         file = {key: item for key, item in file.items() if "." in key or algorithm in (owners_of(key) or (algorithm,))}
     _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset, algorithm)
-    return Run.from_flat(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed)
+    return Run.from_flat(
+        combined(combined(values, file), given(found)) | {"env": registry.portable_name(spec.id)} | fixed
+    )
 
 
 def _processes(found: Any, device: str, then: int = 1) -> int:

@@ -47,7 +47,7 @@ def _optional(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
         yield "active", rf"\bbool\s+active{world}", spec.active_heads, "active_heads=True", "active_heads=True"
         sharing = "a role has a shared_observation"
         missing = "role with a shared_observation"
-        yield "observe_shared", rf"\bvoid\s+observe_shared{world}", spec.shares, sharing, missing
+        yield "observe_shared", rf"\bvoid\s+observe_shared{world}", spec.has_shared_observations, sharing, missing
 
 
 @functools.lru_cache(64)
@@ -60,7 +60,7 @@ def _imported(code: str) -> str:
 def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
     """Name and text of an author's header: beside the file that has the spec, or one of this package's."""
     bare = Path(header).parent == Path()
-    folders = [] if spec.written_in is None else [spec.written_in.parent]
+    folders = [] if spec.source_file is None else [spec.source_file.parent]
     own = [folder / header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
     for path in own:
         if path.is_file():

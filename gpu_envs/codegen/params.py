@@ -11,9 +11,9 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.shared import selection
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Choice
-from gpu_envs.specs.following import Derived
-from gpu_envs.specs.names import camel
+from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param, ParamValue
 from gpu_envs.specs.single import EnvSpec
 
@@ -22,7 +22,7 @@ _MOST_COMPARED = 64
 
 
 def _cpp_param(name: str, param: Param) -> str:
-    return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
+    return {"bool": "bool", "choice": enum_name(name), "real": "real", "int": "int"}[param.kind]
 
 
 def _stored(param: Param) -> str:
@@ -41,7 +41,9 @@ def _remark(text: str) -> str:
 def params_struct(config: SimulationConfig) -> str:
     """``Params``: what the rules see of the parameters of one replica, and of the tables."""
     settings = config.spec.settings
-    enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
+    enums = [
+        f"enum class {enum_name(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"
+    ]
     fields = [f"    {_member(config, n, p)};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
         sizes = ", ".join(map(str, config.table_shape(name)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen.world import WorldField
-from gpu_envs.specs.spaces import Seen, mask_entries
+from gpu_envs.specs.spaces import RoleObservation, mask_entries
 
 NARROW_ROW = 32
 """Floats in a row of observations up to which a thread writes one; a warp writes several wider ones together."""
@@ -54,7 +54,7 @@ class RoleRows(NamedTuple):
     name: str
     first: int
     size: int
-    seen: Seen
+    seen: RoleObservation
     action: gymnasium.Space[Any]
     apart: bool
     """What all of them see alike is not in their rows."""
@@ -62,12 +62,12 @@ class RoleRows(NamedTuple):
     @property
     def observation(self) -> gymnasium.spaces.Box:
         """What a row holds."""
-        return self.seen.own if self.apart else self.seen.whole
+        return self.seen.individual if self.apart else self.seen.full
 
     @property
     def features(self) -> int:
         """Floats in one row of observations."""
-        return int(self.seen.own.shape[0]) + (0 if self.apart else self.seen.shared_size)
+        return int(self.seen.individual.shape[0]) + (0 if self.apart else self.seen.shared_size)
 
     @property
     def choices(self) -> int:

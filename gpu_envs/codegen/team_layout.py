@@ -51,7 +51,9 @@ class TeamLayout(Layout):
                     "are for Discrete and MultiDiscrete actions"
                 )
             count = role.size(params)
-            found.append(RoleRows(role.name, first, count, spec.seen(role, params), action, self.config.apart))
+            found.append(
+                RoleRows(role.name, first, count, spec.role_observation(role, params), action, self.config.apart)
+            )
             first += count
         return tuple(found)
 

@@ -25,7 +25,7 @@ from gpu_envs.codegen.schedule import staged_floats
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.codegen.world import world_struct
-from gpu_envs.specs.names import camel
+from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param
 
 _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
@@ -82,7 +82,7 @@ def generate(layout: TeamLayout, module: str) -> Program:
         ("generated", _prologue(layout, declared)),
         *headers("drivers/team_actions.cuh", "environments/particles.cuh"),
         *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
-        *([] if layout.spec.shares else [("generated", _NOTHING_SHARED)]),
+        *([] if layout.spec.has_shared_observations else [("generated", _NOTHING_SHARED)]),
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
@@ -90,7 +90,11 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *headers("drivers/team_drawn.cuh" if layout.drawn else "drivers/team_undrawn.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
-    more = [name for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.shares)) if wanted]
+    more = [
+        name
+        for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.has_shared_observations))
+        if wanted
+    ]
     tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
     return Program(
         name=f"{layout.spec.id}-{module}",
@@ -229,8 +233,8 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
-            f"constexpr bool SHARED       = {str(layout.spec.shares).lower()};  // some agents see things alike",
-            f"constexpr bool APART        = {str(layout.config.apart).lower()};  // and those are not in their rows",
+            f"constexpr bool SHARED       = {str(layout.spec.has_shared_observations).lower()};  // observe_shared",
+            f"constexpr bool APART        = {str(layout.config.apart).lower()};  // shared elements are not in rows",
             f"using AgentNumber = {number};",
             f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // counts the elements of an array",
         ]
@@ -264,9 +268,9 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
-                    _by_role("features_of", [role.seen.own.shape[0] - told for role in layout.roles]),
+                    _by_role("features_of", [role.seen.individual.shape[0] - told for role in layout.roles]),
                     _by_role("shared_features_of", [role.seen.shared_size for role in layout.roles]),
-                    _by_role("shared_at", [role.seen.at for role in layout.roles]),
+                    _by_role("shared_at", [role.seen.shared_at for role in layout.roles]),
                     _by_role("row_size", [role.features for role in layout.roles]),
                     f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
                     f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // as masks tell",
@@ -306,7 +310,7 @@ def _before(sizes: Iterable[int]) -> list[int]:
 def _fixed(name: str, param: Param, value: Any) -> str:
     """A parameter that is the same for all replicas, as a constant."""
     if param.choices:
-        return f"constexpr {camel(name)} {name.upper()} = {camel(name)}({param.index(value)});"
+        return f"constexpr {enum_name(name)} {name.upper()} = {enum_name(name)}({param.index(value)});"
     kind = {"bool": "bool", "int": "int", "real": "real"}[param.kind]
     return f"constexpr {kind} {name.upper()} = {kind}({value if param.kind == 'real' else param.index(value)});"
 

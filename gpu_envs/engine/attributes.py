@@ -8,7 +8,7 @@ import numpy as np
 from gpu_envs.backend.arrays import library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import did_you_mean
-from gpu_envs.specs.following import Derived
+from gpu_envs.specs.derived import Derived
 
 
 def param_as_given(sim: Simulation, name: str) -> Any:
@@ -69,7 +69,7 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
         before = sim.host_params(without=name)
         if given:  # until a replica's next episode it keeps what it has
             now = np.broadcast_to(before[name], (config.num_envs, *sizes))
-            value = param.check_kept(name, now, config.num_envs, config.precision, sizes)
+            value = param.check_array(name, now, config.num_envs, config.precision, sizes)
         after = spec.with_derived({**before, name: value}, config.num_envs, config.precision, drawn)
         spec.check_order(after, config.precision, drawn=drawn)
         spec.check_shapes(before, after)

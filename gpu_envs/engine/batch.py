@@ -126,7 +126,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         self.output, self.precision, self.gives_copies = output, precision, options.gives_copies
         self.autoreset_mode, self.keeps_statistics = AutoresetMode(options.mode), options.keeps_statistics
         config = config_of(spec, self.num_envs, options, params)
-        self._env_spec = spec.observing(observe_params).with_rules_text(None)
+        self._env_spec = spec.with_observed_params(observe_params).with_rules_text(None)
         backend = open_backend(self.device, threads, block_size)
         self._sim = sim = Simulation(config, backend, output)
         self._turn = sim.turn

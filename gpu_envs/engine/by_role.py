@@ -11,7 +11,7 @@ from gpu_envs.backend.arrays import Array
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
-from gpu_envs.specs.spaces import Seen, space_of
+from gpu_envs.specs.spaces import RoleObservation, space_of
 from gpu_envs.specs.team import TeamSpec
 
 ALONE = "agent"
@@ -32,7 +32,7 @@ class RoleView:
     """What one of them may do."""
     alone: bool = False
     """It is the only agent: arrays have no dimension of agents, and names of arrays no role."""
-    seen: Seen | None = None
+    seen: RoleObservation | None = None
     """Of a team's, in parts."""
 
     def rows(self, num_envs: int) -> tuple[int, ...]:
@@ -52,12 +52,12 @@ def roles_of(spec: Spec, params: Mapping[str, Any]) -> tuple[RoleView, ...]:
     return tuple(
         RoleView(
             role.name,
-            spec.agents_of(role, params),
-            seen.whole,
+            spec.role_agents(role, params),
+            seen.full,
             space_of(role.action, params, f"{spec.id}: the role {role.name!r}: action"),
             seen=seen,
         )
-        for role, seen in ((role, spec.seen(role, params)) for role in spec.roles)
+        for role, seen in ((role, spec.role_observation(role, params)) for role in spec.roles)
     )
 
 

@@ -136,9 +136,9 @@ class Options:
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
     """What is to be simulated, of what a user gave; its rules stay as they are now, even if their file is edited."""
-    spec = spec.observing(options.observe_params)
+    spec = spec.with_observed_params(options.observe_params)
     checked = spec.check_params(params, num_envs, options.precision)
-    limit, longest = options.limit(spec.limit(checked)), spec.most_steps(checked)
+    limit, longest = options.limit(spec.step_limit(checked)), spec.max_steps(checked)
     if longest is not None and limit > longest:
         if options.max_episode_steps is not None or callable(spec.max_episode_steps):
             asked = "max_episode_steps is -1, no limit" if limit == NO_LIMIT else f"max_episode_steps is {limit}"
@@ -146,7 +146,7 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
                 f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
             )
         limit = longest
-    if options.shared_observations and not (isinstance(spec, TeamSpec) and spec.shares):
+    if options.shared_observations and not (isinstance(spec, TeamSpec) and spec.has_shared_observations):
         raise ValueError(f"{spec.id}: shared_observations=True, and no role has a shared_observation; leave it out")
     if options.active_heads and not (isinstance(spec, TeamSpec) and spec.active_heads):
         raise ValueError(f"{spec.id}: active_heads=True, and its rules do not say which are; leave it out")

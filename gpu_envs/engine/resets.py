@@ -11,7 +11,7 @@ from gpu_envs.engine.options import OUTPUTS
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import Seeds, check_seed, random_seed
-from gpu_envs.specs.following import Derived
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.params import ParamValue
 
 
@@ -39,7 +39,7 @@ def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) 
     mask = None
     if "reset_mask" in given:
         mask = read_mask(given.pop("reset_mask"), num_envs, sim.arrays, on_cpu=sim.backend.device == "cpu")
-    starts = {name: given.pop(name) for name in spec.layouts if name in given}
+    starts = {name: given.pop(name) for name in spec.start_fields if name in given}
     values = _read_options(sim, given) if given else {}
     seeds = read_seeds(seed, num_envs, ready=sim.ready)
     if not sim.ready and seeds is None:

@@ -178,7 +178,9 @@ def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray
 
 def check_replica(config: SimulationConfig, backend: Backend) -> None:
     """Refuses a simulation of which a single replica, without tables, is larger than the device's memory."""
-    per_replica = frozenset(name for name, value in config.params.items() if config.spec.settings[name].is_own(value))
+    per_replica = frozenset(
+        name for name, value in config.params.items() if config.spec.settings[name].is_per_replica(value)
+    )
     check_memory(layout_of(dataclasses.replace(config, num_envs=1), backend.traits, per_replica), backend)
 
 

@@ -14,7 +14,7 @@ from gpu_envs.engine.options import MOST_REPLICAS, Options, check_num_envs
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.snapshots import restore, snapshot_of
 from gpu_envs.engine.turns import in_turn
-from gpu_envs.registry.known import again, key_of, lasting
+from gpu_envs.registry.catalog import pickle_key, portable_name, unpickled_spec
 from gpu_envs.seeds import derived_seed
 
 
@@ -97,8 +97,8 @@ class Saving(abc.ABC):
         """The arguments that made it, its rules, and where its trajectories are: text, numbers and NumPy's arrays."""
         return {
             "id": self._env_spec.id,
-            "place": lasting(self._env_spec.id),
-            "key": key_of(self._env_spec),
+            "place": portable_name(self._env_spec.id),
+            "key": pickle_key(self._env_spec),
             "rules_text": self._sim.config.spec.rules_text,
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": given_params(self._sim),
@@ -110,10 +110,10 @@ class Saving(abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        spec: Any = again(state["id"], state["place"], state["key"])
+        spec: Any = unpickled_spec(state["id"], state["place"], state["key"])
         kept = spec.with_rules_text(state["rules_text"])
         type(self).__init__(self, kept, **state["arguments"], render_mode=state["render_mode"], **state["params"])
-        self._env_spec = spec.observing(self._options.observe_params)
+        self._env_spec = spec.with_observed_params(self._options.observe_params)
         if state["snapshot"] is not None:
             restore(self._sim, state["snapshot"])
         self.closed = state["closed"]

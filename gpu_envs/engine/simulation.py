@@ -60,7 +60,7 @@ class Simulation:
         self.param_arrays: dict[str, Array] = {}
         self._watched: list[tuple[np.ndarray, bytes]] = []
         settings = config.spec.settings
-        own = frozenset(name for name, value in config.params.items() if settings[name].is_own(value))
+        own = frozenset(name for name, value in config.params.items() if settings[name].is_per_replica(value))
         layout = self._allocate(own)
         self.program = EnvProgram(layout, self.buffers, self.arrays, backend)
         self.set_params(config.params)
@@ -133,7 +133,7 @@ class Simulation:
         held = {name: self.arrays.read(array) for name, array in self.param_arrays.items()}
         found: dict[str, ParamValue] = {**self.params, **held}
         for name in held.keys() - {without}:
-            spec.settings[name].check_kept(name, held[name], n, precision, self.sizes_of(name))
+            spec.settings[name].check_array(name, held[name], n, precision, self.sizes_of(name))
         known = {name: value for name, value in found.items() if name != without}
         spec.check_order(known, precision, drawn=self.drawn)
         if not without:
@@ -166,7 +166,7 @@ class Simulation:
         drawn = self.drawn if drawn is None else drawn
         config, arrays, n = self.config, self.arrays, self.config.num_envs
         spec, values = config.spec, param_values(config.spec, changed)
-        own = {n for n, value in values.items() if spec.settings[n].is_own(value)} | self._own | drawn.keys()
+        own = {n for n, value in values.items() if spec.settings[n].is_per_replica(value)} | self._own | drawn.keys()
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in own}
         baked = baked_values(spec, param_values(spec, shared))
         program = self.program

@@ -16,8 +16,8 @@ from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.some_replicas import Chosen, current_device
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Distribution
-from gpu_envs.specs.following import Derived
 
 Key: TypeAlias = tuple[str, str]
 """A part of a snapshot, and a name in it."""
@@ -411,7 +411,7 @@ def _read_params(
             continue
         array = param.read(what, value)
         if array.ndim:
-            known[name] = param.check_kept(name, array, rows, precision, sizes)
+            known[name] = param.check_array(name, array, rows, precision, sizes)
         else:
             known[name] = value if isinstance(param, Derived) else param.check_one(what, value, precision)
         if param.fixed and known[name] != sim.params[name]:

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, repeat
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.fields import Field, Table
-from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec

@@ -13,8 +13,8 @@ SIMPLE = TeamSpec(
     shared=particles.landmarks(lambda _: 1),
     params=particles.common(),
     metrics={"distance": Metric("of the agent from the landmark")},
-    layouts=particles.PLACES,
-    layout_rule=particles.start_rule(),
+    start_fields=particles.PLACES,
+    start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(particles.marks(particles.RED, 0.05, 0, 1), particles.agents(particles.DARK, 0.05, 0, 1)),
 )

@@ -33,8 +33,8 @@ SIMPLE_ADVERSARY = TeamSpec(
         "distance": Metric("of the nearest agent from the goal"),
         "adversary_distance": Metric("of the adversary from the goal"),
     },
-    layouts=(*particles.PLACES, "goal"),
-    layout_rule=particles.start_rule("N"),
+    start_fields=(*particles.PLACES, "goal"),
+    start_rule=particles.start_rule("N"),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.DARK, 0.08, 0, "N"),

@@ -23,8 +23,8 @@ SIMPLE_CRYPTO = TeamSpec(
         "mistake": Metric("of what Bob says, the sum of squares"),
         "eve_mistake": Metric("of what Eve says, the sum of squares"),
     },
-    layouts=(*particles.PLACES, "c", "goal", "key"),
-    layout_rule=particles.start_rule(MESSAGES),
+    start_fields=(*particles.PLACES, "c", "goal", "key"),
+    start_rule=particles.start_rule(MESSAGES),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.GREY, 0.05, 0, MESSAGES),

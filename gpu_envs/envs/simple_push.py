@@ -28,8 +28,8 @@ SIMPLE_PUSH = TeamSpec(
         "distance": Metric("of the agent from the goal"),
         "adversary_distance": Metric("of the adversary from the goal"),
     },
-    layouts=(*particles.PLACES, "goal"),
-    layout_rule=particles.start_rule(LANDMARKS),
+    start_fields=(*particles.PLACES, "goal"),
+    start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.GREEN, 0.05, 0, 1),

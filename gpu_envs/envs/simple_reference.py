@@ -21,8 +21,8 @@ SIMPLE_REFERENCE = TeamSpec(
         **particles.common(),
     },
     metrics={"distance": Metric("of the agents from their landmarks, the mean")},
-    layouts=(*particles.PLACES, "c", "goal"),
-    layout_rule=particles.start_rule(LANDMARKS),
+    start_fields=(*particles.PLACES, "c", "goal"),
+    start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.RED, 0.05, 0, 1),

@@ -19,8 +19,8 @@ SIMPLE_SPEAKER_LISTENER = TeamSpec(
     shared={**particles.landmarks(lambda _: LANDMARKS), "goal": Field("int")},
     params=particles.common(),
     metrics={"distance": Metric("of the listener from the goal")},
-    layouts=(*particles.PLACES, "c", "goal"),
-    layout_rule=particles.start_rule(LANDMARKS),
+    start_fields=(*particles.PLACES, "c", "goal"),
+    start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.RED, 0.04, 0, 1),

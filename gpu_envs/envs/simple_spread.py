@@ -37,8 +37,8 @@ SIMPLE_SPREAD = TeamSpec(
         "distance": Metric("sum over landmarks of how far the nearest agent is"),
         "occupied": Metric("landmarks that are occupied"),
     },
-    layouts=particles.PLACES,
-    layout_rule=particles.start_rule(),
+    start_fields=particles.PLACES,
+    start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.agents(particles.BLUE, "agent_size", 0, "N"), particles.marks(particles.DARK, 0.05, 0, "N")

@@ -47,8 +47,8 @@ SIMPLE_TAG = TeamSpec(
         **particles.chasing(adversary=0.075, agent=0.05, reward=10.0),
     },
     metrics={"collisions": Metric("of adversaries with agents", "sum")},
-    layouts=particles.PLACES,
-    layout_rule=particles.start_rule(),
+    start_fields=particles.PLACES,
+    start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles"),

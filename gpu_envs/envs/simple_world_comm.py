@@ -48,8 +48,8 @@ SIMPLE_WORLD_COMM = TeamSpec(
         "forest_size": Param(0.3, "radius", positive=True),
     },
     metrics={"collisions": Metric("of adversaries with agents", "sum")},
-    layouts=(*particles.PLACES, "c"),
-    layout_rule=particles.start_rule(),
+    start_fields=(*particles.PLACES, "c"),
+    start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(

@@ -54,7 +54,7 @@ def _room(params: Params) -> int:
     return max(POINTS_TOGETHER, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
 
 
-def _layout_rule(name: str, values: np.ndarray, params: Params) -> str:
+def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
     if not np.isfinite(values).all():
         return "expected finite numbers"
     length = np.min(params["grid_length"])
@@ -153,8 +153,8 @@ TAG_CONTINUOUS = TeamSpec(
         "survival": Metric("steps that a runner survives in the game, the mean of all", "sum"),
     },
     ordered=(("min_acceleration", "max_acceleration"), ("min_turn", "max_turn")),
-    layouts=("x", "y", "heading"),
-    layout_rule=_layout_rule,
+    start_fields=("x", "y", "heading"),
+    start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=20),
 )

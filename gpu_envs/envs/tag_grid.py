@@ -18,7 +18,7 @@ def _observation(params: Params) -> Box:
     return Box(0.0, 1.0, (size,), np.float32)
 
 
-def _layout_rule(name: str, values: np.ndarray, params: Params) -> str:
+def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
     del name
     length = int(np.min(params["grid_length"]))
     wrong = (values < 0) | (values > length) | (values != np.floor(values))
@@ -95,8 +95,8 @@ TAG_GRID_WORLD = TeamSpec(
         ),
     },
     metrics={"tags": Metric("1 where the runner was tagged"), "survival": Metric("steps that the runner survived")},
-    layouts=("x", "y"),
-    layout_rule=_layout_rule,
+    start_fields=("x", "y"),
+    start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
 )

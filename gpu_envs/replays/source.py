@@ -13,7 +13,7 @@ import numpy as np
 import gpu_envs
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.registry.sources import parse
 from gpu_envs.rendering.frames import MAX_TILES
 from gpu_envs.replays.actors import AnyEnv, RandomActions

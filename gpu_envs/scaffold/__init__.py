@@ -8,7 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 
 NAME = "my_env"
 """Name of the template environments."""

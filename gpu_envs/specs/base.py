@@ -20,15 +20,15 @@ from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
-from gpu_envs.specs.derived import FixedParams, derived
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Distribution
-from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
-from gpu_envs.specs.following import Derived
+from gpu_envs.specs.evaluate import FixedParams, evaluate
+from gpu_envs.specs.fields import MAX_DIMENSIONS, Field, Table, check_count, check_types
 from gpu_envs.specs.metrics import Metric, check_metrics
-from gpu_envs.specs.names import GETTER, check_choices, check_name
+from gpu_envs.specs.names import PARAMS_MEMBERS, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, SYNONYMS, Param, ParamValue
 from gpu_envs.specs.rules import Rules, file_of_caller
-from gpu_envs.specs.spaces import SpaceSource, extended, identity, outline, space_of
+from gpu_envs.specs.spaces import SpaceSource, append_to_box, comparison_key, space_layout, space_of
 
 Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 """A number of steps, or a function of the parameters that says it."""
@@ -70,9 +70,9 @@ class Spec(ABC):
     description: str = ""
     """One sentence."""
 
-    layouts: tuple[str, ...] = ()
+    start_fields: tuple[str, ...] = ()
     """Fields of the state that ``reset(options=...)`` accepts as explicit starts."""
-    layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
+    start_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
     """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
 
     observe_params: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Spec(ABC):
 
     drawing: Drawing | None = None
     """What it looks like; None: it cannot be rendered."""
-    written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
+    source_file: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """The file that makes the spec; None: it is in no file."""
     rules_text: tuple[str, str] | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """Name and text of the header that an environment was made of; None: that of ``header`` as it stands."""
@@ -90,7 +90,7 @@ class Spec(ABC):
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same environment."""
-        return isinstance(other, Spec) and identity(self) == identity(other)
+        return isinstance(other, Spec) and comparison_key(self) == comparison_key(other)
 
     __hash__ = None  # type: ignore[assignment]  # its parts have none either
 
@@ -108,16 +108,16 @@ class Spec(ABC):
         """Checks names, and freezes the mappings."""
         if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
             raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
-        object.__setattr__(self, "written_in", file_of_caller())
+        object.__setattr__(self, "source_file", file_of_caller())
         self._check_kinds()
-        if not isinstance(self.header, Rules) and self.written_in is not None:
-            beside = self.written_in.parent / self.header
+        if not isinstance(self.header, Rules) and self.source_file is not None:
+            beside = self.source_file.parent / self.header
             object.__setattr__(self, "header", beside if beside.is_file() else self.header)
         if not self.fields:
             raise ValueError(f"{self.id}: state must name at least one field")
         names = [*self.fields, *self.params, *self.options, *self.tables]
         for name in names:
-            check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else GETTER)
+            check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else PARAMS_MEMBERS)
         check_metrics(self.metrics, self.id)
         check_choices(self.settings, self.id, team=self.has_team)
         repeated = {n for n in names if names.count(n) > 1}
@@ -129,10 +129,10 @@ class Spec(ABC):
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
         object.__setattr__(self, "observe_params", self._check_observed(self.observe_params))
-        if not set(self.layouts) <= set(self.fields):
-            raise ValueError(f"{self.id}: layouts must name fields of the state; got {self.layouts}")
+        if not set(self.start_fields) <= set(self.fields):
+            raise ValueError(f"{self.id}: start_fields must name fields of the state; got {self.start_fields}")
         limit, longest = (
-            None if given is None or callable(given) else whole_count(given, f"{self.id}: {name}")
+            None if given is None or callable(given) else check_count(given, f"{self.id}: {name}")
             for name, given in (
                 ("max_episode_steps", self.max_episode_steps),
                 ("longest_episode", self.longest_episode),
@@ -155,7 +155,7 @@ class Spec(ABC):
             ("tables", self.tables, Table, "Table([0.0, 1.0])"),
             ("metrics", self.metrics, Metric, "Metric('its unit')"),
         ):
-            check_kinds(f"{self.id}: {what}", given, kind, example)
+            check_types(f"{self.id}: {what}", given, kind, example)
             taken = [name for name in given if name in ARGUMENTS and kind is Param]
             if taken:
                 raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
@@ -182,7 +182,7 @@ class Spec(ABC):
             )
         return tuple(names)
 
-    def observing(self, names: Any) -> Self:
+    def with_observed_params(self, names: Any) -> Self:
         """This environment whose observations end with these parameters; None: with those that they end with anyway."""
         if names is None:
             return self
@@ -203,11 +203,13 @@ class Spec(ABC):
         fixed = self.fixed_params(params) if self.observe_params else {}
         return {name: math.prod(self.params[name].sizes(fixed)) for name in self.observe_params}
 
-    def with_observed(self, space: gymnasium.Space[Any], params: Mapping[str, Any], what: str) -> gymnasium.Space[Any]:
+    def append_observed_params(
+        self, space: gymnasium.Space[Any], params: Mapping[str, Any], what: str
+    ) -> gymnasium.Space[Any]:
         """A space of observations that end with parameters; ``what`` begins a message."""
         sizes = self.observed_sizes(params).items()
         limits = [self.params[name].observed_limits for name, size in sizes for _ in range(size)]
-        return extended(space, limits, what) if limits else space
+        return append_to_box(space, limits, what) if limits else space
 
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
         """The parameters as functions that lengths and tables come from see them: those that stay as they are."""
@@ -216,29 +218,29 @@ class Spec(ABC):
     def sizes(self, name: str, field: Field, params: Mapping[str, Any]) -> tuple[int, ...]:
         """The shape of a field under these parameters, for each replica or agent; of a single number ``()``."""
         sizes = field.sizes(self.fixed_params(params), f"{self.id}: {{}} of the field {name!r}")
-        if len(sizes) > self.most_dimensions(name):
+        if len(sizes) > self.max_dimensions(name):
             raise ValueError(
-                f"{self.id}: the shape of the field {name!r} is {sizes}; at most {MOST_DIMENSIONS} dimensions, that of "
+                f"{self.id}: the shape of the field {name!r} is {sizes}; at most {MAX_DIMENSIONS} dimensions, that of "
                 "the agents included"
             )
         return sizes
 
-    def most_dimensions(self, name: str) -> int:
+    def max_dimensions(self, name: str) -> int:
         """Of a field's shape."""
         del name
-        return MOST_DIMENSIONS
+        return MAX_DIMENSIONS
 
-    def limit(self, params: Mapping[str, Any]) -> int | None:
+    def step_limit(self, params: Mapping[str, Any]) -> int | None:
         """The step at which an episode is truncated under these parameters; None: at the longest."""
         return self._steps("max_episode_steps", self.max_episode_steps, params)
 
-    def most_steps(self, params: Mapping[str, Any]) -> int | None:
+    def max_steps(self, params: Mapping[str, Any]) -> int | None:
         """The most steps that an episode may have under these parameters; None: any number."""
         return self._steps("longest_episode", self.longest_episode, params)
 
     def _steps(self, name: str, given: Steps, params: Mapping[str, Any]) -> int | None:
         what = f"{self.id}: {name}"
-        return whole_count(derived(given, self.fixed_params(params), what), what) if callable(given) else given
+        return check_count(evaluate(given, self.fixed_params(params), what), what) if callable(given) else given
 
     def table(self, name: str, params: Mapping[str, Any]) -> np.ndarray:
         """The numbers of a table under these parameters."""
@@ -255,7 +257,7 @@ class Spec(ABC):
             if isinstance(source, gymnasium.Space):
                 continue
             old, new = space_of(source, before, f"{self.id}: {what}"), space_of(source, after, f"{self.id}: {what}")
-            if outline(old) != outline(new):
+            if space_layout(old) != space_layout(new):
                 changed = [n for n in after if not np.array_equal(before[n], after[n])]
                 raise ValueError(
                     f"{self.id}: {what} would become {new}, and is {old}: make another environment, and mark the "
@@ -298,7 +300,7 @@ class Spec(ABC):
             if param.rank and not isinstance(param, Derived):
                 what, default = f"{self.id}: {{}} of the parameter {name!r}", param.default
                 if callable(default) and name not in given:
-                    default = derived(default, fixed, what.format("the default"))
+                    default = evaluate(default, fixed, what.format("the default"))
                 values[name] = param.check(
                     name, given.get(name, default), num_envs, precision, param.sizes(fixed, what)
                 )
@@ -333,7 +335,7 @@ class Spec(ABC):
         for name, param in self.params.items():
             if isinstance(param, Derived):
                 sizes = param.sizes(fixed, f"{self.id}: {{}} of the parameter {name!r}")
-                found[name], asked = param.follow(name, found, self.settings, num_envs, precision, sizes)
+                found[name], asked = param.compute(name, found, self.settings, num_envs, precision, sizes)
                 if wrong := sorted(n for n in asked if n in drawn):
                     raise ValueError(
                         f"{self.id}: parameter {wrong[0]!r} cannot be drawn, because {name!r} follows from it on the "
@@ -347,7 +349,7 @@ class Spec(ABC):
         fixed = self.fixed_params(given)
         for name, param in self.params.items():
             if isinstance(param, Derived):
-                made, asked = param.follow(name, given, self.settings, num_envs, precision, param.sizes(fixed))
+                made, asked = param.compute(name, given, self.settings, num_envs, precision, param.sizes(fixed))
                 if not np.array_equal(np.broadcast_to(made, np.shape(values[name])), values[name]):
                     others = ", ".join(map(repr, sorted(asked)))
                     raise ValueError(
@@ -360,7 +362,7 @@ class Spec(ABC):
         """Returns the options of one reset, or says which is wrong."""
         for name in given:
             if name not in self.options:
-                known = [*self.options, *self.layouts, "reset_mask"]
+                known = [*self.options, *self.start_fields, "reset_mask"]
                 raise ValueError(
                     f"{self.id} has no reset option {name!r}{did_you_mean(name, known)} "
                     f"Its reset options are: {', '.join(known)}."
@@ -369,7 +371,7 @@ class Spec(ABC):
 
     def check_layout(self, name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
         """What is expected of an explicit start that is wrong; empty where nothing is."""
-        return self.layout_rule(name, values, params) if self.layout_rule is not None else ""
+        return self.start_rule(name, values, params) if self.start_rule is not None else ""
 
     def check_order(
         self,

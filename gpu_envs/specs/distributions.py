@@ -16,7 +16,7 @@ import numpy as np
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 
-LEAST_SHARE = 0.01
+MIN_PROBABILITY = 0.01
 """Of a normal distribution that must lie within its limits: with less, shares that are drawn would be too small for
 ``normal_below`` in ``kernels/dialect/distributions.cuh``."""
 
@@ -149,10 +149,10 @@ class Normal(Distribution):
         _keep_numbers(self)
         if not (math.isfinite(self.mean) and 0 < self.deviation < math.inf and self.low < self.high):
             raise ValueError(f"{self!r} needs a finite mean, a deviation above 0, and low below high")
-        if (share := 1 - sum(self.derived)) < LEAST_SHARE:
+        if (share := 1 - sum(self.derived)) < MIN_PROBABILITY:
             raise ValueError(
                 f"{self!r} lies within {self.low:g} to {self.high:g} for {share:.2g} of its numbers; at least "
-                f"{LEAST_SHARE:g} must"
+                f"{MIN_PROBABILITY:g} must"
             )
 
     @property

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from gpu_envs.documented import documented
-from gpu_envs.specs.derived import derived
+from gpu_envs.specs.evaluate import evaluate
 
 FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 _TABLE_TYPES = {"real": "float64", "int": "int32", "byte": "uint8", "bool": "bool"}
 
 
-def check_kinds(what: str, given: object, kind: type, example: str) -> None:
+def check_types(what: str, given: object, kind: type, example: str) -> None:
     """Refuses a mapping by name whose values are not all of a kind."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} is {given!r}; give a mapping by name, such as {{'name': {example}}}")
@@ -30,7 +30,7 @@ Size: TypeAlias = int | str | Callable[[Mapping[str, Any]], int]
 Shape: TypeAlias = tuple[Size, ...] | Callable[[Mapping[str, Any]], tuple[int, ...]]
 """Sizes, or a function of the parameters that gives them."""
 
-MOST_DIMENSIONS = 3
+MAX_DIMENSIONS = 3
 """Of an array, that of the agents included."""
 
 
@@ -53,7 +53,7 @@ class Field:
         if self.type not in FIELD_TYPES:
             raise ValueError(f"a field's type is {self.type!r}; allowed: {', '.join(FIELD_TYPES)}")
         if not callable(self.length):
-            object.__setattr__(self, "length", whole_count(self.length, "a field's length"))
+            object.__setattr__(self, "length", check_count(self.length, "a field's length"))
         if self.shape is not None:
             if self.length != 1:
                 raise ValueError(f"a field has the length {self.length!r} and the shape {self.shape!r}; give one")
@@ -80,27 +80,27 @@ def check_shape(given: object, what: str) -> Shape:
     """A shape as far as it is known, or raises what is wrong with it."""
     if callable(given):
         return given
-    if not isinstance(given, tuple | list) or not 1 <= len(given) <= MOST_DIMENSIONS:
+    if not isinstance(given, tuple | list) or not 1 <= len(given) <= MAX_DIMENSIONS:
         raise TypeError(
-            f"{what} is {given!r}; give one to {MOST_DIMENSIONS} sizes, such as (3, 4), or a function of the parameters"
+            f"{what} is {given!r}; give one to {MAX_DIMENSIONS} sizes, such as (3, 4), or a function of the parameters"
         )
-    return tuple(n if callable(n) or isinstance(n, str) else whole_count(n, f"{what}: a size") for n in given)
+    return tuple(n if callable(n) or isinstance(n, str) else check_count(n, f"{what}: a size") for n in given)
 
 
 def sizes_of(shape: Shape, params: Mapping[str, Any], what: str) -> tuple[int, ...]:
     """A shape under these parameters, or raises what is wrong with it."""
-    given = check_shape(derived(shape, params, what), what) if callable(shape) else shape
+    given = check_shape(evaluate(shape, params, what), what) if callable(shape) else shape
     assert not callable(given)
-    return tuple(whole_count(_size(size, params, what), what) for size in given)
+    return tuple(check_count(_size(size, params, what), what) for size in given)
 
 
 def _size(size: Size, params: Mapping[str, Any], what: str) -> object:
     if isinstance(size, str):
-        return derived(operator.itemgetter(size), params, what)
-    return derived(size, params, what) if callable(size) else size
+        return evaluate(operator.itemgetter(size), params, what)
+    return evaluate(size, params, what) if callable(size) else size
 
 
-def whole_count(given: object, what: str) -> int:
+def check_count(given: object, what: str) -> int:
     """A length, or raises what is wrong with it."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise TypeError(f"{what} is {given!r}; give a whole number from 1 up, or a function of the parameters")
@@ -144,7 +144,7 @@ class Table:
         """
         if not callable(self.values):
             return np.asarray(self.values)
-        return _checked(derived(self.values, params, what), self.type, what)
+        return _checked(evaluate(self.values, params, what), self.type, what)
 
 
 def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:

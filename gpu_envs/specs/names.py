@@ -52,10 +52,10 @@ CONSTANTS = frozenset(
 )
 """Constants of a team's program."""
 
-GETTER = frozenset({"get"})
+PARAMS_MEMBERS = frozenset({"get"})
 """What ``Params`` are got by, which none of them may be called."""
 
-COPIES = frozenset({"put", "put_arrays", "store", "store_arrays", "store_shared"})
+WORLD_MEMBERS = frozenset({"put", "put_arrays", "store", "store_arrays", "store_shared"})
 """The functions of ``World``, which none of its fields may be called."""
 
 
@@ -73,7 +73,7 @@ def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -
         raise ValueError(f"{what} {name!r} has a name that means something in the headers; give another")
 
 
-def camel(name: str) -> str:
+def enum_name(name: str) -> str:
     """The name of the enum of a choice."""
     return "".join(part.capitalize() for part in name.split("_"))
 
@@ -89,13 +89,15 @@ def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> No
     chosen = {name: param.choices for name, param in settings.items() if param.choices}
     enums: dict[str, str] = {}
     for name, choices in chosen.items():
-        if camel(name) in TYPES - (_OF_ONE if team else frozenset()):
+        if enum_name(name) in TYPES - (_OF_ONE if team else frozenset()):
             raise ValueError(
-                f"{what}: the choice {name!r} is an enum {camel(name)} in C++, which means something else; give "
+                f"{what}: the choice {name!r} is an enum {enum_name(name)} in C++, which means something else; give "
                 "another name"
             )
-        if enums.setdefault(camel(name), name) != name:
-            raise ValueError(f"{what}: the choices {enums[camel(name)]!r} and {name!r} are both {camel(name)} in C++")
+        if enums.setdefault(enum_name(name), name) != name:
+            raise ValueError(
+                f"{what}: the choices {enums[enum_name(name)]!r} and {name!r} are both {enum_name(name)} in C++"
+            )
         words = [choice.replace("-", "_") for choice in choices]
         for choice, word in zip(choices, words, strict=True):
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", word) or word in CPP_WORDS | MACROS:
@@ -107,7 +109,7 @@ def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> No
             raise ValueError(f"{what}: {name!r} has choices that are the same once '-' is '_': {choices}")
 
 
-def check_capitals(names: Iterable[str], what: str) -> None:
+def check_constants(names: Iterable[str], what: str) -> None:
     """Refuses roles and fixed parameters of a team that would be the same constant in C++, or one of the headers'."""
     found: dict[str, str] = {}
     for name in names:

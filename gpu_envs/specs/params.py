@@ -131,7 +131,7 @@ class Param:
         """How many dimensions it has; 0: it is a single number."""
         return len(self.shape or ())
 
-    def is_own(self, value: Any) -> bool:
+    def is_per_replica(self, value: Any) -> bool:
         """Whether a checked value has one for each replica."""
         return np.ndim(value) > self.rank
 
@@ -190,7 +190,7 @@ class Param:
             if given.dtype.kind not in "iuf":
                 raise ValueError(f"parameter {name!r} got {_shown(value)}; allowed: {self.allowed}")
             whole = np.broadcast_to(given, sizes) if given.ndim == 0 else given
-            return self.check_kept(name, np.array(whole), num_envs, precision, sizes)
+            return self.check_array(name, np.array(whole), num_envs, precision, sizes)
         if given.ndim == 0:
             return self.check_one(f"parameter {name!r}", value, precision)
         if self.fixed:
@@ -201,7 +201,7 @@ class Param:
             words = enumerate(given.tolist())
             scalars = [self.check_one(f"parameter {name!r} of replica {i}", v, precision) for i, v in words]
             given = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
-        return self.check_kept(name, given, num_envs, precision)
+        return self.check_array(name, given, num_envs, precision)
 
     @property
     def observed_limits(self) -> tuple[float, float]:
@@ -251,7 +251,7 @@ class Param:
             self.check_one(f"parameter {name!r}, drawn from {found},", number, precision)
         return found
 
-    def check_kept(
+    def check_array(
         self, name: str, values: np.ndarray, num_envs: int, precision: str, sizes: tuple[int, ...] = ()
     ) -> np.ndarray:
         """Returns the numbers of all replicas as the simulation keeps them, or raises a ValueError.

@@ -9,7 +9,7 @@ import gymnasium
 
 from gpu_envs.documented import documented
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.fields import Field, check_kinds
+from gpu_envs.specs.fields import Field, check_types
 from gpu_envs.specs.params import ParamValue
 from gpu_envs.specs.spaces import SpaceSource, check_space, space_of
 
@@ -41,7 +41,7 @@ class EnvSpec(Spec):
         if repeated:
             raise ValueError(f"{self.id}: state names {repeated[0]!r} more than once; name each field once")
         named = dict(given) if isinstance(given, Mapping) else {name: Field() for name in given}
-        check_kinds(f"{self.id}: state", named, Field, "Field('int')")
+        check_types(f"{self.id}: state", named, Field, "Field('int')")
         object.__setattr__(self, "state", MappingProxyType(named))
         Spec.__post_init__(self)
         for what in ("observation", "action"):
@@ -69,7 +69,7 @@ class EnvSpec(Spec):
     def observation_space(self, params: Mapping[str, ParamValue]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""
         what = f"{self.id}: observation"
-        return self.with_observed(space_of(self.observation, params, what), params, what)
+        return self.append_observed_params(space_of(self.observation, params, what), params, what)
 
     def action_space(self, params: Mapping[str, ParamValue]) -> gymnasium.Space[Any]:
         """The action space of one replica under these parameters."""

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from gpu_envs.specs.derived import derived
+from gpu_envs.specs.evaluate import evaluate
 from gpu_envs.specs.params import ParamValue
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
@@ -26,7 +26,7 @@ def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = 
     """
     if isinstance(source, gymnasium.Space):
         return source
-    space = derived(source, params, what)
+    space = evaluate(source, params, what)
     if not isinstance(space, gymnasium.Space):
         raise TypeError(
             f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium's"
@@ -44,31 +44,29 @@ def check_space(what: str, given: object) -> None:
 
 
 @final
-class Seen(NamedTuple):
-    """What one agent of a role sees."""
+class RoleObservation(NamedTuple):
+    """Observation spaces of one agent of a role."""
 
-    own: Box
-    """Numbers of its own."""
+    individual: Box
+    """Elements that ``observe`` writes for each agent."""
     shared: Box | None = None
-    """Numbers that all agents of the role see alike."""
-    at: int = 0
-    """How many of its own stand before those."""
+    """Elements that are equal for all agents of the role, written by ``observe_shared``."""
+    shared_at: int = 0
+    """Index in the agent's row at which the shared elements are inserted."""
 
     @property
     def shared_size(self) -> int:
-        """How many numbers all agents of the role see alike."""
+        """Number of shared elements."""
         return 0 if self.shared is None else int(self.shared.shape[0])
 
     @property
-    def whole(self) -> Box:
-        """All that it sees, as one row."""
+    def full(self) -> Box:
+        """Space of an agent's row: individual and shared elements."""
         if self.shared is None:
-            return self.own
-        low, high = (np.insert(own, [self.at] * len(shared), shared) for own, shared in self._bounds(self.shared))
+            return self.individual
+        low = np.insert(self.individual.low, [self.shared_at] * self.shared_size, self.shared.low)
+        high = np.insert(self.individual.high, [self.shared_at] * self.shared_size, self.shared.high)
         return Box(low, high, dtype=np.float32)
-
-    def _bounds(self, shared: Box) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        return (self.own.low, shared.low), (self.own.high, shared.high)
 
 
 def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) -> Box:
@@ -87,7 +85,7 @@ def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) 
     )
 
 
-def extended(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
+def append_to_box(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
     """A space of observations that end with further numbers.
 
     Args:
@@ -103,26 +101,26 @@ def extended(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]],
     return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
-def outline(space: gymnasium.Space[Any]) -> object:
+def space_layout(space: gymnasium.Space[Any]) -> object:
     """What of a space the memory for its values depends on."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: outline(part) for key, part in space.spaces.items()}
+        return {key: space_layout(part) for key, part in space.spaces.items()}
     return type(space), space.shape, str(space.dtype)
 
 
-def identity(value: Any) -> Any:
+def comparison_key(value: Any) -> Any:
     """Returns what two parts of specs have in common only if they make the same environment.
 
     Python counts 1, 1.0, True and mappings of any order as equal, and Gymnasium bounds of a Box that are close.
     """
     if isinstance(value, gymnasium.Space):
-        return type(value), identity({name: part for name, part in vars(value).items() if name != "_np_random"})
+        return type(value), comparison_key({name: part for name, part in vars(value).items() if name != "_np_random"})
     if dataclasses.is_dataclass(value):
-        return type(value), *(identity(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
+        return type(value), *(comparison_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if isinstance(value, Mapping):
-        return tuple((name, identity(part)) for name, part in value.items())
+        return tuple((name, comparison_key(part)) for name, part in value.items())
     if isinstance(value, tuple | list):
-        return tuple(map(identity, value))
+        return tuple(map(comparison_key, value))
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     return (type(value), repr(value)) if isinstance(value, numbers.Number) else value

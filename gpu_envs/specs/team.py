@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.derived import FixedParams, derived
-from gpu_envs.specs.fields import Field, check_kinds, whole_count
-from gpu_envs.specs.names import COPIES, check_capitals, check_name
+from gpu_envs.specs.evaluate import FixedParams, evaluate
+from gpu_envs.specs.fields import Field, check_count, check_types
+from gpu_envs.specs.names import WORLD_MEMBERS, check_constants, check_name
 from gpu_envs.specs.params import ParamValue
-from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space, space_of
+from gpu_envs.specs.spaces import RoleObservation, SpaceSource, check_space, row_space, space_of
 
 _WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finished")
 
@@ -48,7 +48,7 @@ class Role:
         """How many there are under these parameters, or raises what is wrong with that; ``spec`` is whose they are."""
         if callable(self.count):
             what = f"{spec}: the role {self.name!r}: its count"
-            return whole_count(derived(self.count, params, what), what)
+            return check_count(evaluate(self.count, params, what), what)
         return self.count if isinstance(self.count, int) else int(params[self.count])
 
     def agents(self, params: Mapping[str, Any], what: str) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Role:
         count, given = self.size(params), self.names
         if given is None:
             return tuple(f"{self.name}_{i}" for i in range(count))
-        names = tuple(derived(given, params, f"{what} names") if callable(given) else given)
+        names = tuple(evaluate(given, params, f"{what} names") if callable(given) else given)
         if len(names) != count or len({*names}) < count or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"{what} its names are {names}; give each of its {count} agents one of its own")
         return names
@@ -99,23 +99,23 @@ class TeamSpec(Spec):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the state's fields, of agents and of replicas."""
-        return (*self.state, "in_game", *self.of_roles, *self.shared, "elapsed")
+        return (*self.state, "in_game", *self.role_state, *self.shared, "elapsed")
 
     @property
-    def of_roles(self) -> dict[str, Field]:
+    def role_state(self) -> dict[str, Field]:
         """The fields that roles have of their own."""
         return {name: field for role in self.roles for name, field in role.state.items()}
 
     def __post_init__(self) -> None:
         """Checks the names of roles and fields."""
         for what in ("state", "shared", "scratch", "shared_scratch"):
-            check_kinds(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
+            check_types(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
         for role in self.roles:
-            check_kinds(f"{self.id}: the role {role.name!r}: state", role.state, Field, "Field('int')")
+            check_types(f"{self.id}: the role {role.name!r}: state", role.state, Field, "Field('int')")
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
-            check_name(name, f"{self.id}: the field", members=COPIES)
+            check_name(name, f"{self.id}: the field", members=WORLD_MEMBERS)
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
@@ -128,7 +128,7 @@ class TeamSpec(Spec):
                 raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
             self._check_role(role)
         fixed = (name for name, param in self.params.items() if param.fixed)
-        check_capitals([*(role.name for role in self.roles), *fixed], self.id)
+        check_constants([*(role.name for role in self.roles), *fixed], self.id)
 
     def _check_role(self, role: Role) -> None:
         """Refuses wrong counts and spaces."""
@@ -193,19 +193,19 @@ class TeamSpec(Spec):
         fixed = Spec.fixed_params(self, params)
         return fixed.also({"AGENTS": sum(role.size(fixed, self.id) for role in self.roles)})
 
-    def most_dimensions(self, name: str) -> int:
+    def max_dimensions(self, name: str) -> int:
         """Of a field's shape: one less where agents have it each."""
-        of_agents = any(name in group for group in (self.state, self.scratch, self.of_roles))
-        return Spec.most_dimensions(self, name) - of_agents
+        of_agents = any(name in group for group in (self.state, self.scratch, self.role_state))
+        return Spec.max_dimensions(self, name) - of_agents
 
-    def seen(self, role: Role, params: Mapping[str, Any]) -> Seen:
+    def role_observation(self, role: Role, params: Mapping[str, Any]) -> RoleObservation:
         """What one agent of a role sees under these parameters."""
         what = f"{self.id}: the role {role.name!r}:"
         own = row_space(role.observation, params, f"{what} observation")
-        seen = self.with_observed(own, params, f"{what} observation")
+        seen = self.append_observed_params(own, params, f"{what} observation")
         assert isinstance(seen, Box)
         if role.shared_observation is None:
-            return Seen(seen)
+            return RoleObservation(seen)
         shared = row_space(role.shared_observation, params, f"{what} shared_observation")
         given, size = role.shared_at, int(own.shape[0])
         if not size or not shared.shape[0]:
@@ -217,10 +217,10 @@ class TeamSpec(Spec):
                 f"{what} shared_at is {given!r}; give a whole number from 0 to {size}, the numbers of its observation, "
                 "or the name of a parameter that is one"
             )
-        return Seen(seen, shared, int(at))
+        return RoleObservation(seen, shared, int(at))
 
     @property
-    def shares(self) -> bool:
+    def has_shared_observations(self) -> bool:
         """Whether agents of a role see something alike, which ``observe_shared`` writes."""
         return any(role.shared_observation is not None for role in self.roles)
 
@@ -230,11 +230,11 @@ class TeamSpec(Spec):
 
     def agents(self, params: Mapping[str, ParamValue]) -> list[str]:
         """The names of all agents, role after role."""
-        names = [name for role in self.roles for name in self.agents_of(role, params)]
+        names = [name for role in self.roles for name in self.role_agents(role, params)]
         if len({*names}) < len(names):
             raise ValueError(f"{self.id}: agents of several roles have the same name; they are {names}")
         return names
 
-    def agents_of(self, role: Role, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
+    def role_agents(self, role: Role, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
         """The names of a role's agents."""
         return role.agents(self.fixed_params(params), f"{self.id}: the role {role.name!r}:")

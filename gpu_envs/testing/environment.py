@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.registry.known import spec as find_spec
+from gpu_envs.registry.catalog import spec as find_spec
 from gpu_envs.specs.base import Spec
 from gpu_envs.testing import builds, cross_compile, ends, numbers, sameness, values
 from gpu_envs.testing.report import Report, Tell

@@ -17,7 +17,7 @@ from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import Role, TeamSpec
 
-_LEFT_OUT = ("drawing", "layout_rule")
+_LEFT_OUT = ("drawing", "start_rule")
 """What no simulation needs."""
 
 

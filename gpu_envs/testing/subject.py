@@ -17,7 +17,7 @@ from gpu_envs.engine.random_actions import chosen
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import NoCompilerError
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.registry.known import registered
+from gpu_envs.registry.catalog import registered
 from gpu_envs.specs.base import Spec
 from gpu_envs.testing.draws import KINDS, Draw, draws, long_draws
 from gpu_envs.vector_env import VectorEnv
@@ -61,7 +61,7 @@ class Subject:
     def longest(self) -> tuple[int, int | None]:
         """How many steps a long run has, one over the longest episode that there can be; and its time limit."""
         config = config_of(self.spec, 1, Options(), self.params)
-        most = self.spec.most_steps(config.params)
+        most = self.spec.max_steps(config.params)
         limit = config.limit if most is None or callable(self.spec.max_episode_steps) else most
         if limit == NO_LIMIT:
             return _WITHOUT_LIMIT, None

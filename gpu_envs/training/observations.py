@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, final
 
 import torch
 
-from gpu_envs.specs.spaces import Seen
+from gpu_envs.specs.spaces import RoleObservation
 from gpu_envs.training.process.group import Group
 
 FEW_FEATURES = 64
@@ -30,9 +30,12 @@ class Split(NamedTuple):
     """How many of its own stand before those."""
 
 
-def splits_of(seen: Iterable[Seen | None]) -> list[Split | None]:
+def splits_of(seen: Iterable[RoleObservation | None]) -> list[Split | None]:
     """How the rows of each role are learnt from: in parts where that pays, which are all roles that share or none."""
-    found = [Split(int(of.own.shape[0]), of.shared_size, of.at) if of and of.shared_size else None for of in seen]
+    found = [
+        Split(int(of.individual.shape[0]), of.shared_size, of.shared_at) if of and of.shared_size else None
+        for of in seen
+    ]
     few = any(split is not None and split.own + split.shared <= FEW_FEATURES for split in found)
     return [None if few else split for split in found]
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final
 from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry.known import lasting
+from gpu_envs.registry.catalog import portable_name
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
 from gpu_envs.training.policy import Network, Policy, check_owner, check_parts, settings_with
@@ -209,7 +209,7 @@ class Run(Settings):
     def flat(self) -> dict[str, Any]:
         """All settings by their flat names, as JSON has them; a ``Policy`` adds those that differ from the run's."""
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
-        shared: dict[str, Any] = {"env": lasting(self.env), "params": dict(self.params), "policies": policies}
+        shared: dict[str, Any] = {"env": portable_name(self.env), "params": dict(self.params), "policies": policies}
         shared |= _flat_policy(self) | _flat(self) | {"since": list(self.since)}
         own: dict[str, Any] = {}
         for name, policy in self.own.items():

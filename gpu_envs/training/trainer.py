@@ -13,7 +13,7 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, DivergedError
-from gpu_envs.registry.known import id_of
+from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.assembly import Player, make_learner, make_player

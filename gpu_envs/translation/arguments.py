@@ -11,7 +11,7 @@ import gymnasium
 from gpu_envs.backend.program import CPP_TYPES
 from gpu_envs.specs import fields as specs
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.names import camel
+from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.spaces import mask_entries, space_of
@@ -112,7 +112,7 @@ class Arguments(Record):
             sizes = self.params[name].shape[-param.rank :]
             return Field(Array(KINDS[param.kind], sizes, _indexed(sizes), refusal=PARAMETERS_STAY), "p", name)
         of, cpp = ("", name.upper()) if param.fixed and isinstance(self.spec, TeamSpec) else ("p", name)
-        kind = Choice(camel(name), param.choices) if param.kind == "choice" else KINDS[param.kind]
+        kind = Choice(enum_name(name), param.choices) if param.kind == "choice" else KINDS[param.kind]
         if not param.fixed or kind not in (INT, BOOL):
             return Field(kind, of, cpp, refusal=PARAMETERS_STAY)
         value = self.params[name]
@@ -168,8 +168,8 @@ class Arguments(Record):
             fields |= {name: self._held("World", name, field, size) for name, field in role.state.items()}
         action = _action([space_of(role.action, self.params) for role in spec.roles])
         form = "int({0}[{1}])" if action is INT else "{0}[{1}]"
-        seen = [spec.seen(role, self.params) for role in spec.roles]
-        widest = max(max(each.own.shape[0], each.shared_size) for each in seen)
+        seen = [spec.role_observation(role, self.params) for role in spec.roles]
+        widest = max(max(each.individual.shape[0], each.shared_size) for each in seen)
         return {
             "World": Thing("World", fields),
             "Team": Thing("Team", {"last_step": Field(BOOL, "team", "last_step")}),

@@ -63,7 +63,7 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     Raises:
         TranslationError: The rules use what cannot be translated.
     """
-    rules, spec = spec.header, spec.observing(())
+    rules, spec = spec.header, spec.with_observed_params(())
     assert isinstance(rules, Rules)
     unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE
@@ -92,7 +92,7 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
             raise TranslationError(f"{spec.id}: the rules have no {name}; give Rules(reset=..., step=..., observe=...)")
     if rules.look is not None and "look" not in wanted:
         raise TranslationError(f"{spec.id}: look is of teams; leave it out, and compute what is seen in observe")
-    sharing = isinstance(spec, TeamSpec) and spec.shares
+    sharing = isinstance(spec, TeamSpec) and spec.has_shared_observations
     if (rules.observe_shared is not None) is not sharing:
         have = "a role has a shared_observation, and the rules have no observe_shared"
         lack = "the rules have observe_shared, and no role has a shared_observation"

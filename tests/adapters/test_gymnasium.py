@@ -57,7 +57,7 @@ def test_make_vec(env_id: str, count: int) -> None:
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert env.reset(seed=0)[0].shape == env.observation_space.shape
     assert env.spec is not None
-    assert env.spec.max_episode_steps == gpu_envs.spec(env_id).limit({})
+    assert env.spec.max_episode_steps == gpu_envs.spec(env_id).step_limit({})
     env.close()
 
 

@@ -351,12 +351,12 @@ def test_invalid_render_modes(team: Any, team_id: str) -> None:
 
 
 def test_options(team: Any, team_id: str) -> None:
-    """The option of PettingZoo's tests is ignored, layouts are passed on, and unknown options raise."""
+    """The option of PettingZoo's tests is ignored, explicit starts are passed on, and unknown options raise."""
     plain, _ = team.reset(seed=0)
     options: dict[str, Any] = {"options": 1}
     assert_same_bits(team.reset(seed=0, options=options)[0], plain)
     assert options == {"options": 1}
-    for name in spec_of(team_id).layouts:
+    for name in spec_of(team_id).start_fields:
         shape = team.batch.state[name].shape[1:]
         layout = np.arange(int(np.prod(shape))).reshape(shape) % 3
         team.reset(options={"options": 1, name: layout})
@@ -368,7 +368,7 @@ def test_options(team: Any, team_id: str) -> None:
 def test_limits(team_id: str) -> None:
     """``max_cycles`` is another name of ``max_episode_steps``; two different limits raise."""
     spec = spec_of(team_id)
-    assert pz.parallel_env(team_id).max_cycles == spec.limit(spec.check_params({}, 1))
+    assert pz.parallel_env(team_id).max_cycles == spec.step_limit(spec.check_params({}, 1))
     for arguments in ({"max_cycles": 3}, {"max_episode_steps": 3}, {"max_cycles": 3, "max_episode_steps": 3}):
         env = pz.parallel_env(team_id, **arguments)
         assert env.max_cycles == 3

@@ -22,8 +22,8 @@ from gpu_envs.backend import toolchain
 from gpu_envs.backend.program import header_text
 from gpu_envs.cli import OK, launch, main, probes, settings, train
 from gpu_envs.cli.probes import Driver, Gpu
-from gpu_envs.registry import known as registry
-from gpu_envs.specs.following import Derived
+from gpu_envs.registry import catalog as registry
+from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.team import TeamSpec
 
 pytestmark = pytest.mark.usefixtures("ours_alone", "wide")

@@ -188,7 +188,7 @@ def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         spec = gpu_envs.spec(name)
         params = spec.check_params({}, 1)
         assert (list(facts["params"]), list(facts["metrics"])) == (list(spec.params), list(spec.metrics))
-        assert facts["max_episode_steps"] == spec.limit(params)
+        assert facts["max_episode_steps"] == spec.step_limit(params)
         roles = {role: each["agents"] for role, each in facts["roles"].items()}
         assert roles == (dict(spec.counts(params)) if isinstance(spec, gpu_envs.TeamSpec) else {"agent": 1})
 

@@ -17,7 +17,7 @@ import gpu_envs
 from gpu_envs import MultiAgentEnv, Param, Table, VectorEnv, scaffold
 from gpu_envs.adapters.opening import open_env
 from gpu_envs.cli import main
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.params import ARGUMENTS
 
 KINDS = ((), ("--python",), ("--multi-agent",), ("--multi-agent", "--python"))

@@ -108,7 +108,7 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     assert tuple(env.state) == spec.fields
     shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
     counts = {name: role.size(env.params) for role in getattr(spec, "roles", ()) for name in role.state}
-    fields = {"in_game": Field("bool"), **spec.state, **getattr(spec, "of_roles", {}), **shared}
+    fields = {"in_game": Field("bool"), **spec.state, **getattr(spec, "role_state", {}), **shared}
     for name, field in env.state.items():
         agents = (counts.get(name, env.num_agents),) if variant.has_team and name not in shared else ()
         length = spec.sizes(name, fields[name], env.params)

@@ -103,7 +103,7 @@ DIGGER = EnvSpec(
     observation=SPACES["floats"][1],
     action=spaces.Discrete(ACTIONS),
     max_episode_steps=23,
-    layouts=("row", "column", "lamp", "dug", "bag", "noise"),
+    start_fields=("row", "column", "lamp", "dug", "bag", "noise"),
 )
 
 State = dict[str, np.ndarray]

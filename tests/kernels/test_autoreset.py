@@ -329,7 +329,7 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
 def test_limits(make: Make, variant: Variant) -> None:
     """-1 lifts the limit, None is the spec's, which may be a parameter's."""
     spec = gpu_envs.spec(variant.env_id)
-    default, named = spec.limit(spec.check_params({}, 1)), limit_name(spec)
+    default, named = spec.step_limit(spec.check_params({}, 1)), limit_name(spec)
     longest = default or 30
     cases: list[tuple[dict[str, Any], int | None]] = [({}, default), ({"max_episode_steps": 9}, 9)]
     cases += [({"max_episode_steps": None}, default)]

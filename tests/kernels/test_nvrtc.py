@@ -83,7 +83,9 @@ def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> N
 @pytest.mark.fast_cases(2)
 def test_compiles_with_a_drawn_parameter_that_is_observed(env_id: str) -> None:
     drawn = dict(list(drawn_params(env_id).items())[:1])
-    for program in programs(gpu_envs.spec(env_id).observing(tuple(drawn)), "NextStep", "float32", drawn=drawn):
+    for program in programs(
+        gpu_envs.spec(env_id).with_observed_params(tuple(drawn)), "NextStep", "float32", drawn=drawn
+    ):
         check(program, "sm_90a", "float32")
 
 
@@ -98,7 +100,7 @@ def test_compiles_with_a_choice_of_many_numbers(env_id: str, name: str) -> None:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "RiceN-v0", "TagContinuous-v0"])
 def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
     drawn = drawn_params(env_id)
-    spec = gpu_envs.spec(env_id).observing(tuple(drawn))
+    spec = gpu_envs.spec(env_id).with_observed_params(tuple(drawn))
     for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn, **SMALLER.get(env_id, {})):
         ptx_of(program.source)
 

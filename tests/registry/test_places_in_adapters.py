@@ -14,7 +14,7 @@ from harness import DEVICES, assert_same_bits, numpy_of, on_host
 from players import Player, Sb3, Skrl, TorchRl
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 
 pytest.importorskip("torch")
 

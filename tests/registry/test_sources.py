@@ -26,7 +26,7 @@ import gpu_envs
 from gpu_envs import Param, Table
 from gpu_envs.cli import MISTAKE, OK, main
 from gpu_envs.errors import SourceError, UnknownEnvironmentError
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.registry import sources
 
 HEADER = """
@@ -97,7 +97,11 @@ def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyP
     assert (
         spec is gpu_envs.spec("Drift-v0") is gpu_envs.spec(f"{folder}/drift.py") is gpu_envs.spec("gpu_envs/Drift-v0")
     )
-    assert registry.lasting("Drift-v0") == registry.lasting(f"{folder.name}/drift.py") == f"{folder}/drift.py:DRIFT"
+    assert (
+        registry.portable_name("Drift-v0")
+        == registry.portable_name(f"{folder.name}/drift.py")
+        == f"{folder}/drift.py:DRIFT"
+    )
     assert registry.origin_of("Drift-v0").shown == f"{folder}/drift.py:DRIFT"
     assert "Drift-v0" in gpu_envs.ids()
 
@@ -136,7 +140,7 @@ def test_a_file_imports_what_lies_beside_it(
     exec(line, {})
     path, known = list(sys.path), sys.modules["sizes"]
     specs = [gpu_envs.spec(f"{place}/drift.py") for place in folders]
-    assert [spec.limit(spec.check_params({}, 1)) for spec in specs] == [100, 101, 102]
+    assert [spec.step_limit(spec.check_params({}, 1)) for spec in specs] == [100, 101, 102]
     assert (sys.path, sys.modules["sizes"]) == (path, known)
 
 
@@ -173,12 +177,12 @@ def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.Monkey
     file.write_text(f"import gpu_envs\n{drawn}\ngpu_envs.register(DRIFT)\n")
     monkeypatch.syspath_prepend(folder)
     importlib.import_module("drift_registered")
-    assert registry.lasting("Drift-v0") == "Drift-v0"
+    assert registry.portable_name("Drift-v0") == "Drift-v0"
     gpu_envs.spec(f"{file}:DRIFT")
-    assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
+    assert registry.portable_name("Drift-v0") == f"{file}:DRIFT"
     module = importlib.reload(sys.modules["drift_registered"])
     assert gpu_envs.spec("Drift-v0") is module.DRIFT
-    assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
+    assert registry.portable_name("Drift-v0") == f"{file}:DRIFT"
 
 
 def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
@@ -348,7 +352,7 @@ def test_a_module_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(folder)  # where modules are found, as by python -m
     spec = gpu_envs.spec("of_somebody.drift:DRIFT")
     assert gpu_envs.make("Drift-v0", device="cpu").reset(seed=1)[0].shape == (1, 1)
-    assert registry.lasting("Drift-v0") == "of_somebody.drift:DRIFT"
+    assert registry.portable_name("Drift-v0") == "of_somebody.drift:DRIFT"
     assert gpu_envs.spec("of_somebody/drift.py:DRIFT").id == spec.id  # the same, by its file
     assert "there is no module 'of_nobody': it is not installed" in refusal("of_nobody.drift:DRIFT")
 
@@ -462,9 +466,9 @@ def test_installed_distributions(tmp_path: Path) -> None:
     code = """
         gpu_envs.spec("CartPole-v1")
         print("before")
-        print(gpu_envs.spec("First-v0").id, gpu_envs.registry.known.origin_of("First-v0").shown)
+        print(gpu_envs.spec("First-v0").id, gpu_envs.registry.catalog.origin_of("First-v0").shown)
         print([id for id in gpu_envs.ids() if id in ("Drift-v0", "First-v0", "Second-v0")])
-        print(gpu_envs.registry.known.lasting("Drift-v0"))
+        print(gpu_envs.registry.catalog.portable_name("Drift-v0"))
     """
     said, warned = run(tmp_path, code)
     assert said == [

@@ -16,7 +16,7 @@ from harness import assert_same_bits
 
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, placed, polygon
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.frames import tile_size
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import Replay, page, record

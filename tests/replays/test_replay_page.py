@@ -12,7 +12,7 @@ from harness import IDS, TEAM_IDS
 
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, repeat
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import Replay, record
 

@@ -14,7 +14,7 @@ import pytest
 from harness import assert_same_bits
 
 import gpu_envs
-from gpu_envs.registry import known as registry
+from gpu_envs.registry import catalog as registry
 from gpu_envs.registry import loading
 
 pytest.importorskip("torch")

@@ -66,7 +66,7 @@ def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> N
     """Each agent at its row's end, whatever agents see alike."""
     spec = gpu_envs.spec(team_id)
     assert isinstance(spec, gpu_envs.TeamSpec)
-    if shared and not spec.shares:
+    if shared and not spec.has_shared_observations:
         pytest.skip("its agents see nothing alike")
     free = {n: p for n, p in spec.params.items() if p.kind == "real" and not isinstance(p, gpu_envs.Derived)}
     drawn = next(n for n, p in free.items() if not p.rank)

@@ -15,7 +15,7 @@ from gpu_envs import Field, Param, Table
 from gpu_envs.backend.arrays import NumpyArrays
 from gpu_envs.backend.host import HostBackend
 from gpu_envs.engine.results import check_replica
-from gpu_envs.registry.known import env_spec
+from gpu_envs.registry.catalog import env_spec
 
 
 @pytest.mark.parametrize(

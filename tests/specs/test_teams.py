@@ -413,7 +413,7 @@ def test_each_agent_is_told_its_mask(device: str) -> None:
 
 
 def test_a_reset_may_lay_arrays_out(device: str) -> None:
-    spec, rng = dataclasses.replace(CARRIERS, layouts=("board", "cargo", "visited")), np.random.default_rng(4)
+    spec, rng = dataclasses.replace(CARRIERS, start_fields=("board", "cargo", "visited")), np.random.default_rng(4)
     env = made(spec=spec, device=device)
     cargo, visited = rng.integers(0, 9, (REPLICAS, 6, HOLDS)), rng.random((6, 6)) < 0.5
     given = {"board": rng.integers(0, 9, 6), "cargo": cargo, "visited": visited}

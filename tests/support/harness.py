@@ -17,8 +17,8 @@ import gpu_envs
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.driver import device_count
 from gpu_envs.envs import PARTICLES
-from gpu_envs.registry import known as registry
-from gpu_envs.registry.known import env_spec
+from gpu_envs.registry import catalog as registry
+from gpu_envs.registry.catalog import env_spec
 
 Array: TypeAlias = Any
 """An array of NumPy, torch or CuPy."""

@@ -25,7 +25,7 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.backend.program import header_text  # noqa: E402
-from gpu_envs.registry import known  # noqa: E402
+from gpu_envs.registry import catalog  # noqa: E402
 from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.process import group as processes  # noqa: E402
 from gpu_envs.training.process.group import TURN_OFF, Group  # noqa: E402
@@ -282,7 +282,7 @@ def differing(group: Any, device: str, folder: Path) -> list[str]:
         Trainer(config_of("plain", device, gamma=0.9 - 0.1 * rank), group=group)
     header = folder / f"{rank}.cuh"
     header.write_text(header_text("environments/cartpole.cuh") + "// edited\n" * rank)
-    gpu_envs.register(dataclasses.replace(known.spec("CartPole-v1"), id="Edited-v0", header=header))
+    gpu_envs.register(dataclasses.replace(catalog.spec("CartPole-v1"), id="Edited-v0", header=header))
     with pytest.raises(ValueError, match=r"code is 'gpu_envs .* in the first and 'gpu_envs .* in number 1") as code:
         Trainer(config_of("plain", device, env="Edited-v0"), group=group)
     return [str(settings.value), str(code.value)]

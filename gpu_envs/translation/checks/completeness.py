@@ -13,7 +13,7 @@ from gpu_envs.translation.types import Array, Thing
 def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     """Every field of the state is set by reset, single numbers on every way through it."""
     assert isinstance(spec, EnvSpec | TeamSpec)
-    of_agents = {**spec.state, **spec.of_roles} if isinstance(spec, TeamSpec) else {}
+    of_agents = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
     fields = spec.typed_state if isinstance(spec, EnvSpec) else {**of_agents, **spec.shared}
     single = [name for name in fields if isinstance(spec, EnvSpec) and not fields[name].is_array]
     missing, some_ways = [name for name in fields if name not in rules.effects.fields], ""
@@ -67,8 +67,8 @@ def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[
     own, whose = list(rules.written.annotations)[-1], "the observation space"
     if isinstance(spec, TeamSpec):
         for role, count in zip(spec.roles, spec.counts(arguments.params).values(), strict=True):
-            given = spec.seen(role, arguments.params)
-            space, part = (given.own, "") if rules.cpp == "observe" else (given.shared, "shared ")
+            given = spec.role_observation(role, arguments.params)
+            space, part = (given.individual, "") if rules.cpp == "observe" else (given.shared, "shared ")
             if count and space is not None:
                 yield "", space.shape[0], own, f"the {part}observation space of {role.name!r}"
         return

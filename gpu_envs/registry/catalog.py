@@ -56,7 +56,7 @@ def register(spec: Spec, *, replace: bool = False) -> None:
 def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
     """Makes an environment known, and where its spec comes from."""
     known = SPECS.get(spec.id)
-    origin = dataclasses.replace(origin, file=str(spec.written_in or ""))
+    origin = dataclasses.replace(origin, file=str(spec.source_file or ""))
     if known is not None:
         there = origin_of(spec.id)
         same = known is spec or known == spec
@@ -99,9 +99,9 @@ def _set(spec: Spec, origin: Origin) -> None:
         id=f"{NAMESPACE}/{spec.id}",
         entry_point="gpu_envs.adapters.gymnasium:SingleEnv",
         vector_entry_point="gpu_envs.making:make_vector_env",
-        max_episode_steps=spec.limit(spec.check_params({}, 1)),
+        max_episode_steps=spec.step_limit(spec.check_params({}, 1)),
         reward_threshold=spec.reward_threshold,
-        kwargs={"env_id": lasting(spec.id)},
+        kwargs={"env_id": portable_name(spec.id)},
     )
 
 
@@ -239,7 +239,7 @@ def origin_of(id: str) -> Origin:
     return ORIGINS.get(id, BY_HAND)
 
 
-def lasting(name: str) -> str:
+def portable_name(name: str) -> str:
     """What names the same environment in any process and folder: an id or, of one's own, the place of its spec.
 
     It need not exist.
@@ -259,7 +259,7 @@ def id_of(name: str) -> str:
     return name if sources.parse(name) is None else spec(name).id
 
 
-def key_of(spec: Spec) -> str:
+def pickle_key(spec: Spec) -> str:
     """Returns a key by which ``again`` finds a spec in this process, while it is there, though another has its id."""
     if PICKLED.get(spec.key) is not spec:  # it has no key, or that of the spec that it is a copy of
         object.__setattr__(spec, "key", os.urandom(16).hex())
@@ -267,13 +267,13 @@ def key_of(spec: Spec) -> str:
     return spec.key
 
 
-def again(id: str, place: str, key: str = "") -> Spec:
+def unpickled_spec(id: str, place: str, key: str = "") -> Spec:
     """The spec of an environment that was made in another process, or in this one.
 
     Args:
         id: Its id.
         place: Its place, as ``lasting`` gave it.
-        key: Its key, as ``key_of`` gave it in that process.
+        key: Its key, as ``pickle_key`` gave it in that process.
     """
     if (own := PICKLED.get(key)) is not None:
         return own
