@@ -56,12 +56,12 @@ SOLVED: Mapping[str, Any] = {
 def several(plan: TrainingPlan) -> dict[str, Any]:
     """Every figure, with a process for each GPU."""
     from gpu_envs.backend.driver import device_count
-    from gpu_envs.cli.launch import launcher
+    from gpu_envs.cli.launch import create_launcher
 
     gpus = device_count()
     if gpus < 2:
         return {"skipped": f"there is one GPU, or none: {gpus}"}
-    found: dict[str, Any] = launcher(gpus, _process)(plan.rounds, plan.seconds, plan.seeds)[0]
+    found: dict[str, Any] = create_launcher(gpus, _process)(plan.rounds, plan.seconds, plan.seeds)[0]
     for name, rates in found["trained"].items():
         plan.log(
             f"{name}: {gpus} GPUs {rates['together'] / 1e6:,.1f} M steps/s, {100 * rates['share']:.2f} % of what they "
@@ -82,9 +82,9 @@ def several(plan: TrainingPlan) -> dict[str, Any]:
 
 def _process(rounds: int, seconds: float, seeds: int) -> dict[str, Any]:
     """What one process of several measures; the first one's figures are of all."""
-    from gpu_envs.cli.launch import place
+    from gpu_envs.cli.launch import join_process_group
 
-    with place("cuda") as (group, device, _):
+    with join_process_group("cuda") as (group, device, _):
         from gpu_envs.training.process.group import Group
 
         own = Group(group)
@@ -152,7 +152,7 @@ def _trained(group: Any, given: Mapping[str, Any], rounds: int, seconds: float) 
             trainer.iterate(counts[name])
             torch.cuda.synchronize()
             times[name].append(time.perf_counter() - begin)
-    steps = run.steps_of_update
+    steps = run.steps_per_update
     rates = {name: [steps * counts[name] / each for each in times[name]] for name in trainers}
     of_all = own.told(rates)
     each_alone = [statistics.median(rank["alone"]) for rank in of_all]

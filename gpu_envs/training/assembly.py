@@ -45,7 +45,7 @@ _HORIZON = "kernel_act_and_step of small/act_and_step.cuh, a whole horizon with 
 
 def make_learner(policy_rows: PolicyRows, own: nn.Module | None, run: Run, limit: int | None, group: Group) -> Learner:
     """A policy that learns: a module of the user's, or the one that the settings describe."""
-    name, config = policy_rows.name, run.of_policy(policy_rows.name)
+    name, config = policy_rows.name, run.for_policy(policy_rows.name)
     case = dataclasses.replace(
         case_of(policy_rows, config, policy_rows.device),
         default=own is None or isinstance(own, DEFAULT_MODULES),
@@ -89,7 +89,7 @@ def who_computes(config: Run, device: str) -> list[str]:
     for name, parts in plan.policies.items():
         if not learns(name):
             continue
-        case = case_of(parts[0].role, config.of_policy(name), device)
+        case = case_of(parts[0].role, config.for_policy(name), device)
         engine, reason = choose(case)
         net, described = case.network, dict(engine.describe(case))
         layout = layout_of(plan.world, Device(on_gpu=True))
@@ -298,7 +298,7 @@ def _latest(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, Any], Ru
     name = policy or own[0]
     if name not in learners:
         raise CheckpointError(f"{option}: the run {path} has no policy {name!r}; it has {', '.join(learners)}")
-    return learners[name], config.of_policy(name), f"{path}:{name}"
+    return learners[name], config.for_policy(name), f"{path}:{name}"
 
 
 def restored(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import Kernel, Repeated, load_kernels
+from gpu_envs.backend.launcher import Kernel, CachedLaunch, load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.engines.ops import SUMS
@@ -355,7 +355,7 @@ class DeviceSchedules:
         self._targets: Final = [target for _, target in targets]  # whose addresses the kernel has
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
-        kernel.fill(begun=config.steps_at(0), steps=config.steps_of_update, last=config.iterations - 1)
+        kernel.fill(begun=config.steps_at(0), steps=config.steps_per_update, last=config.iterations - 1)
         kernel.fill(
             schedules=len(points),
             points_each=most,
@@ -363,7 +363,7 @@ class DeviceSchedules:
             points=torch.tensor(padded, dtype=torch.float64, device=device),
             targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),
         )
-        self._write: Final = Repeated(kernel)
+        self._write: Final = CachedLaunch(kernel)
 
     def write(self) -> None:
         """Writes the values for the update that ``clock`` counts up to, and counts it."""

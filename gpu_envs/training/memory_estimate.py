@@ -11,7 +11,7 @@ import torch
 from gpu_envs.codegen import layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learner import sample_arrays
-from gpu_envs.training.policy import check_actions, check_names, learns
+from gpu_envs.training.policy import check_actions, check_learning_policies, learns
 from gpu_envs.training.process.device import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import Plan
@@ -54,7 +54,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         kinds = {"alone": not spec.has_team, "limited": limit is not None}
         stored += _growth(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
     stored += 4 * horizon * len(spec.metrics)
-    check_names("policies", config.own, plan.policies)
+    check_learning_policies("policies", config.policy_overrides, plan.policies)
     for name, parts in plan.policies.items():
         rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
         shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
@@ -62,7 +62,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
             stored += rows * (4 * head.width * (1 + (head.kind == "box")) + 4)
             stored += rows * 4 * head.parameters * name.startswith("random")
             continue
-        of_policy = config.of_policy(name)
+        of_policy = config.for_policy(name)
         algorithm = of_policy.algorithm
         check_actions(algorithm, head.kind, name)
         if isinstance(algorithm, OffPolicy):
@@ -93,7 +93,7 @@ def _check_buffer(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> 
     if waits >= config.iterations:
         raise ValueError(
             f"learning_starts is {algorithm.learning_starts:,}, for which the policy {policy!r} takes {waits:,} whole "
-            f"iterations of {config.steps_of_update:,} steps, and the run ends after {config.iterations:,}, before "
+            f"iterations of {config.steps_per_update:,} steps, and the run ends after {config.iterations:,}, before "
             f"anything is learnt: give total_steps above {config.steps_at(waits):,}, or a smaller learning_starts, "
             "num_envs or horizon"
         )

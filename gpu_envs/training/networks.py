@@ -13,7 +13,7 @@ from gpu_envs.training.algorithms import PQN, Algorithm, OffPolicy
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import FEW_FEATURES, Parts, Rows, Split
-from gpu_envs.training.policy import Network, check_names, listed
+from gpu_envs.training.policy import Network, check_learning_policies, join_names
 from gpu_envs.training.process.device import is_shortage, wake_autograd
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
@@ -314,7 +314,7 @@ def check_modules(modules: Any, known: Iterable[str]) -> None:
     """Refuses what are no modules by the names of policies that learn."""
     if not isinstance(modules, Mapping):
         raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policies' names and torch.nn.Modules")
-    check_names("modules", modules, known)
+    check_learning_policies("modules", modules, known)
     for name, module in modules.items():
         if not isinstance(module, nn.Module):
             raise TypeError(f"modules gives the policy {name!r} {module!r}; give a torch.nn.Module, made")
@@ -329,11 +329,11 @@ def check_modules(modules: Any, known: Iterable[str]) -> None:
 def check_settings(network: Network, name: str) -> None:
     """Refuses settings that a policy which is a module of the user's does not use; their defaults are no setting."""
     unused = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
-    given = [key for key in unused if getattr(network, key) != getattr(Network(), key)]
-    if given:
+    changed = [key for key in unused if getattr(network, key) != getattr(Network(), key)]
+    if changed:
         raise ValueError(
-            f"the policy {name!r} is a module of your own, which does not use {listed(given)}: leave that out, or give "
-            f"the other policies a Network of their own"
+            f"{join_names(changed)} cannot be set for the policy {name!r}, whose module you gave: leave that out, or set "
+            "it for the other policies by a Policy with a Network"
         )
 
 

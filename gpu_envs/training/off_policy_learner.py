@@ -103,7 +103,7 @@ class OffPolicyLearner(Learner):
         self.actions = zeros(parts.horizon, rows, head.width)
         self._acted = zeros(rows, head.width)
         self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, parts.limit)
-        self.batch = Transitions.made(algorithm.batch_size, features, head.width, device)
+        self.batch = Transitions.zeros(algorithm.batch_size, features, head.width, device)
         self._first = parts.group.rank * algorithm.batch_size  # of the samples of all processes
         self._ops = Ops(head, device, case.threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)

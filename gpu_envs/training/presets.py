@@ -1,11 +1,11 @@
-"""Presets: settings that suit an environment, read from presets.toml."""
+"""Presets: tuned settings of an environment, read from presets.toml."""
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.training.settings_file import flattened
+from gpu_envs.training.settings_file import flatten
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -13,7 +13,7 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
     def settings(table: Mapping[str, Any]) -> dict[str, Any]:
         env, _, name = table.get("like", "").partition(".")
-        own = flattened({key: value for key, value in table.items() if key != "like"}, path)
+        own = flatten({key: value for key, value in table.items() if key != "like"}, path)
         return {**(settings(tables[env][name]) if env else {}), **own}
 
     return {
@@ -24,4 +24,4 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = _read(Path(__file__).with_suffix(".toml"))
-"""Settings by their flat names, by environment and preset. The preset "default" is used if none is asked for."""
+"""For each environment and preset, the settings by flat name; the preset "default" is used unless another is named."""

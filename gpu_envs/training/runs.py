@@ -194,7 +194,7 @@ def load_policies(
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
                 learnt, source = state["learners"][name], f"{folder.path}:{name}"
-                own_run = trained.of_policy(name)
+                own_run = trained.for_policy(name)
                 networks[name] = restored(learnt, policy_rows, own_run, source, modules.get(name))
     return TrainedPolicies(
         config,

@@ -1,4 +1,4 @@
-"""Values that change as training goes on: straight lines between points."""
+"""Schedules: values that change in the course of training, by linear interpolation between points."""
 
 import dataclasses
 import itertools
@@ -13,22 +13,22 @@ from gpu_envs.documented import documented
 @documented
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A value for each fraction of the training that is done, by straight lines between points."""
+    """A value as a function of training progress (0 to 1), interpolated linearly between points."""
 
     points: tuple[tuple[float, float], ...]
-    """Pairs of fraction and value, by rising fraction. Before the first and after the last the value stays."""
+    """Pairs of progress and value, by increasing progress; constant before the first and after the last point."""
 
     def __post_init__(self) -> None:
-        """Refuses points that do not make a schedule."""
-        fractions = [at for at, _ in self.points]
-        if not self.points or fractions != sorted(set(fractions)) or min(fractions) < 0 or max(fractions) > 1:
-            raise ValueError(f"a schedule's fractions must rise within 0 to 1; got {fractions}")
+        """Check that progress increases within 0 to 1, and that values are finite."""
+        progress = [at for at, _ in self.points]
+        if not self.points or progress != sorted(set(progress)) or min(progress) < 0 or max(progress) > 1:
+            raise ValueError(f"the progress of a schedule is {progress}; give increasing numbers from 0 to 1")
         if not all(math.isfinite(value) for _, value in self.points):
-            raise ValueError(f"a schedule's values must be finite; got {[value for _, value in self.points]}")
+            raise ValueError(f"the values of a schedule are {[value for _, value in self.points]}; give finite numbers")
 
     @classmethod
     def of(cls, source: Any) -> "Schedule":
-        """Reads a number, pairs of fraction and value, or text: ``0.001``, or ``0:0.001,0.5:0.001,1:0``."""
+        """Convert a number, pairs of progress and value, or text such as ``0.001`` or ``0:0.001,0.5:0.001,1:0``."""
         if isinstance(source, Schedule):
             return source
         if isinstance(source, int | float) and not isinstance(source, bool):
@@ -42,26 +42,26 @@ class Schedule:
             return cls(tuple((float(at), float(value)) for at, value in pairs))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{source!r} is not a schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
+                f"{source!r} is not a schedule ({error}); give a number, or progress:value points such as 0:0.001,1:0"
             ) from None
 
-    def at(self, fraction: float) -> float:
-        """The value when so much of the training is done."""
+    def at(self, progress: float) -> float:
+        """Return the value at a training progress from 0 to 1."""
         points = self.points
-        if fraction <= points[0][0]:
+        if progress <= points[0][0]:
             return points[0][1]
         for (left, low), (right, high) in itertools.pairwise(points):
-            if fraction <= right:
-                return low + (high - low) * (fraction - left) / (right - left)
+            if progress <= right:
+                return low + (high - low) * (progress - left) / (right - left)
         return points[-1][1]
 
     def __str__(self) -> str:
-        """The text that ``of`` reads."""
+        """Return the text that ``of`` accepts."""
         if len(self.points) == 1:
             return _digits(self.points[0][1])
         return ",".join(f"{_digits(at)}:{_digits(value)}" for at, value in self.points)
 
 
 def _digits(value: float) -> str:
-    """As few digits as read back as the same number, so that a run that is resumed goes on with the same one."""
+    """Format with the fewest digits that read back as the same float: a resumed run must use the same value."""
     return repr(value).removesuffix(".0")

@@ -1,4 +1,4 @@
-"""Settings of a run in a TOML file, as ``gpu-envs train --config`` reads them and every run writes them."""
+"""Settings files (TOML): ``gpu-envs train --config`` reads them, and every run writes one."""
 
 import json
 import re
@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, no_setting, split
+from gpu_envs.training.run import MAPPINGS, NAMES, SETTINGS, Run, split_flat, unknown_setting_message
 
 SETTINGS_FILE = "run.toml"
-"""In every run directory; ``gpu-envs train --config`` reads it."""
+"""Name of the settings file in a run directory."""
 
-_HEAD = "# gpu-envs train --config FILE trains another run with these settings; its options overrule them."
+_HEADER = "# gpu-envs train --config FILE trains another run with these settings; command-line options override them."
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Reads the settings of a file, by their flat names; ``Run.from_flat`` checks their values."""
+    """Read a settings file; return settings by flat name, whose values ``Run.from_flat`` validates."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path} with settings")
+        raise FileNotFoundError(f"the settings file {path} does not exist")
     try:
-        content = tomllib.loads(Path(path).read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
+        content = tomllib.loads(Path(path).read_text("utf-8-sig"))  # some Windows editors write a byte order mark
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
-        raise ValueError(f"{path} is no TOML file: {error}") from None
-    return flattened(content, path)
+        raise ValueError(f"{path} is not a valid TOML file: {error}") from None
+    return flatten(content, path)
 
 
-def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The settings in a file's content, by their flat names; a table ``[runner]`` has those of that policy."""
+def flatten(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """Convert the content of a TOML file to flat names; a table ``[runner]`` holds settings of the policy runner."""
     settings: dict[str, Any] = {}
     for name, value in content.items():
         if name in MAPPINGS and not isinstance(value, Mapping):
@@ -35,14 +35,14 @@ def flattened(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
         if name in NAMES:
             settings[name] = _value(name, value)
         elif isinstance(value, Mapping):
-            settings |= {f"{name}.{key}": _value(key, each) for key, each in value.items()}
+            settings |= {f"{name}.{key}": _value(key, item) for key, item in value.items()}
         else:
-            raise ValueError(f"{path}: {no_setting(name)}")
+            raise ValueError(f"{path}: {unknown_setting_message(name)}")
     return settings
 
 
 def _value(name: str, value: Any) -> Any:
-    """The word none stands for None, and ``1e6`` is a whole number too."""
+    """Convert a TOML value: ``"none"`` becomes None, and a float such as ``1e6`` an int if the setting is one."""
     field = SETTINGS.get(name)
     if isinstance(value, float) and value.is_integer() and field is not None and field.kind is int:
         return int(value)
@@ -50,16 +50,16 @@ def _value(name: str, value: Any) -> Any:
 
 
 def load_settings(path: str | Path) -> Run:
-    """Reads the run that a TOML file describes, such as the run.toml of every run directory."""
+    """Read a run from a TOML file, such as the run.toml of a run directory."""
     return Run.from_flat(read(path))
 
 
-def written(run: Run) -> str:
-    """The text of a file with all settings of a run, for another one like it."""
-    shared, tables = split(run.flat())
+def to_toml(run: Run) -> str:
+    """Return the text of a settings file from which a similar run can be trained."""
+    shared, tables = split_flat(run.flat())
     tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
-    apart = ("gpus", "since", "run_dir", *MAPPINGS)  # of those another run has its own
-    lines = [_HEAD, *(f"{name} = {_toml(value)}" for name, value in shared.items() if name not in apart)]
+    omitted = ("gpus", "since", "run_dir", *MAPPINGS)  # they differ from run to run, or have tables
+    lines = [_HEADER, *(f"{name} = {_toml(value)}" for name, value in shared.items() if name not in omitted)]
     for name, table in tables.items():
         lines += [f"\n[{_key(name)}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
@@ -70,8 +70,8 @@ def _key(name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; strings and switches are those of JSON."""
-    if hasattr(value, "tolist"):  # an array: a parameter's value for each replica
+    """Format a value for TOML, whose strings and booleans are written as in JSON."""
+    if hasattr(value, "tolist"):  # an array: a parameter with a value for each replica
         value = value.tolist()
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"

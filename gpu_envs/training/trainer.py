@@ -366,7 +366,7 @@ class Trainer:
         if any(role.masked for role in self.horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
-            own = config.of_policy(name).kept_of_policy() | learner.describe()
+            own = config.for_policy(name).fixed_policy_settings() | learner.describe()
             found |= {f"{name}: {key}": value for key, value in own.items()}
         return found
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from harness import assert_same_bits, numpy_of
 
-from gpu_envs.training.policy import Network, owners_of
+from gpu_envs.training.policy import Network, algorithms_with
 from gpu_envs.training.run import Run
 
 WIDE_BOX = gymnasium.spaces.Box(np.array([-2, 0, 5, -1, -1], np.float32), np.array([2, 1, 7, 1, 3], np.float32))
@@ -61,7 +61,9 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     if env == FIELD:
         few["params"] = FIELD_PARAMS
     algorithm = settings.get("algorithm", "ppo")
-    own = {name: value for name, value in few.items() if not owners_of(name) or algorithm in owners_of(name)}
+    own = {
+        name: value for name, value in few.items() if not algorithms_with(name) or algorithm in algorithms_with(name)
+    }
     return run_of(env=env, device=device, **(own | settings))
 
 

@@ -30,7 +30,7 @@ Tensor = Any
 class DualClipPPO(PPO):  # type: ignore[misc]  # final; this is as if its own file had one more setting
     """PPO whose loss is bounded for negative advantages too (Ye et al. 2020, eq. 5)."""
 
-    dual_clip: float | None = setting(None, least=1.0, most=100.0, above=True)
+    dual_clip: float | None = setting(None, minimum=1.0, maximum=100.0, exclusive_minimum=True)
     """Bound of the loss in units of a negative advantage; None: no bound."""
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:

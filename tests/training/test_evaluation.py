@@ -127,7 +127,7 @@ def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
 
 
 def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "MOST_STEPS", 100)
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
     trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     with pytest.raises(RuntimeError, match="did not end within 100 steps; give it a limit"):
         trainer.evaluate(2)
@@ -137,7 +137,7 @@ def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.
 def test_an_evaluation_shows_its_progress(
     limit: int, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluation, "MOST_STEPS", 100)
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
     run, given = str(tmp_path / "run"), {"max_episode_steps": limit}
     train(small("cpu", "Pendulum-v1", params=given, run_dir=run, total_steps=8 * 16), progress=False)
     with pytest.raises(RuntimeError) if limit < 0 else contextlib.nullcontext():
@@ -197,7 +197,7 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
         assert found == trainer.evaluate(7, greedy=greedy)
     assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
-    with pytest.raises(ValueError, match=r"modules names 'agnet', which is no policy that learns. Did you mean 'ag"):
+    with pytest.raises(ValueError, match=r"modules names 'agnet', which is not a learning policy. Did you mean 'ag"):
         evaluate(run, device=device, modules={"agnet": Dropping(0.0)})
     with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent is not the one it had"):
         evaluate(run, device=device, modules={"agent": torch.nn.Linear(4, 3)})

@@ -16,7 +16,7 @@ from trainers import FIELD, FIELD_PARAMS, GRID, run_of
 torch = pytest.importorskip("torch")
 
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.policy import owners_of  # noqa: E402
+from gpu_envs.training.policy import algorithms_with  # noqa: E402
 
 COUNT = int(os.environ.get("GENERATED_TRAININGS", "48" if "cuda" in DEVICES else "8"))
 
@@ -81,7 +81,7 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
         "target_noise": random.uniform(0.05, 0.5),
         "policy_delay": random.choice((1, 2)),
     }
-    return {name: value for name, value in settings.items() if algorithm in (owners_of(name) or (algorithm,))}
+    return {name: value for name, value in settings.items() if algorithm in (algorithms_with(name) or (algorithm,))}
 
 
 @pytest.mark.fast_cases(2)

@@ -70,7 +70,7 @@ class Plain:
 
     def batch(self) -> tuple[Any, ...]:
         drawn = self.learner.batch
-        assert bool(drawn.found.all())
+        assert bool(drawn.valid.all())
         seen, then = (self.scaled(rows).double() for rows in (drawn.observations, drawn.next_observations))
         return seen, drawn.actions.double(), drawn.returns.double(), drawn.discounts.double(), then
 
@@ -263,7 +263,7 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
         for learner in trainer.learners.values():
             update: Any = learner
             drawn = update.batch
-            drawn.found[::3] = False
+            drawn.valid[::3] = False
             for tensor in (drawn.observations, drawn.actions, drawn.returns, drawn.next_observations):
                 tensor[::3] = 0.0
             update.networks.learn(drawn, update.normals, actor=True)
@@ -337,7 +337,7 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
         "gradient_steps": 1,
         "max_grad_norm": 1e-3,
     }
-    monkeypatch.setitem(small_batch._SIZES, "launched", "8")  # noqa: SLF001 - a cluster
+    monkeypatch.setitem(small_batch._SIZES, "blocks", "8")  # noqa: SLF001 - a cluster
     learners = []
     for _ in range(2):
         trainer = Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings))
@@ -347,9 +347,9 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
     within, apart = (learner.networks for learner in learners)
     assert isinstance(within, SmallBatchActorCritic)
     assert isinstance(apart, SmallBatchActorCritic)
-    assert apart._steps_too  # noqa: SLF001 - the same step by other kernels
-    apart._steps_too = False  # noqa: SLF001 - the same step by other kernels
-    for kernel in (apart._for_critics, apart._for_actor):  # noqa: SLF001 - the same step by other kernels
+    assert apart._takes_steps  # noqa: SLF001 - the same step by other kernels
+    apart._takes_steps = False  # noqa: SLF001 - the same step by other kernels
+    for kernel in (apart._update_critics, apart._update_actor):  # noqa: SLF001 - the same step by other kernels
         kernel.fill(alone=0)
     begun = within.state()["targets"]
     for learner in learners:

@@ -345,13 +345,13 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"buffer_size": 16}, "buffer_size is 16, one of which is always free; horizon is 16 and n_step is 1: give a"),
+        ({"buffer_size": 16}, "buffer_size is 16, horizon is 16 and n_step is 1: give a"),
         ({"n_step": 300}, "horizon is 16 and n_step is 300: give a buffer_size above both"),
         (
             {"learning_starts": 12_800},
             "learning_starts is 12,800, for which .* 'agent' takes 100 .* ends after 100, .* above 12,800, or",
         ),
-        ({"env": "CartPole-v1", "learning_starts": 12_800}, "sac learns actions that are a Box"),
+        ({"env": "CartPole-v1", "learning_starts": 12_800}, "sac supports Box actions"),
         (
             {"learning_starts": 129, "total_steps": 8 * 16 * 2},  # two iterations, and nothing is learnt in either
             "learning_starts is 129, for which .* 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",
@@ -365,11 +365,11 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ({"noise": 0.2}, "sac has no noise, which is a setting of td3 and ddpg"),
         ({"algorithm": "ddpg", "target_noise": 0.3}, "ddpg has no target_noise, which is a setting of td3"),
         ({"algorithm": "ddpg", "temperature": 0.3}, "ddpg has no temperature"),
-        ({"tau": 0.0}, "tau is 0.0; it must lie above 0 to 1"),
+        ({"tau": 0.0}, "tau is 0.0; give a number above 0 to 1"),
         ({"exploration": "pink"}, "exploration is 'pink'"),
         (
             {"env": "CartPole-v1"},
-            "sac learns actions that are a Box, and those of the policy 'agent' are discrete; give",
+            "sac supports Box actions, and the policy 'agent' has discrete actions; give",
         ),
         (
             {"batch_size": 2000},

@@ -197,10 +197,10 @@ def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
 
 def test_parameters_that_are_the_trainers(device: str) -> None:
     for env, params, message in (
-        ("Sharing-v0", {"active_heads": True}, "active_heads, which the trainer chooses by itself; leave it out"),
-        ("CartPole-v1", {"statistics": False}, "statistics=False, and the trainer counts episodes by them"),
-        ("CartPole-v1", {"threads": 2}, "threads, which the trainer chooses by itself; give the run's setting threads"),
-        ("CartPole-v1", {"output": "numpy"}, "output, which the trainer chooses by itself; leave it out"),
+        ("Sharing-v0", {"active_heads": True}, "active_heads, which the trainer sets; leave it out"),
+        ("CartPole-v1", {"statistics": False}, "statistics=False, but the trainer needs episode statistics"),
+        ("CartPole-v1", {"threads": 2}, "threads, which the trainer sets; give the run's setting threads"),
+        ("CartPole-v1", {"output": "numpy"}, "output, which the trainer sets; leave it out"),
         ("CartPole-v1", {"precision": "float64"}, "precision='float64'; training is in float32: leave it out"),
     ):
         with pytest.raises(ValueError, match=f"params names {message}"):

@@ -261,14 +261,14 @@ def test_modules_without_names_are_refused(device: str) -> None:
 
 def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:
     """A policy that uses them may have them for itself."""
-    message = "'agent' is a module of your own, which does not use hidden, activation and initial_std: leave that out"
+    message = "hidden, activation and initial_std cannot be set for the policy 'agent', whose module you gave: leave that out"
     with pytest.raises(ValueError, match=message):
         Trainer(small(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
     others = {"runner.hidden": (8,), **FOR_MODULES}
     sizes = Trainer(small(device, GRID, **others)).learners["tagger"].policy_rows
     module = Apart(sizes.features, sizes.head.parameters)
     Trainer(small(device, GRID, **others), modules={"tagger": module}).iterate(1)
-    with pytest.raises(ValueError, match="'runner' is a module of your own, which does not use hidden"):
+    with pytest.raises(ValueError, match="hidden cannot be set for the policy 'runner', whose module you gave"):
         Trainer(small(device, GRID, **others), modules={"runner": Apart(sizes.features, sizes.head.parameters)})
 
 

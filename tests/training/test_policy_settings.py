@@ -14,7 +14,7 @@ from trainers import FIELD, FIELD_PARAMS, GRID, off_policy, saved, small, timele
 torch = pytest.importorskip("torch")
 
 from gpu_envs.training import Network, Policy, Run, RunDirectory, Trainer, evaluate, resume, train, tune  # noqa: E402
-from gpu_envs.training.run import OF_A_POLICY  # noqa: E402
+from gpu_envs.training.run import POLICY_SETTINGS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,7 +91,7 @@ def learnt(config: Run, updates: int = 1) -> dict[str, Any]:
 
 
 def test_every_setting_has_another_value_here() -> None:
-    assert sorted([*OTHERS, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(OF_A_POLICY)
+    assert sorted([*OTHERS, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(POLICY_SETTINGS)
     for name in (*OTHERS, *FROM_A_BUFFER, *EXPLORING):
         run, value = varied(name, "cpu")
         assert run(**{name: value}).flat()[name] != run().flat()[name]
@@ -155,9 +155,9 @@ def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("taggers", r"names 'taggers', which is no policy that learns. Did you mean 'tagger'\? Those that learn are: "),
-        ("runner_", r"names 'runner_', which is no policy that learns\..* are: fox, tagger$"),
-        ("random (runner)", "names .*, which is no policy that learns"),
+        ("taggers", r"names 'taggers', which is not a learning policy. Did you mean 'tagger'\? The learning policies are: "),
+        ("runner_", r"names 'runner_', which is not a learning policy\..* are: fox, tagger$"),
+        ("random (runner)", "names .*, which is not a learning policy"),
     ],
 )
 def test_a_policy_that_does_not_learn_has_no_settings(name: str, message: str, device: str) -> None:
@@ -186,7 +186,7 @@ def test_a_run_goes_on_with_them_and_may_with_other_rates(tmp_path: Path, device
     assert evaluate(whole, episodes=8, device=device) == evaluate(part, episodes=8, device=device)
 
     refused: dict[str, Any] = {"runner.gamma": 0.5}
-    with pytest.raises(ValueError, match=r"keeps its runner\.gamma.* It may change: .*learning_rate"):
+    with pytest.raises(ValueError, match=r"cannot change runner\.gamma.* It can change: .*learning_rate"):
         resume(whole, progress=False, **refused)
     changes: dict[str, Any] = {"total_steps": 8 * 16 * 6, "tagger.learning_rate": 0}
     resume(whole, progress=False, **changes)

@@ -86,7 +86,7 @@ def drawn(
     replay: Replay, count: int, turn: int = 0, *, n_step: int = 1, gamma: float = 0.9, first: int = 0
 ) -> Transitions:
     features, width = replay.lasts.shape[2], replay.width
-    into = Transitions.made(count, features, width, str(replay.ring.device))
+    into = Transitions.zeros(count, features, width, str(replay.ring.device))
     stream = torch.tensor([12345, 6], device=replay.ring.device)
     replay.draw(into, stream, turn, n_step=n_step, gamma=gamma, first=first)
     return Transitions(**{name: tensor.cpu() for name, tensor in vars(into).items()})
@@ -105,7 +105,7 @@ def test_transitions_are_those_that_went_in(
         return
     steps = made(total, rows, features, width, alive=0.8)
     found = drawn(filled(steps, slots, device, horizons), count, n_step=n_step)
-    assert found.found.all()
+    assert found.valid.all()
     seen = set()
     for b in range(count):
         step, row = divmod(round(float(found.observations[b, 0])), 100)
@@ -157,9 +157,9 @@ def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
 def test_a_draw_that_is_refused_leaves_no_trace(device: str) -> None:
     replay = filled(made(12, 5, 3, 1), 16, device, [12])
     place, stream = str(replay.ring.device), torch.tensor([12345, 6], device=replay.ring.device)
-    into, other = (Transitions.made(50, 3, 1, place) for _ in range(2))
+    into, other = (Transitions.zeros(50, 3, 1, place) for _ in range(2))
     replay.draw(into, stream, 0, n_step=1, gamma=0.9)
-    for wrong in ({"found": into.returns}, {"next_observations": into.actions}):
+    for wrong in ({"valid": into.returns}, {"next_observations": into.actions}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             replay.draw(dataclasses.replace(other, **wrong), stream, 1, n_step=1, gamma=0.9)
     replay.draw(into, stream, 2, n_step=1, gamma=0.9)
@@ -170,12 +170,12 @@ def test_a_draw_that_is_refused_leaves_no_trace(device: str) -> None:
 
 def test_nothing_is_found_where_nothing_can_be(device: str) -> None:
     replay = Replay(3, 8, 2, 1, device, 1, None)
-    assert not drawn(replay, 10).found.any()
+    assert not drawn(replay, 10).valid.any()
     steps = made(3, 3, 2, 1, alive=0.0)
-    assert not drawn(filled(steps, 8, device, [3]), 10).found.any()
+    assert not drawn(filled(steps, 8, device, [3]), 10).valid.any()
     steps = made(3, 3, 2, 1)
     short = drawn(filled(steps, 8, device, [3]), 10, n_step=4)
-    assert not short.found.any()
+    assert not short.valid.any()
     assert not short.observations.any()
     assert not short.returns.any()
 

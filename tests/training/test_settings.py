@@ -15,12 +15,12 @@ from trainers import run_of
 
 import gpu_envs
 from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC, TD3
-from gpu_envs.training.policy import Network, Policy, listed, owners_of
+from gpu_envs.training.policy import Network, Policy, algorithms_with, join_names
 from gpu_envs.training.presets import PRESETS
-from gpu_envs.training.run import CHANGEABLE, OF_A_POLICY, SETTINGS, Run, upgraded
+from gpu_envs.training.run import CHANGEABLE, POLICY_SETTINGS, SETTINGS, Run, upgraded
 from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.settings import MOST_LAYERS, Setting, settings_of
-from gpu_envs.training.settings_file import load_settings, written
+from gpu_envs.training.settings import MAX_LAYERS, Setting, settings_of
+from gpu_envs.training.settings_file import load_settings, to_toml
 
 ENV = "CartPole-v1"
 
@@ -31,9 +31,9 @@ def allowed(field: Setting, numbers: random.Random) -> Any:
     """A value that a setting may have."""
     if field.optional and numbers.random() < 0.2:
         return None
-    if field.others and numbers.random() < 0.2:
-        return numbers.choice(field.others)
-    low, high = max(field.least, -50.0), min(field.most, max(field.least, -50.0) + 50.0)
+    if field.keywords and numbers.random() < 0.2:
+        return numbers.choice(field.keywords)
+    low, high = max(field.minimum, -50.0), min(field.maximum, max(field.minimum, -50.0) + 50.0)
     if field.kind is int:
         return numbers.randint(int(low), int(high))
     if field.kind is float:
@@ -43,8 +43,8 @@ def allowed(field: Setting, numbers: random.Random) -> Any:
     if field.kind is bool:
         return numbers.random() < 0.5
     if field.kind is str:
-        return numbers.choice(field.words or ("auto", "a word"))
-    return tuple(numbers.randint(1, 99) for _ in range(numbers.randint(1, MOST_LAYERS)))
+        return numbers.choice(field.choices or ("auto", "a word"))
+    return tuple(numbers.randint(1, 99) for _ in range(numbers.randint(1, MAX_LAYERS)))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -52,12 +52,12 @@ def test_a_setting_has_help_and_reads_what_it_shows(name: str) -> None:
     field, numbers = SETTINGS[name], random.Random(name)
     assert field.doc.endswith(".")
     for value in (field.default, *(allowed(field, numbers) for _ in range(50))):
-        kept = field.checked(value)
-        assert field.checked(kept) == kept
-        assert field.checked(field.parsed(field.shown(kept))) == kept
+        kept = field.validate(value)
+        assert field.validate(kept) == kept
+        assert field.validate(field.parse(field.format(kept))) == kept
     if not field.optional:
         with pytest.raises(ValueError, match=f"^{name}( is |: )None"):
-            field.checked(None)
+            field.validate(None)
 
 
 def test_a_setting_of_several_algorithms_is_the_same_in_each() -> None:
@@ -69,43 +69,43 @@ def test_a_setting_of_several_algorithms_is_the_same_in_each() -> None:
 @pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.kind in (int, float, Schedule)])
 def test_a_number_stays_within_its_limits(name: str) -> None:
     field = SETTINGS[name]
-    least, most, step = field.least, field.most, 1 if field.kind is int else 1e-3
-    inside = [end for end in (least + step * field.above, most) if math.isfinite(end)]
-    below = least if field.above else least - max(step, abs(least) / 8)
+    least, most, step = field.minimum, field.maximum, 1 if field.kind is int else 1e-3
+    inside = [end for end in (least + step * field.exclusive_minimum, most) if math.isfinite(end)]
+    below = least if field.exclusive_minimum else least - max(step, abs(least) / 8)
     outside: list[Any] = [end for end in (below, most + max(step, most / 8)) if math.isfinite(end)]
     form = int if field.kind is int else float
     for value in map(form, inside):
-        assert field.checked(value) == (Schedule.of(value) if field.kind is Schedule else value)
+        assert field.validate(value) == (Schedule.of(value) if field.kind is Schedule else value)
     for wrong in (*map(form, outside), True, math.nan, "x", [], *([1.5] * (field.kind is int))):
-        with pytest.raises(ValueError, match=f"^{name}( is |: ).*(give|must|cannot be negative)"):
-            field.checked(wrong)
+        with pytest.raises(ValueError, match=f"^{name}( is |: ).*give"):
+            field.validate(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.words])
+@pytest.mark.parametrize("name", [name for name, field in SETTINGS.items() if field.choices])
 def test_another_word_is_refused_with_those_that_are_allowed(name: str) -> None:
-    field, words = SETTINGS[name], ", ".join(SETTINGS[name].words)
-    for word in field.words:
-        assert field.checked(word) == word
+    field, words = SETTINGS[name], ", ".join(SETTINGS[name].choices)
+    for word in field.choices:
+        assert field.validate(word) == word
         with pytest.raises(ValueError, match=rf"^{name} is '{word}_'\. Did you mean '{word}'\? Allowed: {words}$"):
-            field.checked(f"{word}_")
+            field.validate(f"{word}_")
     with pytest.raises(ValueError, match=rf"^{name} is 3\. Allowed: {words}$"):
-        field.checked(3)
+        field.validate(3)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("num_envs", 0, "num_envs is 0; give a whole number from 1 up"),
-        ("num_envs", "Auto", "num_envs is 'Auto'; give a whole number from 1 up, or 'auto'"),
-        ("horizon", "auto", "horizon is 'auto'; give a whole number from 1 up"),
-        ("threads", 100_000, "threads is 100000; give a whole number from 1 to 1,024"),
-        ("total_steps", 10**30, "give a whole number from 1 to 1,000,000,000,000,000"),
+        ("num_envs", 0, "num_envs is 0; give an integer from 1 up"),
+        ("num_envs", "Auto", "num_envs is 'Auto'; give an integer from 1 up, or 'auto'"),
+        ("horizon", "auto", "horizon is 'auto'; give an integer from 1 up"),
+        ("threads", 100_000, "threads is 100000; give an integer from 1 to 1,024"),
+        ("total_steps", 10**30, "give an integer from 1 to 1,000,000,000,000,000"),
         ("hidden", (10**30,), "hidden is (1000"),
-        ("env", None, "env is None; give an environment's id"),
-        ("gamma", 1.01, "gamma is 1.01; it must lie from 0 to 1"),
+        ("env", None, "env is None; give an environment ID"),
+        ("gamma", 1.01, "gamma is 1.01; give a number from 0 to 1"),
         ("gamma", "0.9", "gamma is '0.9'; give a number"),
-        ("clip", 0.0, "clip is 0.0; it must lie above 0"),
-        ("initial_std", 0.0067, "initial_std is 0.0067; it must lie from 0.0068 to 7.38"),
+        ("clip", 0.0, "clip is 0.0; give a number above 0"),
+        ("initial_std", 0.0067, "initial_std is 0.0067; give a number from 0.0068 to 7.38"),
         ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c, pqn"),
         ("activation", "tan", "activation is 'tan'. Did you mean 'tanh'?"),
         ("precision", "float64", "precision is 'float64'. Did you mean 'float32'?"),
@@ -120,38 +120,38 @@ def test_another_word_is_refused_with_those_that_are_allowed(name: str) -> None:
         ("run_dir", 3, "run_dir is 3; give a path"),
         ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
         ("policies", "random", "policies is 'random'; give a mapping by name, such as {'runner': 'random'}"),
-        ("policies", {"runner": None}, "policies gives 'runner' None; give a Policy, or a policy's name, printable"),
-        ("policies", {"runner": "a\nb"}, r"policies gives 'runner' 'a\nb'; give a Policy, or a policy's name"),
-        ("policies", {"gamma": Policy()}, "policies names a policy 'gamma', as a setting is called; give another name"),
+        ("policies", {"runner": None}, "policies gives 'runner' None; give a Policy, or a printable policy name"),
+        ("policies", {"runner": "a\nb"}, r"policies gives 'runner' 'a\nb'; give a Policy, or a printable policy name"),
+        ("policies", {"gamma": Policy()}, "policies names a policy 'gamma', which is the name of a setting; give another name"),
         ("hidden", (8,) * 200_000, "hidden has 200,000 layers; give 100 or fewer"),
-        ("device", None, "device is None; give a text: auto (CUDA where there is a CUDA device), cpu, cuda or cuda:N."),
-        ("target_role", 3, "target_role is 3; give a text, or None: Role whose return"),
-        ("since", 3, "since is 3; give two whole numbers"),
-        ("gama", 1, "a training run has no setting 'gama'. Did you mean 'gamma'? There are: env, algorithm, params"),
+        ("device", None, "device is None; give a string. Device: auto (CUDA if available, else the CPU), cpu, cuda or cuda:N."),
+        ("target_role", 3, "target_role is 3; give a string, or None. Role that target_return"),
+        ("since", 3, "since is 3; give two integers"),
+        ("gama", 1, "a training run has no setting 'gama'. Did you mean 'gamma'? The settings are: env, algorithm, params"),
         ("a.algorithm", ["sac"], "policy 'a': algorithm is ['sac']. Did you mean 'sac'? Allowed: ppo, a2c"),
         (
             "a.horizon",
             4,
-            "a.horizon: the setting 'horizon' is the whole run's. A policy may have of its own: algorithm, ",
+            "a.horizon: the setting 'horizon' applies to the whole run. A policy can set: algorithm, ",
         ),
-        ("a.gama", 1, "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'? A policy may have of its own"),
-        ("a.gamma", 2, "policy 'a': gamma is 2; it must lie from 0 to 1"),
+        ("a.gama", 1, "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'? A policy can set"),
+        ("a.gamma", 2, "policy 'a': gamma is 2; give a number from 0 to 1"),
         ("a.hidden", 3, "policy 'a': hidden is 3; give the width"),
         ("a.learning_rate", "x", "policy 'a': learning_rate: 'x' is not a schedule"),
-        ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (a schedule's fractions must rise"),
-        ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
+        ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (the progress of a schedule is [0.0, 2.0]"),
+        ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; give values from 0 up"),
         ("entropy_weight", "much", "entropy_weight: 'much' is not a schedule"),
-        ("epsilon", 1.5, "epsilon is 1.5; it must lie from 0 to 1"),
+        ("epsilon", 1.5, "epsilon is 1.5; give values from 0 to 1"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
-    owner = next(iter(owners_of(name)), "ppo")
+    owner = next(iter(algorithms_with(name)), "ppo")
     with pytest.raises(ValueError, match=re.escape(message)):
         run_of(**({"env": ENV, "algorithm": owner} | {name: value}))
 
 
 def test_a_run_has_an_environment() -> None:
-    with pytest.raises(ValueError, match="a training run has an environment: give env, such as CartPole-v1"):
+    with pytest.raises(ValueError, match="a training run needs an environment: give env, such as CartPole-v1"):
         Run.from_flat({})
 
 
@@ -190,17 +190,17 @@ def test_a_standard_deviation_at_the_start_is_one_that_is_acted_with() -> None:
     from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 
     std = SETTINGS["initial_std"]
-    assert LOG_STD_RANGE[0] < math.log(std.least) < math.log(std.most) < LOG_STD_RANGE[1]
+    assert LOG_STD_RANGE[0] < math.log(std.minimum) < math.log(std.maximum) < LOG_STD_RANGE[1]
 
 
 # --- algorithms and policies ---
 
 
-@pytest.mark.parametrize("name", [name for name in OF_A_POLICY if owners_of(name)])
+@pytest.mark.parametrize("name", [name for name in POLICY_SETTINGS if algorithms_with(name)])
 def test_settings_of_other_algorithms_are_refused(name: str) -> None:
     value = Schedule.of("0:1,1:0") if SETTINGS[name].kind is Schedule else SETTINGS[name].default
-    for algorithm in ALGORITHMS.keys() - owners_of(name):
-        message = f"{algorithm} has no {name}, which is a setting of {listed(owners_of(name))}; leave it out"
+    for algorithm in ALGORITHMS.keys() - algorithms_with(name):
+        message = f"{algorithm} has no {name}, which is a setting of {join_names(algorithms_with(name))}; leave it out"
         given = {"algorithm": algorithm, name: value}
         with pytest.raises(ValueError, match=f"^{message}"):
             run_of(env=ENV, **given)
@@ -220,22 +220,22 @@ def test_a_policy_takes_of_the_run_what_its_algorithm_has() -> None:
     assert run_of(env=ENV, epochs=3, minibatches=5).algorithm.passes == (3, 5)
     assert run_of(env=ENV, algorithm="a2c").algorithm.passes == (1, 1)
     run = run_of(env=ENV, clip=0.3, epochs=7, shared_trunk=True, hidden=(8,), **{"a.algorithm": "pqn", "b.gamma": 0.9})
-    assert (run.of_policy("a").algorithm, run.of_policy("a").network) == (PQN(epochs=7), Network(hidden=(8,)))
-    assert run.of_policy("b").algorithm == PPO(clip=0.3, epochs=7, gamma=0.9)
-    assert run.of_policy("b").network == run.network
-    assert run.of_policy("c").algorithm is run.algorithm
+    assert (run.for_policy("a").algorithm, run.for_policy("a").network) == (PQN(epochs=7), Network(hidden=(8,)))
+    assert run.for_policy("b").algorithm == PPO(clip=0.3, epochs=7, gamma=0.9)
+    assert run.for_policy("b").network == run.network
+    assert run.for_policy("c").algorithm is run.algorithm
 
 
 def test_a_setting_of_a_role_that_another_policy_acts_for_is_refused() -> None:
     for policy in ("random", "fox"):
         with pytest.raises(
-            ValueError, match=rf"runner\.gamma: 'runner' acts by the policy '{policy}'; give the setting"
+            ValueError, match=rf"runner\.gamma: the policy of 'runner' is '{policy}'; give the setting"
         ):
             run_of(env="TagGridWorld-v0", policies={"runner": policy}, **{"runner.gamma": 0.5})
     run = run_of(
         env="TagGridWorld-v0", policies={"runner": "fox", "tagger": "tagger"}, **{"fox.gamma": 0.5, "tagger.gamma": 0.6}
     )
-    assert (run.of_policy("fox").algorithm, run.of_policy("tagger").algorithm) == (PPO(gamma=0.5), PPO(gamma=0.6))
+    assert (run.for_policy("fox").algorithm, run.for_policy("tagger").algorithm) == (PPO(gamma=0.5), PPO(gamma=0.6))
 
 
 def drawn(numbers: random.Random) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def drawn(numbers: random.Random) -> dict[str, Any]:
         algorithm = numbers.choice([*ALGORITHMS])
         found[f"{policy}algorithm"] = algorithm
         for name, field in SETTINGS.items():
-            usable = algorithm in (owners_of(name) or ALGORITHMS) and (not policy or name in OF_A_POLICY)
+            usable = algorithm in (algorithms_with(name) or ALGORITHMS) and (not policy or name in POLICY_SETTINGS)
             if usable and numbers.random() < 0.5:
                 found[policy + name] = allowed(field, numbers)
         if algorithm in ("sac", "td3", "ddpg"):
@@ -262,16 +262,16 @@ def test_a_run_comes_back_from_its_flat_settings(seed: int, tmp_path: Path) -> N
     for name, value in given.items():
         policy, _, key = name.rpartition(".")
         if key in SETTINGS:
-            parts = run.of_policy(policy)
+            parts = run.for_policy(policy)
             (owner,) = (part for part in (parts, parts.algorithm, parts.network) if key in settings_of(type(part)))
-            assert getattr(owner, key) == SETTINGS[key].checked(value)
+            assert getattr(owner, key) == SETTINGS[key].validate(value)
     again = run_of(**json.loads(json.dumps(run.flat())))
     assert again.flat() == run.flat()
-    assert [again.of_policy(name) for name in ("", "fox", "a b")] == [
-        run.of_policy(name) for name in ("", "fox", "a b")
+    assert [again.for_policy(name) for name in ("", "fox", "a b")] == [
+        run.for_policy(name) for name in ("", "fox", "a b")
     ]
     file = tmp_path / "run.toml"
-    file.write_text(written(run), "utf-8")
+    file.write_text(to_toml(run), "utf-8")
     of_one_run = {"gpus": 1, "run_dir": None}
     assert load_settings(file).flat() == run.flat() | of_one_run
 
@@ -279,13 +279,13 @@ def test_a_run_comes_back_from_its_flat_settings(seed: int, tmp_path: Path) -> N
 def test_a_resumed_run_keeps_what_may_not_change() -> None:
     run = run_of(env=ENV, horizon=8, **{"a.gamma": 0.9, "a.learning_rate": 0.5})
     for name in {*SETTINGS, "env", "algorithm", "params"} - {*CHANGEABLE}:
-        with pytest.raises(ValueError, match=f"^a resumed run keeps its {name}.* It may change: .*learning_rate"):
+        with pytest.raises(ValueError, match=f"^a resumed run cannot change {name}.* It can change: .*learning_rate"):
             run.changed({name: 1})
-    with pytest.raises(ValueError, match=r"^a resumed run keeps its a\.gamma"):
+    with pytest.raises(ValueError, match=r"^a resumed run cannot change a\.gamma"):
         run.changed({"a.gamma": 0.8})
-    with pytest.raises(ValueError, match=r"^a resumed run keeps its a\.total_steps"):
+    with pytest.raises(ValueError, match=r"^a resumed run cannot change a\.total_steps"):
         run.changed({"a.total_steps": 8})
-    with pytest.raises(ValueError, match=r"learning_rat. Did you mean 'learning_rate'\? It may change: "):
+    with pytest.raises(ValueError, match=r"learning_rat. Did you mean 'learning_rate'\? It can change: "):
         run.changed({"learning_rat": 0.5})
     found = run.changed({"total_steps": 9, "learning_rate": 0.25, "a.entropy_weight": 2})
     expected = run.flat() | {"total_steps": 9, "learning_rate": "0.25", "a.entropy_weight": "2"}
@@ -327,7 +327,7 @@ def test_settings_of_format_1_are_read() -> None:
     run = run_of(**found)
     assert run.flat() == run_of(**upgraded(run.flat())).flat()
     for wrong in (3, {"a": 3}):
-        with pytest.raises(ValueError, match=r"^policy_settings is .*; expected settings by the policy's name"):
+        with pytest.raises(ValueError, match=r"^policy_settings is .*; expected a mapping of policy names to settings"):
             run_of(**upgraded(old | {"policy_settings": wrong}))
 
 
@@ -337,8 +337,8 @@ def test_small_work_has_one_thread() -> None:
     assert run.cpu_threads == 1
     for own in (Policy(None, Network(hidden=(10_000,))), Policy(A2C(), Network(hidden=(4096, 8)))):
         large = dataclasses.replace(run, policies={"tagger": own})
-        assert (large.cpu_threads, large.of_policy("tagger").cpu_threads) == (None, None)
-        assert large.of_policy("runner").cpu_threads == 1
+        assert (large.cpu_threads, large.for_policy("tagger").cpu_threads) == (None, None)
+        assert large.for_policy("runner").cpu_threads == 1
 
 
 def test_every_environment_has_presets_that_are_runs() -> None:
@@ -404,7 +404,7 @@ def test_settings_of_a_policy_that_the_runs_algorithm_refuses() -> None:
     run = Run(env=ENV, algorithm=SAC(gradient_steps=1), policies={"agent": Policy(TD3(gradient_steps=2))})
     assert Run.from_flat(run.flat()) == run
     run = Run(env=ENV, network=Network(shared_trunk=True), policies={"agent": Policy(SAC())})
-    assert not run.of_policy("agent").network.shared_trunk
+    assert not run.for_policy("agent").network.shared_trunk
 
 
 def test_a_policys_own_value_stays_where_the_runs_changes() -> None:
@@ -412,16 +412,16 @@ def test_a_policys_own_value_stays_where_the_runs_changes() -> None:
     typed = Run(env=ENV, algorithm=PPO(learning_rate=rate), policies={"a": Policy(PPO(learning_rate=rate, gamma=0.9))})
     named = run_of(env=ENV, learning_rate=3e-4, **{"a.gamma": 0.9, "b.learning_rate": 3e-4})
     for run, policy, expected in ((typed, "a", rate), (named, "a", other), (named, "b", rate)):
-        changed = run.changed({"learning_rate": 1e-4}).of_policy(policy)
+        changed = run.changed({"learning_rate": 1e-4}).for_policy(policy)
         assert changed.algorithm.learning_rate == expected
 
 
 def test_format_1_gave_every_run_the_settings_of_all_algorithms() -> None:
     old = {"env": ENV, "algorithm": "ppo", "epochs": 2, "batch": 512, "tau": 0.05, "initial_std": 50.0, "atoms": None}
     run = Run.from_flat(upgraded({**old, "policy_settings": {"agent": {"algorithm": "sac", "warm_up": 9}}}))
-    agent: Any = run.of_policy("agent").algorithm
+    agent: Any = run.for_policy("agent").algorithm
     assert (agent.batch_size, agent.learning_starts, agent.tau) == (512, 9, 0.05)
     assert (run.algorithm, run.network.initial_std) == (PPO(epochs=2), 7.38)
     assert Run.from_flat(upgraded({**old, "algorithm": "a2c"})).algorithm == A2C()
-    with pytest.raises(ValueError, match="atoms is a setting of C51, which is gone"):
+    with pytest.raises(ValueError, match="atoms is a setting of C51, which was removed"):
         upgraded({**old, "atoms": 51})

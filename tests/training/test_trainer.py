@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from dropping import Dropping, seeded_dropout  # noqa: E402
 
-from gpu_envs.backend.ahead import available_threads  # noqa: E402
+from gpu_envs.backend.background import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.horizon import DeviceSchedules  # noqa: E402

@@ -16,7 +16,7 @@ from trainers import small, timeless
 torch = pytest.importorskip("torch")
 
 import gpu_envs  # noqa: E402
-from gpu_envs.engine.random_actions import drawn_among  # noqa: E402
+from gpu_envs.engine.random_actions import sample_masked  # noqa: E402
 from gpu_envs.replays import record  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.torch import TorchPolicy  # noqa: E402
@@ -32,7 +32,7 @@ def test_random_samples_among_the_possible(library: str) -> None:
 
     def drawn_of(space: Any, mask: np.ndarray, elements: int) -> np.ndarray:
         made = np.array if library == "numpy" else torch.tensor
-        return np.asarray(drawn_among(space, made(mask), made(numbers.random((*mask.shape[:-1], elements)))))
+        return np.asarray(sample_masked(space, made(mask), made(numbers.random((*mask.shape[:-1], elements)))))
 
     space = gymnasium.spaces.MultiDiscrete([3, 2], start=[2, 0])
     mask = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 0, 1]], np.int8)

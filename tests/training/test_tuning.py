@@ -173,7 +173,7 @@ def test_a_gpu_gets_back_what_was_tried() -> None:
 
 
 def test_a_trainer_wants_a_number(device: str) -> None:
-    with pytest.raises(ValueError, match=r"num_envs is 'auto', which gpu_envs\.training\.train turns into a number"):
+    with pytest.raises(ValueError, match=r"num_envs is 'auto': call gpu_envs\.training\.train"):
         Trainer(small(device, num_envs="auto"))
 
 
@@ -190,7 +190,7 @@ def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pyte
 
     monkeypatch.setattr(runs, "choose_num_envs", again)
     assert resume(run, total_steps=8000, progress=False).steps == -(-8000 // (first * 16)) * first * 16
-    with pytest.raises(ValueError, match="a resumed run keeps its num_envs"):
+    with pytest.raises(ValueError, match="a resumed run cannot change num_envs"):
         resume(run, num_envs="auto")
 
 

@@ -236,7 +236,7 @@ def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str)
 
 
 def test_boxes_are_refused_before_anything_is_allocated() -> None:
-    with pytest.raises(ValueError, match="pqn learns actions that are discrete, and those of the policy 'agent'"):
+    with pytest.raises(ValueError, match="pqn supports discrete actions, and the policy 'agent'"):
         Trainer(pqn("cpu", "Pendulum-v1"))
 
 

@@ -1,4 +1,4 @@
-"""The algorithms, a file each."""
+"""The algorithms, one file each."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from gpu_envs.training.algorithms.pqn import PQN
 from gpu_envs.training.algorithms.sac import SAC
 from gpu_envs.training.algorithms.td3 import TD3
 
-ALGORITHMS: Mapping[str, type[Algorithm]] = {each.name: documented(each) for each in (PPO, A2C, PQN, SAC, TD3, DDPG)}
-"""Each algorithm by the name that the command line gives it."""
+ALGORITHMS: Mapping[str, type[Algorithm]] = {cls.name: documented(cls) for cls in (PPO, A2C, PQN, SAC, TD3, DDPG)}
+"""The algorithms by their names on the command line."""
 
 __all__ = ["A2C", "ALGORITHMS", "DDPG", "PPO", "PQN", "SAC", "TD3", "Algorithm", "OffPolicy", "OnPolicy"]

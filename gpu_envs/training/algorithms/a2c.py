@@ -9,11 +9,11 @@ from gpu_envs.training.algorithms.base import PolicyGradient, Tensor
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class A2C(PolicyGradient):
-    """One pass over a horizon, without clipping."""
+    """A2C: one gradient step per rollout, without clipping."""
 
     name: ClassVar[str] = "a2c"
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
-        """-A log pi(a)."""
+        """Return -A log pi(a)."""
         del old_log_probs
         return -advantages * log_probs

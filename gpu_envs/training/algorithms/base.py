@@ -1,72 +1,72 @@
-"""Base classes of the algorithms: shared settings and losses."""
+"""Base classes of the algorithms, with their shared settings and losses."""
 
 import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.settings import MOST, MOST_STEPS, Settings, setting
+from gpu_envs.training.settings import MAX_COUNT, MAX_STEPS, Settings, setting
 
 if TYPE_CHECKING:
     import torch
 
     Tensor: TypeAlias = torch.Tensor
 else:
-    Tensor = Any  # torch need not be there where settings are read
+    Tensor = Any  # settings are read without importing torch, which takes seconds
 
 LOG_STD_RANGE = (-5.0, 2.0)
-"""Limits of the log standard deviation of a Gaussian policy, where the action bounds are -1 and 1."""
+"""Limits of a Gaussian policy's log standard deviation, in units where the action bounds are -1 and 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Algorithm(Settings):
-    """The settings of every algorithm."""
+    """Settings that all algorithms have."""
 
     name: ClassVar[str]
-    """Its name on the command line."""
+    """The algorithm's name on the command line."""
     actions: ClassVar[tuple[str, ...]]
-    """The kinds of actions that it learns: ``discrete``, ``box``."""
+    """Supported kinds of actions: ``discrete``, ``box``."""
 
-    learning_rate: Schedule | str | float = setting(Schedule.of(1e-3), least=0.0, resume=True)
-    """Learning rate of Adam: a number, or a schedule of points of progress and value, such as 0:0.001,1:0."""
-    gamma: float = setting(0.99, least=0.0, most=1.0)
+    learning_rate: Schedule | str | float = setting(Schedule.of(1e-3), minimum=0.0, resume=True)
+    """Learning rate of Adam: a number, or a schedule of progress:value points, such as 0:0.001,1:0."""
+    gamma: float = setting(0.99, minimum=0.0, maximum=1.0)
     """Discount factor."""
-    max_grad_norm: float | None = setting(0.5, least=0.0, most=1e9, above=True)
-    """Largest norm of the gradient; None: no limit."""
+    max_grad_norm: float | None = setting(0.5, minimum=0.0, maximum=1e9, exclusive_minimum=True)
+    """Norm to which a larger gradient is scaled down; None: no limit."""
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Epochs and minibatches of an update."""
+        """Epochs per update, and minibatches per epoch."""
         return 1, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnPolicy(Algorithm):
-    """Algorithms that learn from the horizon just played: its actions, rewards, values, advantages and returns.
+    """Algorithms that learn from the last rollout: its actions, rewards, values, advantages and returns.
 
-    Advantages are those of GAE(lambda) with the values V; so returns, A + V, are lambda returns, and those of Q(lambda)
-    where V is the largest of the Q values.
+    Advantages A are GAE(lambda) estimates with the values V. Returns, A + V, are therefore lambda returns; with the
+    maximum Q value as V they are the returns of Q(lambda).
     """
 
-    gae_lambda: float = setting(0.95, least=0.0, most=1.0)
-    """Weight of long advantages against short ones (Schulman et al. 2016); of returns in Q(lambda)."""
+    gae_lambda: float = setting(0.95, minimum=0.0, maximum=1.0)
+    """Lambda of generalised advantage estimation (Schulman et al. 2016) and of Q(lambda)."""
     normalise_rewards: bool = setting(False)
-    """Divide rewards by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
 
     @property
     def kl_limit(self) -> float | None:
-        """KL divergence from the acting policy at which an update stops; None: no limit."""
+        """KL divergence from the policy of the rollout at which an update stops; None: no limit."""
         return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Minibatched(OnPolicy):
-    """The settings of algorithms that go through a horizon several times, in parts."""
+    """Settings of algorithms that learn from a rollout in several epochs of minibatches."""
 
-    epochs: int = setting(4, least=1, most=MOST)
-    """Passes of an update over the horizon."""
-    minibatches: int = setting(4, least=1, most=MOST)
-    """Random parts into which the horizon is split in each epoch."""
+    epochs: int = setting(4, minimum=1, maximum=MAX_COUNT)
+    """Passes over the rollout in an update."""
+    minibatches: int = setting(4, minimum=1, maximum=MAX_COUNT)
+    """Minibatches into which the rollout is split at random in each epoch."""
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -75,114 +75,117 @@ class Minibatched(OnPolicy):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradient(OnPolicy, abc.ABC):
-    """Algorithms that sample actions from a distribution, and learn that and a value.
+    """Actor-critic algorithms that sample actions from a learnt distribution.
 
-    The loss of a sample is that of the policy, plus the value's, minus the entropy bonus.
+    The loss of a sample is policy loss + ``value_weight`` * value loss - ``entropy_weight`` * entropy.
     """
 
     actions: ClassVar[tuple[str, ...]] = ("discrete", "box")
 
-    value_clip: float | None = setting(None, least=0.0, most=1e9, above=True)
-    """Largest change of a value in an update; None: no limit."""
-    value_weight: float = setting(0.5, least=0.0, most=1e6)
+    value_clip: float | None = setting(None, minimum=0.0, maximum=1e9, exclusive_minimum=True)
+    """Clip range of the value loss: largest change of a value in an update; None: no limit."""
+    value_weight: float = setting(0.5, minimum=0.0, maximum=1e6)
     """Weight of the value loss."""
     entropy_weight: Schedule | str | float = setting(Schedule.of(0.0), resume=True)
-    """Weight of the entropy bonus: a number, or a schedule of points of progress and value."""
+    """Weight of the entropy bonus: a number, or a schedule of progress:value points."""
     normalise_advantages: bool = setting(True)
-    """Give the advantages of a horizon mean 0 and standard deviation 1."""
+    """Whether the advantages of a rollout are normalised to mean 0 and standard deviation 1."""
 
     @property
     def clip_range(self) -> float | None:
-        """Change of the probability ratio beyond which a sample counts as clipped; None: none does."""
+        """Distance of the probability ratio from 1 beyond which a sample counts as clipped; None: no clipping."""
         return None
 
     @abc.abstractmethod
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
-        """The policy's loss of each sample, from log-probabilities now and when the action was taken."""
+        """Return the policy loss of each sample; ``old_log_probs`` are from the rollout."""
 
     def value_loss(self, values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:
-        """(V - R)^2 / 2 of each sample; with ``value_clip`` no less than that of V within ``value_clip`` of its old."""
+        """Return (V - R)^2 / 2 of each sample, or with ``value_clip`` max((V - R)^2, (clip(V) - R)^2) / 2."""
         loss = 0.5 * (values - returns).square()
         if self.value_clip is None:
             return loss
-        held = old_values + (values - old_values).clamp(-self.value_clip, self.value_clip)
-        return loss.maximum(0.5 * (held - returns).square())
+        clipped = old_values + (values - old_values).clamp(-self.value_clip, self.value_clip)
+        return loss.maximum(0.5 * (clipped - returns).square())
 
     def loss(self, policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, entropy_weight: Tensor | float) -> Tensor:
-        """The whole loss of each sample."""
+        """Return the total loss of each sample."""
         return policy_loss + self.value_weight * value_loss - entropy_weight * entropy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OffPolicy(Algorithm, abc.ABC):
-    """Algorithms that learn from a replay buffer, for actions between -1 and 1.
+    """Algorithms that learn from a replay buffer, for continuous actions scaled to -1 to 1.
 
-    Shapes: B rows of a batch, C critics, W elements of an action.
+    Shapes: B is the batch size, C the number of critics, W the number of elements of an action.
     """
 
     actions: ClassVar[tuple[str, ...]] = ("box",)
     critics: ClassVar[int] = 2
-    """Critics side by side."""
+    """Number of critics."""
     stochastic: ClassVar[bool] = False
-    """Whether the actor gives a mean and a log standard deviation of each element, otherwise the element alone."""
+    """Whether the actor outputs a mean and a log standard deviation for each element, or only the element."""
 
-    buffer_size: int = setting(1024, least=2, most=MOST)
-    """Steps of each replica that the replay buffer holds."""
-    learning_starts: int = setting(32_768, least=0, most=MOST_STEPS)
-    """Random steps before the first update, of all replicas of a GPU together."""
-    batch_size: int = setting(4096, least=1, most=MOST)
-    """Transitions in an update, on each GPU."""
-    gradient_steps: int = setting(32, least=1, most=MOST)
-    """Updates after each horizon."""
-    n_step: int = setting(1, least=1, most=MOST)
-    """Steps of rewards in a return, before the critics' estimate."""
-    tau: float = setting(0.005, least=0.0, most=1.0, above=True)
-    """Step of the target networks towards the learning networks, after each update."""
-    exploration: str = setting("white", words=("white", "ou"))
-    """Noise of sampled actions: white, new at each step; ou, an Ornstein-Uhlenbeck process."""
+    buffer_size: int = setting(1024, minimum=2, maximum=MAX_COUNT)
+    """Size of the replay buffer, in steps of each replica."""
+    learning_starts: int = setting(32_768, minimum=0, maximum=MAX_STEPS)
+    """Steps with random actions before the first update, summed over the replicas of a GPU."""
+    batch_size: int = setting(4096, minimum=1, maximum=MAX_COUNT)
+    """Batch size: transitions in a gradient step, per GPU."""
+    gradient_steps: int = setting(32, minimum=1, maximum=MAX_COUNT)
+    """Gradient steps after each horizon."""
+    n_step: int = setting(1, minimum=1, maximum=MAX_COUNT)
+    """Number of rewards that a return sums before it bootstraps from the critics."""
+    tau: float = setting(0.005, minimum=0.0, maximum=1.0, exclusive_minimum=True)
+    """Polyak coefficient: fraction by which a gradient step moves the target networks towards the learnt ones."""
+    exploration: str = setting("white", choices=("white", "ou"))
+    """Exploration noise: white (independent at each step) or ou (an Ornstein-Uhlenbeck process)."""
 
     @property
     def actor_interval(self) -> int:
-        """Updates of the critics for each update of the actor."""
+        """Critic updates per actor update."""
         return 1
 
     @abc.abstractmethod
     def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
-        """Actions in training, ``[B, W]``, from the actor's outputs and standard normal numbers ``[B, W]``."""
+        """Return the training actions, ``[B, W]``, from actor outputs and standard normal samples ``[B, W]``."""
 
     @abc.abstractmethod
     def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Actions that the actor learns from, ``[B, W]``, and of a stochastic actor their log-probabilities ``[B]``."""
+        """Return the actions of the actor loss, ``[B, W]``, and their log-probabilities ``[B]`` if stochastic."""
 
     def target_policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same for the next observations, from the target actor's outputs; of a stochastic one from its own."""
+        """Return next actions and log-probabilities for ``td_target``.
+
+        ``outputs`` are the target actor's, or the actor's if the actor is stochastic.
+        """
         return self.policy(outputs, normal)
 
     def td_target(self, returns: Tensor, discounts: Tensor, next_q: Tensor, bonus: Tensor | float) -> Tensor:
-        """The target of every critic, ``[B]``: y = R + gamma^n (min_i Q_i'(s', a') + bonus).
+        """Return the TD target of all critics, ``[B]``: y = R + gamma^n (min_i Q_i'(s', a') + bonus).
 
         ``discounts`` is gamma^n, and zero after a termination; ``next_q`` is ``[C, B]``.
         """
         return returns + discounts * (next_q.amin(0) + bonus)
 
     def critic_loss(self, q_values: Tensor, target: Tensor) -> Tensor:
-        """The loss of each critic and row, ``[C, B]``: (Q_i(s, a) - y)^2 / 2."""
+        """Return the loss of each critic and row, ``[C, B]``: (Q_i(s, a) - y)^2 / 2."""
         return 0.5 * (q_values - target).square()
 
     @abc.abstractmethod
     def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
-        """The loss of the actor for each row, ``[B]``, from the critics' values of its actions, ``[C, B]``."""
+        """Return the actor loss of each row, ``[B]``, from the Q values of the actor's actions, ``[C, B]``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deterministic(OffPolicy, abc.ABC):
-    """TD3 and DDPG: the actor's tanh is the action, to which training adds noise."""
+    """TD3 and DDPG: the action is tanh of the actor's output, plus exploration noise in training."""
 
-    noise: float = setting(0.1, least=0.0, most=10.0)
-    """Standard deviation of the noise on actions in training, where the action bounds are -1 and 1."""
+    noise: float = setting(0.1, minimum=0.0, maximum=10.0)
+    """Standard deviation of the exploration noise, in units where the action bounds are -1 and 1."""
 
     def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
-        """tanh(outputs) + noise, within the bounds."""
+        """Return clip(tanh(outputs) + noise, -1, 1)."""
         return (outputs.tanh() + self.noise * normal).clamp(-1.0, 1.0)
 
     def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -190,6 +193,6 @@ class Deterministic(OffPolicy, abc.ABC):
         return outputs.tanh(), None
 
     def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
-        """-Q_1(s, a)."""
+        """Return -Q_1(s, a)."""
         del bonus
         return -q_values[0]

@@ -9,7 +9,7 @@ from gpu_envs.training.algorithms.base import Deterministic
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DDPG(Deterministic):
-    """TD3 with one critic, without smoothing and without delay."""
+    """DDPG: as TD3, but with one critic, without target policy smoothing and without delayed actor updates."""
 
     name: ClassVar[str] = "ddpg"
     critics: ClassVar[int] = 1

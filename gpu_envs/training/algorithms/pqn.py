@@ -11,14 +11,14 @@ from gpu_envs.training.settings import setting
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PQN(Minibatched):
-    """Q(lambda) over a horizon, for discrete actions: the best choice or, with a probability, any other."""
+    """PQN: epsilon-greedy Q(lambda) for discrete actions."""
 
     name: ClassVar[str] = "pqn"
     actions: ClassVar[tuple[str, ...]] = ("discrete",)
 
-    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), least=0.0, most=1.0)
-    """Probability of a random choice, for each element of an action: a number, or a schedule."""
+    epsilon: Schedule | str | float = setting(Schedule.of("0:1,0.2:0.05"), minimum=0.0, maximum=1.0)
+    """Probability of a random choice, per action element: a number, or a schedule of progress:value points."""
 
     def loss(self, q_values: Tensor, returns: Tensor) -> Tensor:
-        """(Q(s, a) - R)^2 / 2 of each sample, where R is the lambda return and Q(s, a) the mean over a's elements."""
+        """Return (Q(s, a) - R)^2 / 2 of each sample; R is the lambda return, Q(s, a) the mean over a's elements."""
         return 0.5 * (q_values - returns).square()

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, whose equations are named)."""
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905; equation numbers refer to it)."""
 
 import dataclasses
 import math
@@ -11,18 +11,18 @@ from gpu_envs.training.settings import setting
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicy):
-    """Two critics, a squashed Gaussian actor, and a learnt temperature."""
+    """SAC: two critics, a tanh-squashed Gaussian actor, and a learnt temperature."""
 
     name: ClassVar[str] = "sac"
     stochastic: ClassVar[bool] = True
 
-    temperature: float = setting(1.0, least=0.0, most=1e6, above=True)
-    """Weight of the entropy at the start; it is learnt from there."""
-    target_entropy: float | None = setting(None, automatic=True, least=-1e6, most=1e6)
-    """Entropy that the temperature aims at, where the action bounds are -1 and 1; None: -1 for each element."""
+    temperature: float = setting(1.0, minimum=0.0, maximum=1e6, exclusive_minimum=True)
+    """Initial temperature, the weight of the entropy bonus; it is learnt from there."""
+    target_entropy: float | None = setting(None, automatic=True, minimum=-1e6, maximum=1e6)
+    """Target entropy of the policy, in units where the action bounds are -1 and 1; None: -1 per action element."""
 
     def entropy_target(self, width: int) -> float:
-        """The entropy that the temperature aims at, for actions of ``width`` elements."""
+        """Return the target entropy for actions of ``width`` elements."""
         return -float(width) if self.target_entropy is None else self.target_entropy
 
     def explore(self, outputs: Tensor, normal: Tensor) -> Tensor:
@@ -30,27 +30,28 @@ class SAC(OffPolicy):
         return mean.addcmul(log_std.exp(), normal).tanh()
 
     def policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A = tanh(u) with u = mean + std * normal; log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C."""
+        """Return a = tanh(u), u = mean + std * normal, and log pi(a) = log N(u) - log(1 - tanh(u)^2), appendix C."""
         from torch.nn.functional import softplus
 
         mean, log_std = _split(outputs)
         u = mean.addcmul(log_std.exp(), normal)
-        log_slope = 2.0 * (math.log(2.0) - u - softplus(-2.0 * u))  # log(1 - tanh(u)^2), exact far out too
+        log_slope = 2.0 * (math.log(2.0) - u - softplus(-2.0 * u))  # log(1 - tanh(u)^2), without overflow for large |u|
         log_probs = -(0.5 * normal.square() + log_std + 0.5 * math.log(2.0 * math.pi) + log_slope)
         return u.tanh(), log_probs.sum(1)
 
     def entropy_bonus(self, log_probs: Tensor, log_temperature: Tensor) -> Tensor:
-        """The entropy bonus of a value, ``[B]``: -alpha log pi(a), eq. 3."""
+        """Return the entropy bonus of each value, ``[B]``: -alpha log pi(a), eq. 3."""
         return -log_temperature.exp() * log_probs
 
     def actor_loss(self, q_values: Tensor, bonus: Tensor | float) -> Tensor:
-        """Alpha log pi(a) - min_i Q_i(s, a), eq. 7."""
+        """Return alpha log pi(a) - min_i Q_i(s, a), eq. 7."""
         return -(q_values.amin(0) + bonus)
 
     def temperature_gradient(self, log_probs: Tensor, target_entropy: float) -> Tensor:
-        """The gradient by log alpha for each row, ``[B]``: -(log pi(a) + target entropy).
+        """Return the gradient with respect to log alpha for each row, ``[B]``: -(log pi(a) + target entropy).
 
-        It is that of -log(alpha) (log pi(a) + target entropy), in place of eq. 18's alpha, as is usual.
+        The loss is -log(alpha) (log pi(a) + target entropy); eq. 18 has alpha in place of log(alpha), which most
+        implementations change in the same way.
         """
         return -(log_probs + target_entropy)
 

@@ -4,29 +4,29 @@ import dataclasses
 from typing import ClassVar, final
 
 from gpu_envs.training.algorithms.base import Deterministic, Tensor
-from gpu_envs.training.settings import MOST, setting
+from gpu_envs.training.settings import MAX_COUNT, setting
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TD3(Deterministic):
-    """Two critics, target actions smoothed by noise, and an actor that learns with every second update."""
+    """TD3: two critics, target policy smoothing and delayed actor updates."""
 
     name: ClassVar[str] = "td3"
 
-    target_noise: float = setting(0.2, least=0.0, most=10.0)
-    """Standard deviation of the noise on the target actor's actions."""
-    target_noise_clip: float = setting(0.5, least=0.0, most=10.0)
-    """Largest noise on the target actor's actions."""
-    policy_delay: int = setting(2, least=1, most=MOST)
-    """Updates of the critics for each update of the actor."""
+    target_noise: float = setting(0.2, minimum=0.0, maximum=10.0)
+    """Standard deviation of the noise on the target actor's actions (target policy smoothing)."""
+    target_noise_clip: float = setting(0.5, minimum=0.0, maximum=10.0)
+    """Limit of the absolute noise on the target actor's actions."""
+    policy_delay: int = setting(2, minimum=1, maximum=MAX_COUNT)
+    """Critic updates per actor update."""
 
     @property
     def actor_interval(self) -> int:
         return self.policy_delay
 
     def __post_init__(self) -> None:
-        """Refuses a number of gradient steps after which the actor would lag behind."""
+        """Validate; ``gradient_steps`` must be a multiple of ``policy_delay``, so that each horizon ends with both."""
         super().__post_init__()
         if self.gradient_steps % self.policy_delay:
             raise ValueError(
@@ -35,6 +35,6 @@ class TD3(Deterministic):
             )
 
     def target_policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Target policy smoothing, eq. 14, within the bounds: a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1)."""
-        most = self.target_noise_clip
-        return (outputs.tanh() + (self.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0), None
+        """Return a' = clip(tanh(outputs) + clip(noise, -c, c), -1, 1): target policy smoothing, eq. 14."""
+        limit = self.target_noise_clip
+        return (outputs.tanh() + (self.target_noise * normal).clamp(-limit, limit)).clamp(-1.0, 1.0), None

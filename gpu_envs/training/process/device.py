@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 
-from gpu_envs.backend.ahead import available_threads
+from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.host import host_memory
 from gpu_envs.errors import CheckpointError

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpu_envs.documented import documented
-from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.summary import curves, read_log, result_rows, table
@@ -204,7 +204,7 @@ def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWi
     """Returns a log's entry: returns and lengths, and means of figures over those iterations where they are known."""
     entry: dict[str, float] = {}
     for role, window in windows.items():
-        prefix = "" if windows.keys() == {ALONE} else f"{role}/"
+        prefix = "" if windows.keys() == {SINGLE_ROLE} else f"{role}/"
         entry |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), window.means(), strict=True)}
     learners = reports[0].figures
     for name in learners:

@@ -26,7 +26,7 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, replacing
 from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.run import Run, upgraded
-from gpu_envs.training.settings_file import SETTINGS_FILE, written
+from gpu_envs.training.settings_file import SETTINGS_FILE, to_toml
 
 _CONFIG = "config.json"
 _LOCK = ".lock"
@@ -190,7 +190,7 @@ class RunDirectory:
             "launch": os.environ.get("TORCHELASTIC_RUN_ID"),
         }
         with replacing(self.path / SETTINGS_FILE) as file:
-            file.write(written(config).encode())
+            file.write(to_toml(config).encode())
         with replacing(self.path / _CONFIG) as file:
             file.write((json.dumps(about, indent=2, default=of_arrays) + "\n").encode())
 

@@ -24,13 +24,13 @@ from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, replicated
 from gpu_envs.training.run import Run
 
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 """As many episodes are played side by side, if there are so many."""
 
 _LOOK_EVERY = 32
 """Steps between two looks at whether all episodes are over."""
 
-MOST_STEPS = 1_000_000
+MAX_EPISODE_STEPS = 1_000_000
 """Of one episode, where the environment knows no limit."""
 
 
@@ -194,7 +194,7 @@ def play(
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
-    count = min(num_envs or MOST_REPLICAS, episodes)
+    count = min(num_envs or MAX_REPLICAS, episodes)
     numbers = RandomState(seed, device)  # a module may draw some: not those of a training
     each = -(-episodes // count)
     bar = Progress(each * count, None if progress is None else not progress, unit="episodes")
@@ -206,7 +206,7 @@ def play(
         players = Players(policies, count, seed)
         names = tuple(horizon_env.storage)
         tally = Tally(each, count, 2 * len(names) + len(horizon_env.metrics), device)
-        for turn in range(MOST_STEPS * each):
+        for turn in range(MAX_EPISODE_STEPS * each):
             horizon_env.carry_over()
             observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, players.act(turn, observations, masks, greedy=greedy))
@@ -222,7 +222,9 @@ def play(
                 bar.update(done, done / (time.perf_counter() - start), returns)
                 if done == each * count:
                     return tally.evaluations(names, horizon_env.metrics)
-        raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
+        raise RuntimeError(
+            f"an episode of {config.env} did not end within {MAX_EPISODE_STEPS:,} steps; give it a limit"
+        )
 
 
 @final

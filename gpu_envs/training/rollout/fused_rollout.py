@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
-from gpu_envs.backend.arrays import dtype_of
+from gpu_envs.backend.arrays import dtype_name
 from gpu_envs.backend.program import Program
 from gpu_envs.codegen import SingleLayout
 from gpu_envs.engine.actions import KINDS
-from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.program import EnvProgram
-from gpu_envs.engine.rollouts import joined
+from gpu_envs.engine.rollouts import bind_stepping_kernel
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.engines.base import ActRequest
 from gpu_envs.training.engines.small import SmallNetworks
@@ -44,7 +44,7 @@ class FusedRollout:
         self._learner, self._networks = learner, networks
         self._sim: Simulation = horizon_env.env.simulation
         self._of: EnvProgram | None = None
-        horizon_env.env.backend.begin(self._program())
+        horizon_env.env.backend.start_compiling(self._program())
 
     def __call__(self) -> None:
         """Writes the horizon's storage."""
@@ -59,12 +59,12 @@ class FusedRollout:
 
     def _joined(self) -> Callable[[], None]:
         horizon_env, learner = self._horizon_env, self._learner
-        storage = horizon_env.storage[ALONE]
+        storage = horizon_env.storage[SINGLE_ROLE]
         ((_, first_row),) = learner.policy_rows.spans
-        call, launch = joined(self._sim, self._program())
+        call, launch = bind_stepping_kernel(self._sim, self._program())
         call.horizon = horizon_env.horizon
         step = call.step
-        step.action_kind = KINDS[dtype_of(learner.actions)]
+        step.action_kind = KINDS[dtype_name(learner.actions)]
         step.observations = storage.observations[1].data_ptr()
         names = ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs")
         arrays = {"episode_metrics": horizon_env.episode_metrics, **{name: getattr(storage, name) for name in names}}

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 import gpu_envs
-from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.engine.results import Step
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.horizon import EpisodeSums
@@ -22,22 +22,22 @@ class RoleTensors:
 
     def __init__(self, env: Any, roles: tuple[RoleInfo, ...] | None = None) -> None:
         """Looks at an environment with torch tensors; where its roles are not known yet, at those too."""
-        self.by_role = ByRole(env)
+        self.by_role = RoleInterface(env)
         self.roles = roles or RoleInfo.of(self.by_role.roles.values(), masked=env.action_mask is not None)
         self._taken = {
-            role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
+            role.name: (*self.by_role.batch_shape(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
         }
 
     def observations(self, observations: Any) -> dict[str, Rows]:
         """What the environment gave, as rows of features."""
         rows, by_role = dict[str, Rows](), self.by_role.split(observations)
-        shared = {} if self.by_role.alone else self.by_role.env.shared_observations
+        shared = {} if self.by_role.single_agent else self.by_role.env.shared_observations
         for role in self.roles:
             if role.split is not None and role.name in shared:
                 rows[role.name] = Parts(by_role[role.name], shared[role.name], role.agents, role.split)
                 continue
-            own, lead = by_role[role.name], self.by_role.rows(role.name)
+            own, lead = by_role[role.name], self.by_role.batch_shape(role.name)
             flat = own if role.flattening is None else role.flattening.rows(own, len(lead))
             rows[role.name] = flat = flat.reshape(lead[0], role.agents, role.features)
             if role.split is not None:
@@ -47,7 +47,7 @@ class RoleTensors:
     def action_masks(self) -> dict[str, torch.Tensor]:
         """What is possible now; empty where there are no action masks."""
         masks = self.by_role.action_masks
-        return {ALONE: masks[ALONE].unsqueeze(1)} if self.by_role.alone and masks else masks
+        return {SINGLE_ROLE: masks[SINGLE_ROLE].unsqueeze(1)} if self.by_role.single_agent and masks else masks
 
     def taken(self, actions: Mapping[str, torch.Tensor]) -> Any:
         """Actions ``[num_envs, agents, width]`` as the environment takes them."""
@@ -252,7 +252,7 @@ class HorizonEnv:
         """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
         observations, *_, infos = self.env.step(self._tensors.taken(actions), out=self._outs[t])
         if self._alone:
-            self.storage[ALONE].flatten(t, observations, infos["final_obs"])
+            self.storage[SINGLE_ROLE].flatten(t, observations, infos["final_obs"])
             return
         for name, storage in self.storage.items():
             assert storage.alive is not None

@@ -18,9 +18,9 @@ from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import dimensions, to_numpy
 from gpu_envs.codegen import SimulationConfig
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.by_role import RoleView, roles_of
+from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.results import check_replica
+from gpu_envs.engine.results import check_replica_memory
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -104,10 +104,10 @@ class RoleInfo:
     """How a row is made of what an agent sees and of what all see alike; None: it is one."""
 
     @classmethod
-    def of(cls, views: Collection[RoleView], *, masked: bool) -> "tuple[RoleInfo, ...]":
+    def of(cls, views: Collection[RoleInfo], *, masked: bool) -> "tuple[RoleInfo, ...]":
         """What training has to know of the roles of an environment."""
         roles = []
-        for view, split in zip(views, splits_of(view.seen for view in views), strict=True):
+        for view, split in zip(views, splits_of(view.observation_parts for view in views), strict=True):
             flattening, head, agents = Flattening.of(view.observation), Head.of(view.action), view.agents
             how = None if split else flattening, masked, split
             roles.append(cls(view.name, len(agents), flattening.features, head, agents, *how))
@@ -156,8 +156,8 @@ class Plan:
         options = Options(**{"device": self.device, "output": "torch", "autoreset_mode": "SameStep"} | of_options)
         own = {name: value for name, value in params.items() if name not in (*known, "render_mode")}
         world = config_of(spec, self.num_envs, options, own)
-        check_replica(world, self.backend)  # before roles_of names each agent
-        apart = any(splits_of(role.seen for role in roles_of(world.spec, world.params)))
+        check_replica_memory(world, self.backend)  # before roles_of names each agent
+        apart = any(splits_of(role.observation_parts for role in roles_of(world.spec, world.params)))
         return dataclasses.replace(world, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
     @property
@@ -202,7 +202,9 @@ def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, "str | Policy"]) 
     """
     known = [name for role in roles for name in (role.name, *role.members)]
     for name, policy in policies.items():
-        if name not in known and isinstance(policy, str):  # others are settings: ``check_names`` looks at those names
+        if name not in known and isinstance(
+            policy, str
+        ):  # others are settings: ``check_learning_policies`` looks at those names
             raise ValueError(
                 f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, known)} "
                 f"The roles are: {', '.join(role.name for role in roles)}"

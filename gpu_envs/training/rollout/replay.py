@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import Repeated
+from gpu_envs.backend.launcher import CachedLaunch
 from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.engines.kernels import load_filled
@@ -54,7 +54,7 @@ _CALLS = {
         ("float*", "returns", ("count",)),
         ("float*", "discounts", ("count",)),
         ("float*", "next_observations", ("count", "features")),
-        ("u8*", "found", ("count",)),
+        ("u8*", "valid", ("count",)),
     ),
 }
 
@@ -122,7 +122,7 @@ class Replay:
         programs = [program(features, width)]
         given = {"rows": rows, "slots": slots, "places": places, "limit": limit or 1}
         self._insert, draw = load_filled(backend, programs, **given, **self._kept).values()
-        self._draw: Final = Repeated(draw)
+        self._draw: Final = CachedLaunch(draw)
 
     def insert(self, steps: int, **arrays: Tensor | None) -> None:
         """Takes in the steps of a horizon, over the oldest ones.
