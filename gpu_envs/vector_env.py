@@ -52,7 +52,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         self._parts, self._keys = layout.parts, layout.keys
         affixes = ("", *(f".{key}" for key in self._keys))
         self._out = OutReader(sim.shapes, affixes, self.device, "key", sim.memory)
-        self._everywhere = sim.arrays.full_of(np.ones(self.num_envs, bool)) if self._masked else None
+        self._everywhere = sim.arrays.from_numpy(np.ones(self.num_envs, bool)) if self._masked else None
         self._live_infos = {} if self._keys else self._infos_of_live()
 
     # --- Gymnasium's interface ---

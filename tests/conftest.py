@@ -16,7 +16,7 @@ from masked_envs import specs
 from registered import Variant
 
 import gpu_envs
-from gpu_envs.backend import ahead
+from gpu_envs.backend import background
 from gpu_envs.envs import ALL
 from gpu_envs.registry import catalog as registry
 
@@ -105,7 +105,9 @@ def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
             own.setenv("CXX", UNOPTIMISED)
         yield
-        for thread in list(ahead.UNDER_WAY.threads.values()):  # what nobody asked for is compiled as the test says
+        for thread in list(
+            background.COMPILATIONS.threads.values()
+        ):  # what nobody asked for is compiled as the test says
             thread.join()
 
 
@@ -164,7 +166,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for what is compiled in this test alone, which is not there yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
+    monkeypatch.setattr(background.COMPILATIONS, "threads", {})  # what others began and nobody waited for
     return folder
 
 

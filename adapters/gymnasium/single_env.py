@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.adapters.opening import check_render_mode
-from gpu_envs.backend import device_of_one_replica
+from gpu_envs.backend import device_for_one_replica
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.registry.catalog import env_spec
@@ -71,7 +71,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._env = VectorEnv(
             spec,
             1,
-            device=device or device_of_one_replica(),
+            device=device or device_for_one_replica(),
             output="numpy",
             autoreset_mode="Disabled",
             precision=precision,

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import gymnasium
 import numpy as np
+from gpu_envs.engine.by_role import ByRole
 from pettingzoo import ParallelEnv
 
 from gpu_envs.adapters.opening import check_full_rows, check_render_mode
@@ -20,9 +21,8 @@ from gpu_envs.adapters.pettingzoo.agents import (
     metadata,
     state_space,
 )
-from gpu_envs.backend import device_of_one_replica
+from gpu_envs.backend import device_for_one_replica
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ByRole
 from gpu_envs.errors import ActionError
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.catalog import team_spec
@@ -161,7 +161,7 @@ class TeamEnv(ParallelEnv):
         """
         spec = team_spec(env_id)
         check_render_mode(spec, render_mode)
-        device = device or device_of_one_replica()
+        device = device or device_for_one_replica()
         self.metadata = metadata(spec)
         self.render_mode = render_mode
         self.batch = MultiAgentEnv(

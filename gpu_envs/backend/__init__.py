@@ -1,4 +1,4 @@
-"""The two backends, and the choice between them."""
+"""The CPU and CUDA backends, and the choice between them."""
 
 import importlib.util
 import re
@@ -9,10 +9,11 @@ from gpu_envs.errors import NoCompilerError
 
 
 def resolve_device(device: str) -> str:
-    """Returns ``cpu`` or ``cuda:N`` for what the user asked for.
+    """Returns ``cpu`` or ``cuda:N`` for the device that the user named.
 
     Args:
-        device: ``auto`` (a CUDA device where there is one), ``cpu``, ``cuda`` or ``cuda:N``. A ``torch.device`` too.
+        device: ``auto`` (CUDA if the machine has a CUDA device, else the CPU), ``cpu``, ``cuda``, ``cuda:N``, or a
+            ``torch.device``.
     """
     name = str(device)
     if name == "cpu":
@@ -36,8 +37,8 @@ def resolve_device(device: str) -> str:
     return name if match[1] else f"cuda:{_current_device()}"
 
 
-def device_of_one_replica() -> str:
-    """The CPU, which is quicker for one replica; CUDA where there is no compiler for the CPU."""
+def device_for_one_replica() -> str:
+    """Returns ``cpu``, which is faster for one replica; ``cuda`` if no C++ compiler is installed."""
     from gpu_envs.backend.toolchain import find_compiler
 
     try:
@@ -45,7 +46,7 @@ def device_of_one_replica() -> str:
     except NoCompilerError:
         from gpu_envs.backend.driver import device_count
 
-        return "cuda" if device_count() > 0 else "cpu"  # where what was compiled before may do
+        return "cuda" if device_count() > 0 else "cpu"  # the CPU can still run kernels from the cache folder
     return "cpu"
 
 
@@ -57,7 +58,7 @@ def _current_device() -> int:
 
 
 def open_backend(device: str, threads: int | None = None, block_size: int | None = None) -> Backend:
-    """Opens the backend of a resolved device, ``cpu`` or ``cuda:N``; it uses one of the other two arguments."""
+    """Opens the backend of a resolved device: ``cpu`` uses ``threads``, ``cuda:N`` uses ``block_size``."""
     if device == "cpu":
         from gpu_envs.backend.host import HostBackend
 
@@ -67,4 +68,4 @@ def open_backend(device: str, threads: int | None = None, block_size: int | None
     return CudaBackend(int(device.partition(":")[2]), block_size)
 
 
-__all__ = ["Backend", "device_of_one_replica", "open_backend", "resolve_device"]
+__all__ = ["Backend", "device_for_one_replica", "open_backend", "resolve_device"]

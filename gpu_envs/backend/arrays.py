@@ -1,4 +1,4 @@
-"""The three array libraries behind one interface: memory for the simulation, and what users hand in."""
+"""One interface to arrays of NumPy, torch and CuPy: the simulation's memory, and arrays that users pass in."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ Array = Any
 
 
 def library_of(array: Any) -> str:
-    """Names the library of an array, ``""`` for what is none, without importing any."""
+    """The name of an array's library, ``""`` for any other object; imports no library."""
     if isinstance(array, np.ndarray):
         return "numpy"
     module = type(array).__module__.partition(".")[0]
@@ -25,19 +25,19 @@ def library_of(array: Any) -> str:
     return "dlpack" if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__") else ""
 
 
-def dimensions(value: Any) -> int:
+def ndim_of(value: Any) -> int:
     """The number of dimensions of a scalar, a sequence or an array of any library."""
     ndim = getattr(value, "ndim", None)
     return int(ndim) if ndim is not None else np.ndim(value)
 
 
-def dtype_of(array: Array) -> str:
-    """The name of the type of an array's elements."""
+def dtype_name(array: Array) -> str:
+    """The name of an array's dtype, such as ``float32``."""
     return str(array.dtype).rpartition(".")[2]
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """Copies or views an array of any library, on any device, or a sequence, as NumPy."""
+    """Converts a sequence, or an array of any library and device, to NumPy; copies only if necessary."""
     library = library_of(array)
     if library == "torch":
         return np.asarray(array.detach().cpu().numpy())
@@ -47,11 +47,11 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 class Arrays(ABC):
-    """Allocates the simulation's memory in one library, and reads addresses."""
+    """Allocates, reads and writes the simulation's arrays in one library."""
 
     name: str
     device: Any
-    """Where they are, as the arrays themselves say it."""
+    """The device, as the ``device`` attribute of these arrays reports it."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -59,19 +59,19 @@ class Arrays(ABC):
 
     @abstractmethod
     def fill(self, array: Array, value: float) -> None:
-        """Sets every element."""
+        """Sets every element to ``value``."""
 
     @abstractmethod
     def address(self, array: Array) -> int:
-        """Where the first element is, on the device."""
+        """The device address of the first element."""
 
     @abstractmethod
     def write(self, array: Array, values: np.ndarray) -> None:
-        """Copies from the host into ``array``, in the order of the device's work."""
+        """Copies host values into ``array``, in stream order."""
 
     @abstractmethod
     def read(self, array: Array) -> np.ndarray:
-        """Copies to the host, after all work before it."""
+        """Copies to the host, after all earlier work on the stream."""
 
     @abstractmethod
     def stream(self) -> int:
@@ -79,15 +79,15 @@ class Arrays(ABC):
 
     @abstractmethod
     def dtype(self, name: str) -> Any:
-        """The library's type of elements."""
+        """The library's dtype object."""
 
     @abstractmethod
     def contiguous(self, array: Array) -> bool:
-        """Whether the elements follow one another in memory."""
+        """Whether the array is C-contiguous."""
 
     @abstractmethod
-    def viewed(self, array: Array, dtype: str) -> Array:
-        """The same memory, its rows read as elements of another type."""
+    def view(self, array: Array, dtype: str) -> Array:
+        """The same memory as an array of another dtype; the last dimension changes with the element size."""
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
         """An array of zeros."""
@@ -95,12 +95,18 @@ class Arrays(ABC):
         self.fill(array, 0)
         return array
 
-    def zeros_of(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
-        """Arrays of zeros that are read together, by name."""
+    def zeros_by_name(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+        """Arrays of zeros that are read together, by name; takes shape and dtype by name."""
         return {name: self.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
-        """Where an array begins, once it fits shape and one of the dtypes; ``[1]`` and ``[]`` are the same shape."""
+        """The address of an array after a check of its shape, dtype, device and layout.
+
+        Shapes ``[1]`` and ``[]`` count as equal.
+
+        Raises:
+            ValueError: The array does not fit.
+        """
         if (
             array is not None
             and array.dtype in dtypes
@@ -109,14 +115,14 @@ class Arrays(ABC):
             and (array.shape == shape or math.prod(array.shape) == math.prod(shape) == 1)
         ):
             return self.address(array)
-        kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        given = "None"
+        dtype_names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        actual = "None"
         if array is not None:
             layout = "" if self.contiguous(array) else ", not contiguous"
-            given = f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)} on {array.device}{layout}"
-        raise ValueError(f"{name} is {given}; give contiguous {kinds} {list(shape)} on {self.device}")
+            actual = f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)} on {array.device}{layout}"
+        raise ValueError(f"{name} is {actual}; give contiguous {dtype_names} {list(shape)} on {self.device}")
 
-    def full_of(self, values: np.ndarray) -> Array:
+    def from_numpy(self, values: np.ndarray) -> Array:
         """A new array with these values."""
         array = self.empty(values.shape, values.dtype.name)
         self.write(array, values)
@@ -124,7 +130,7 @@ class Arrays(ABC):
 
 
 class _NumpyLike(Arrays):
-    """What NumPy and CuPy have in common."""
+    """The methods that are the same for NumPy and CuPy."""
 
     def dtype(self, name: str) -> Any:
         return np.dtype(name)
@@ -132,19 +138,19 @@ class _NumpyLike(Arrays):
     def contiguous(self, array: Array) -> bool:
         return bool(array.flags.c_contiguous)
 
-    def viewed(self, array: Array, dtype: str) -> Array:
+    def view(self, array: Array, dtype: str) -> Array:
         return array.view(dtype)
 
 
 @final
 class NumpyArrays(_NumpyLike):
-    """Memory of the host."""
+    """NumPy arrays in host memory."""
 
     name = "numpy"
     device = "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array whose first element begins a cache line, so that vectors do not straddle two."""
+        """An uninitialised array, aligned to a cache line so that no SIMD vector straddles two lines."""
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         raw = np.empty(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
@@ -168,7 +174,7 @@ class NumpyArrays(_NumpyLike):
 
 @final
 class TorchArrays(Arrays):
-    """Tensors, on the CPU or on a CUDA device; kernels follow torch's current stream."""
+    """Tensors on the CPU or on a CUDA device; kernels run on torch's current stream."""
 
     name = "torch"
 
@@ -179,7 +185,7 @@ class TorchArrays(Arrays):
         self._torch = torch
         self.device = torch.device(device)
         self._on_host = self.device.type == "cpu"
-        # Private, and ten times quicker than making a Stream to ask for its handle; without it the slow way does.
+        # A private function, ten times faster than creating a Stream object; stream() works without it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -192,7 +198,7 @@ class TorchArrays(Arrays):
         return bool(array.is_contiguous())
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
-        if (  # at every launch, so without a call for each question
+        if (  # runs at every launch, so it calls no helper methods
             array is not None
             and array.dtype in dtypes
             and array.shape == shape
@@ -203,7 +209,7 @@ class TorchArrays(Arrays):
             return address
         return super().checked_address(name, array, shape, dtypes)
 
-    def viewed(self, array: Array, dtype: str) -> Array:
+    def view(self, array: Array, dtype: str) -> Array:
         return array.view(self.dtype(dtype))
 
     def fill(self, array: Array, value: float) -> None:
@@ -219,7 +225,7 @@ class TorchArrays(Arrays):
         return np.array(array.detach().cpu().numpy())
 
     def stream(self) -> int:
-        """Torch's current stream, asked anew each time: a remembered one would miss a graph under capture."""
+        """Torch's current stream, looked up at each call: a cached one would be wrong while a graph is captured."""
         if self._on_host:
             return 0
         if self._raw_stream is not None:
@@ -229,31 +235,31 @@ class TorchArrays(Arrays):
 
 @final
 class CupyArrays(_NumpyLike):
-    """CuPy arrays on a CUDA device; kernels follow CuPy's current stream."""
+    """CuPy arrays on a CUDA device; kernels run on CuPy's current stream."""
 
     name = "cupy"
 
-    def __init__(self, device: int, *, read_together: bool = False) -> None:
-        """Imports CuPy; with ``read_together`` what ``zeros_of`` makes is read with one transfer."""
+    def __init__(self, device: int, *, read_at_once: bool = False) -> None:
+        """Imports CuPy; with ``read_at_once``, one transfer reads all arrays of a ``zeros_by_name`` call."""
         import cupy
 
         self._cupy = cupy
         self.device = cupy.cuda.Device(device)
-        self._read_together = read_together
-        self._together: list[_Together] = []
-        self._changes = 0
+        self._read_at_once = read_at_once
+        self._blocks: list[_MirroredBlock] = []
+        self._version = 0  # counts writes and launches, so that a mirror knows when it is stale
 
-    def zeros_of(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
-        """Arrays of zeros; those that are read together stand side by side."""
-        if not self._read_together:
-            return super().zeros_of(shapes)
+    def zeros_by_name(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+        """Arrays of zeros; with ``read_at_once``, views of one block of memory."""
+        if not self._read_at_once:
+            return super().zeros_by_name(shapes)
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
-        begins = [0, *itertools.accumulate(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]
-        whole = self.zeros((begins.pop(),), "uint8")
-        self._together.append(_Together(whole))
+        offsets = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+        block = self.zeros((offsets.pop(),), "uint8")
+        self._blocks.append(_MirroredBlock(block))
         return {
-            name: whole[at : at + size].view(dtype).reshape(shape)
-            for (name, (shape, dtype)), size, at in zip(shapes.items(), sizes, begins, strict=True)
+            name: block[offset : offset + size].view(dtype).reshape(shape)
+            for (name, (shape, dtype)), size, offset in zip(shapes.items(), sizes, offsets, strict=True)
         }
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -261,7 +267,7 @@ class CupyArrays(_NumpyLike):
             return self._cupy.empty(shape, dtype)
 
     def fill(self, array: Array, value: float) -> None:
-        self._changes += 1
+        self._version += 1
         with self.device:
             array.fill(value)
 
@@ -269,43 +275,43 @@ class CupyArrays(_NumpyLike):
         return int(array.data.ptr)
 
     def write(self, array: Array, values: np.ndarray) -> None:
-        self._changes += 1
+        self._version += 1
         with self.device:
             array[...] = self._cupy.asarray(np.ascontiguousarray(values, array.dtype))
 
     def read(self, array: Array) -> np.ndarray:
         with self.device:
-            for together in self._together:
-                at = self.address(array) - self.address(together.device)
-                if array.size and 0 <= at < together.device.nbytes:
-                    together.fetch(self._changes)
-                    return np.array(np.ndarray(array.shape, array.dtype, together.host, at, array.strides))
+            for block in self._blocks:
+                offset = self.address(array) - self.address(block.device)
+                if array.size and 0 <= offset < block.device.nbytes:
+                    block.update_host(self._version)
+                    return np.array(np.ndarray(array.shape, array.dtype, block.host, offset, array.strides))
             return np.asarray(array.get())
 
     def stream(self) -> int:
-        self._changes += 1  # whoever asks is about to launch what may write
+        self._version += 1  # callers need the stream to launch a kernel, which may write
         return int(self._cupy.cuda.get_current_stream().ptr)
 
 
 @final
-class _Together:
-    """Memory of a device, and a copy of it in page-locked memory of the host, which one transfer brings up to date."""
+class _MirroredBlock:
+    """Device memory and its mirror in page-locked host memory, updated with one transfer."""
 
     def __init__(self, device: Array) -> None:
         import cupy
 
         self.device = device
-        size = max(1, device.nbytes)  # (of its pool, memory comes in powers of two)
+        size = max(1, device.nbytes)  # not from CuPy's pinned pool, which rounds sizes up to powers of two
         memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(size), 0)
         self.host = np.frombuffer(memory, np.uint8, device.nbytes)
-        self._read_at = -1
+        self._version = -1
 
-    def fetch(self, changes: int) -> None:
-        """Brings the copy up to date, where there were changes since."""
-        if changes != self._read_at:
+    def update_host(self, version: int) -> None:
+        """Copies the device memory to the host if ``version`` has changed since the last copy."""
+        if version != self._version:
             self.device.get(out=self.host)
-            self._read_at = changes
+            self._version = version
 
 
-_ALIGNED = 256
-"""Bytes at multiples of which such arrays begin."""
+_ALIGNMENT = 256
+"""Alignment of each array within its block, in bytes."""

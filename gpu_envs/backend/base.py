@@ -1,4 +1,4 @@
-"""What a backend must do: give memory, compile a program, launch its kernels."""
+"""The interface of a backend: it allocates memory, compiles a program and launches its kernels."""
 
 import ctypes
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from gpu_envs.backend.arrays import Arrays
 from gpu_envs.backend.program import Device, Program
 
 Launch: TypeAlias = Callable[[int], None]
-"""Runs a kernel on its struct as it stands now, on the stream with this handle."""
+"""Launches a kernel with the current values of its argument struct, on the stream with this handle."""
 
 
 class Kernels(ABC):
@@ -17,37 +17,40 @@ class Kernels(ABC):
 
     @abstractmethod
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares the launch of a kernel over ``count`` replicas with ``call``, which may change between launches."""
+        """Prepares launches of a kernel over ``count`` replicas.
+
+        ``call`` is the kernel's argument struct; its members may change between launches.
+        """
 
     @abstractmethod
     def function(self, kernel: str) -> Any:
-        """The kernel itself: a ``cupy.RawKernel``, or a function of a shared library on the CPU."""
+        """The kernel as a ``cupy.RawKernel`` or, on the CPU, a ``ctypes`` function."""
 
     @abstractmethod
     def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
-        """What ``function`` takes to run over ``count`` replicas, by the names of a ``RawKernel``'s arguments."""
+        """Keyword arguments that run ``function(kernel)`` over ``count`` replicas, named as those of ``RawKernel``."""
 
 
 class Backend(ABC):
-    """A device that runs kernels."""
+    """A device that compiles and runs kernels."""
 
     device: str
-    """``cpu``, or ``cuda:`` and a number."""
+    """``cpu`` or ``cuda:N``."""
     traits: Device
-    """What generated code depends on."""
+    """Properties of the device that generated code depends on."""
 
     @abstractmethod
     def arrays(self, library: str) -> Arrays:
-        """Memory of this device, in the given array library."""
+        """Arrays on this device in an array library: ``numpy``, ``torch`` or ``cupy``."""
 
     @abstractmethod
     def load(self, program: Program) -> Kernels:
-        """Compiles a program, or finds what an earlier compilation of the same left."""
+        """Compiles a program, or loads it from the cache folder, and returns its kernels."""
 
     @abstractmethod
-    def begin(self, program: Program) -> None:
-        """Begins to compile what will be loaded later, beside what this process does."""
+    def start_compiling(self, program: Program) -> None:
+        """Starts to compile a program in a background thread; ``load`` waits for it."""
 
     @abstractmethod
     def memory(self) -> int:
-        """How many bytes this device could give at most."""
+        """The device's total memory in bytes, or its limit."""

@@ -1,10 +1,10 @@
-"""The functions that a header of rules must have, for messages about one that does not compile."""
+"""The functions that a rules header must define, for messages about headers that do not compile."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import final
 
-_ONE = {
+_SINGLE_AGENT = {
     "reset": "FN void reset(State& s, const Params& p, Random& random)",
     "step": "FN Outcome step(State& s, const Params& p, const Action& action, Random& random)",
     "observe": "FN void observe(const State& s, const Params& p, Observation& observation)",
@@ -26,19 +26,28 @@ _TEAM = {
 @final
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """The author's part of a program, and what it must have."""
+    """The author's part of a program, and the functions that it must define."""
 
     spec: str
     """The environment's id."""
     file: str
-    """What its lines are named by in compilers' messages."""
+    """The file name that compilers' messages use for its lines."""
     functions: Mapping[str, str]
-    """How each function begins, by its name."""
+    """The C++ declaration of each required function, by name."""
 
 
 def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, more: Sequence[str] = ()) -> Contract:
-    """What the rules of an environment must have, which has a team or one agent, and what else or not."""
+    """The functions that an environment needs, for a team or a single agent.
+
+    Args:
+        spec: The environment's id.
+        file: The file name of the rules in compilers' messages.
+        team: Whether the environment has a team of agents.
+        masks: Whether it has action masks, from ``allow``.
+        metrics: Whether it has metrics, from ``measure``.
+        more: Names of further functions of a team: ``active``, ``observe_shared``.
+    """
     optional = {"allow": masks, "measure": metrics, **{name: name in more for name in ("active", "observe_shared")}}
-    without = {name for name, wanted in optional.items() if not wanted}
-    functions = _TEAM if team else _ONE
-    return Contract(spec, file, {name: text for name, text in functions.items() if name not in without})
+    unneeded = {name for name, needed in optional.items() if not needed}
+    functions = _TEAM if team else _SINGLE_AGENT
+    return Contract(spec, file, {name: text for name, text in functions.items() if name not in unneeded})

@@ -1,4 +1,4 @@
-"""The CUDA backend: NVRTC compiles, and kernels are CuPy's RawKernels; neither nvcc nor a CUDA toolkit is needed."""
+"""The CUDA backend: NVRTC compiles, CuPy loads the kernels; no nvcc and no CUDA toolkit is needed."""
 
 import ctypes
 import functools
@@ -12,32 +12,32 @@ from gpu_envs.backend import driver
 from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.cupy import import_cupy, on_device
-from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.backend.nvrtc import begin, machine_code
+from gpu_envs.backend.messages import check_device_functions, compile_error
+from gpu_envs.backend.nvrtc import machine_code, start_compiling
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.errors import CompileError
 
 THREADS_PER_BLOCK = 128
 
-PLAIN_SHARED_BYTES = 46 * 1024
-"""Shared memory that a block may have without asking for more, less what the dialect has for itself."""
+DEFAULT_SHARED_BYTES = 46 * 1024
+"""Dynamic shared memory of a block without opting in to more: 48 KiB less 2 KiB for the dialect's static arrays."""
 
 
-def wake(device: str) -> None:
-    """Starts a device's CUDA context in a thread, as that takes a while; later calls to CUDA wait for it.
+def start_context_in_thread(device: str) -> None:
+    """Starts a device's CUDA context in a background thread, as that takes a while; later CUDA calls wait for it.
 
     Args:
         device: A device's name; ``auto`` and ``cuda`` mean the first CUDA device. ``cpu`` does nothing.
     """
-    found = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
-    if found is not None:
-        threading.Thread(target=start_context, args=(int(found[1] or 0),), name="wake").start()
+    match = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
+    if match is not None:
+        threading.Thread(target=start_context, args=(int(match[1] or 0),), name="start CUDA context").start()
 
 
 def start_context(index: int) -> None:
-    """Starts the context of a device that CuPy and torch use; leaves it to later calls to report what is wrong.
+    """Starts the primary context of a device, which CuPy and torch use; later calls report errors.
 
-    CuPy would do this too, but importing it takes turns with the import of torch in the main thread.
+    CuPy would start it too, but its import and that of torch in the main thread would wait for each other.
     """
     library, device, context = driver.library(), ctypes.c_int(0), ctypes.c_void_p()
     if library is not None and index < driver.device_count():
@@ -46,31 +46,31 @@ def start_context(index: int) -> None:
 
 
 @functools.cache
-def may_begin_early(index: int) -> bool:
-    """Whether a launch may begin while the previous one ends: on Hopper, with CUDA 12.3 or newer."""
+def supports_early_launch(index: int) -> bool:
+    """Whether a launch may start while the previous one ends: on Hopper, with CUDA 12.3 or newer."""
     return import_cupy().cuda.runtime.driverGetVersion() >= 12030 and _capability(index)[0] == _HOPPER
 
 
 @final
 class CudaKernels(Kernels):
-    """The kernels of a module on one device."""
+    """The kernels of a CUDA module on one device."""
 
     def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
-        """Keeps the ``RawKernel`` objects; the device is the current one."""
+        """Stores the ``RawKernel`` objects; ``device`` must be the current device."""
         self._functions = functions
         self._handles = {name: function.kernel.ptr for name, function in functions.items()}
-        self._most_threads = {name: function.max_threads_per_block for name, function in functions.items()}
+        self._max_threads = {name: function.max_threads_per_block for name, function in functions.items()}
         self._device = device
         self._program = program
         self._block = block
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares a launch whose threads cover all replicas; a launch for each phase, if the grid has phases."""
+        """Prepares launches whose threads cover all replicas; one launch per phase if the grid is phased."""
         grid = self._program.grid
         attribute = None
-        if grid is not None and grid.together:
+        if grid is not None and grid.cooperative:
             attribute = driver.COOPERATIVE
-        elif (grid is None or grid.early) and may_begin_early(self._device):
+        elif (grid is None or grid.early) and supports_early_launch(self._device):
             attribute = driver.EARLY
         run = driver.launcher(self._handles[kernel], call, self._shape(kernel, count), attribute)
         return self._on_device(run if grid is None or not grid.phased else self._in_phases(run, call))
@@ -84,16 +84,16 @@ class CudaKernels(Kernels):
         return {"grid": (blocks,), "block": (threads,), "args": (struct,), "shared_mem": shared}
 
     def _shape(self, kernel: str, count: int) -> tuple[int, int, int]:
-        """Blocks, threads of a block, bytes of dynamic shared memory of a block."""
+        """The number of blocks, threads per block, and bytes of dynamic shared memory per block."""
         grid, staging = self._program.grid, self._program.staging_bytes
         if grid is not None:
             return -(-count // grid.replicas) * grid.blocks, grid.threads, grid.shared_bytes
-        fitting = PLAIN_SHARED_BYTES // max(1, staging)
-        threads = max(32, min(self._block, self._most_threads[kernel], fitting) // 32 * 32)
+        shared_limit = DEFAULT_SHARED_BYTES // max(1, staging)
+        threads = max(32, min(self._block, self._max_threads[kernel], shared_limit) // 32 * 32)
         return -(-count // threads), threads, staging * threads
 
     def _in_phases(self, run: Launch, call: Any) -> Launch:
-        """A launch for each phase. A first one, with phase -1, asks the kernel how many there are."""
+        """Launches the kernel once per phase; a first launch here, with phase -1, reads the number of phases."""
         phases = range(-1, 0)
 
         def launch_all(stream: int) -> None:
@@ -103,36 +103,36 @@ class CudaKernels(Kernels):
 
         cupy = import_cupy()
         with on_device(self._device):
-            found = cupy.zeros(1, cupy.int32)
-            call.phases = found.data.ptr
+            phase_count = cupy.zeros(1, cupy.int32)
+            call.phases = phase_count.data.ptr
             cupy.cuda.runtime.deviceSynchronize()
             launch_all(0)
-            phases = range(int(found.get()[0]))
+            phases = range(int(phase_count.get()[0]))
             call.phases = None
         return launch_all
 
     def _on_device(self, run: Launch) -> Launch:
-        """The same launch, whichever device is current, and in any thread."""
+        """A launch that works in any thread, whatever the current device is."""
         current, index = import_cupy().cuda.runtime.getDevice, self._device
 
         def launch(stream: int) -> None:
-            if _thread.has_context and current() == index:
+            if _thread_state.has_context and current() == index:
                 run(stream)
             else:
                 with on_device(index):
                     run(stream)
-                _thread.has_context = True
+                _thread_state.has_context = True
 
         return launch
 
 
-class _Thread(threading.local):
-    """What is known of each thread: the driver launches only where CUDA's runtime has chosen a device before."""
+class _ThreadState(threading.local):
+    """State of each thread: the driver launches only in threads in which CUDA's runtime has set a device before."""
 
     has_context = False
 
 
-_thread = _Thread()
+_thread_state = _ThreadState()
 
 
 @final
@@ -140,10 +140,14 @@ class CudaBackend(Backend):
     """One CUDA device."""
 
     def __init__(self, index: int, block_size: int | None = None) -> None:
-        """Chooses a device by its number."""
-        runtime, there = import_cupy().cuda.runtime, driver.device_count()
-        if index >= there:
-            raise ValueError(f"device 'cuda:{index}' is not there: this machine has {there} CUDA devices")
+        """Opens the device with this index.
+
+        Raises:
+            ValueError: The device does not exist, or ``block_size`` is not allowed.
+        """
+        runtime, count = import_cupy().cuda.runtime, driver.device_count()
+        if index >= count:
+            raise ValueError(f"device 'cuda:{index}' does not exist: this machine has {count} CUDA devices")
         if block_size is not None and (block_size not in range(32, 1025, 32)):
             raise ValueError(f"block_size is {block_size!r}; give a multiple of 32 from 32 to 1024, or None")
         self.index = index
@@ -157,27 +161,27 @@ class CudaBackend(Backend):
         )
 
     def arrays(self, library: str) -> Arrays:
-        """Device memory as torch tensors or CuPy arrays; for NumPy the latter, read together."""
+        """Device memory as torch tensors or CuPy arrays; for ``numpy`` CuPy arrays that one transfer reads."""
         return (
-            TorchArrays(self.device) if library == "torch" else CupyArrays(self.index, read_together=library == "numpy")
+            TorchArrays(self.device) if library == "torch" else CupyArrays(self.index, read_at_once=library == "numpy")
         )
 
     def load(self, program: Program) -> Kernels:
-        """Compiles with NVRTC, or finds on disk what it made of the same source, headers included."""
-        check_library(program, "NVRTC")
+        """Compiles with NVRTC, or loads the machine code of the same source and headers from the cache folder."""
+        check_device_functions(program, "NVRTC")
         with on_device(self.index):
             try:
                 module = loaded_module(program.source, program.name, self.index)
             except CompileError as error:
                 raise compile_error(program, error.output, "NVRTC") from None
             functions = {kernel: module.get_function(f"kernel_{kernel}") for kernel in program.calls}
-            if program.grid is not None and program.grid.shared_bytes > PLAIN_SHARED_BYTES:
+            if program.grid is not None and program.grid.shared_bytes > DEFAULT_SHARED_BYTES:
                 for function in functions.values():
                     function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
             return CudaKernels(functions, self.index, program, self._block)
 
-    def begin(self, program: Program) -> None:
-        begin(program.source, program.name, _architecture(self.index))
+    def start_compiling(self, program: Program) -> None:
+        start_compiling(program.source, program.name, _architecture(self.index))
 
     def memory(self) -> int:
         with on_device(self.index):
@@ -185,7 +189,7 @@ class CudaBackend(Backend):
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """The architecture to compile for: on Hopper the one with the instructions that no later GPU has."""
+    """NVRTC's name of an architecture; on Hopper ``sm_90a``, whose extra instructions no later GPU has."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' * (capability == (9, 0))}"
 
@@ -201,16 +205,16 @@ def _capability(index: int) -> tuple[int, int]:
 
 
 _CAPABILITY = (75, 76)
-"""CUDA's numbers of the two attributes of a device that are its compute capability."""
+"""``cudaDevAttrComputeCapabilityMajor`` and ``cudaDevAttrComputeCapabilityMinor``."""
 
 _HOPPER = 9
 
 
 @functools.cache
 def loaded_module(source: str, name: str, index: int) -> Any:
-    """The ``RawModule`` of a program for a device, the current one; CuPy keeps it loaded, as graphs may need it.
+    """The ``RawModule`` of a program on the current device, ``index``; CuPy keeps it loaded, as graphs may need it.
 
     Raises:
-        CompileError: NVRTC refuses the source.
+        CompileError: NVRTC cannot compile the source.
     """
     return import_cupy().RawModule(path=str(machine_code(source, name, _architecture(index))))

@@ -1,4 +1,4 @@
-"""Imports CuPy."""
+"""Imports CuPy, and sets the current device."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.backend.toolchain import prepare, private_folder
+from gpu_envs.backend.toolchain import prepare_folder, private_folder
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def import_cupy() -> Any:
     Raises:
         ImportError: CuPy cannot be imported; the message names the extra that installs it.
     """
-    _look_at_cache()
+    _check_cupy_cache()
     try:
         import cupy
     except ImportError as error:
@@ -43,7 +43,7 @@ def import_cupy() -> Any:
 
 @functools.cache
 def nvrtc_version() -> str:
-    """NVRTC's version: of its Python package, without loading the library, or as the library says."""
+    """NVRTC's version, from its Python package if there is one, so that the library need not be loaded."""
     cuda = import_cupy().cuda
     major = cuda.runtime.runtimeGetVersion() // 1000
     try:
@@ -53,18 +53,18 @@ def nvrtc_version() -> str:
 
 
 @functools.cache
-def _look_at_cache() -> None:
-    """Where CuPy's folder for small kernels of its own will not do, it is to keep them in memory."""
+def _check_cupy_cache() -> None:
+    """Makes CuPy cache its own small kernels in memory if its cache folder is unsafe, read-only or full."""
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))  # noqa: PTH111  # as it does
     try:
-        prepare(folder)
+        prepare_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as trial:
-            trial.write(bytes(_ROOM))
+            trial.write(bytes(_MIN_FREE_BYTES))
     except OSError:
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
         if not folder.is_dir():
-            os.environ["CUPY_CACHE_DIR"] = str(private_folder())  # to make it is what CuPy's import begins with
+            os.environ["CUPY_CACHE_DIR"] = str(private_folder())  # CuPy creates the folder when it is imported
 
 
-_ROOM = 2**20
-"""Bytes that it must have room for: a few kernels."""
+_MIN_FREE_BYTES = 2**20
+"""Free space that the folder must have: a few kernels."""

@@ -1,4 +1,4 @@
-"""Reads what compilers say, and the source that they say it of."""
+"""Parses compilers' error messages, and finds the source lines they refer to."""
 
 import dataclasses
 import re
@@ -11,40 +11,44 @@ _GNU = re.compile(
 _NVRTC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<kind>[a-z ]*error|note)[^:]*: (?P<text>.*)")
 _REQUIRED = re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)?\s+required from here")
 _DURING = re.compile(r"\s+(?:detected during|instantiation of) .*at line (?P<line>\d+) of (?P<file>\S.*)")
-"""How g++, before an error, and NVRTC after it name the line that a template was used in."""
+"""The line that uses a template: g++ names it before an error (``_REQUIRED``), NVRTC after it (``_DURING``)."""
 _ASSERTED = re.compile(
     r"""static.assert\S* failed(?: due to requirement '.*?')?(?:(?: with)? "(?P<quoted>.+)"|: (?P<plain>.+))$"""
 )
 """A failed static assertion. Clang up to 16 and NVRTC put the message in quotes, g++ and newer clang after a colon."""
-_BROUGHT_ABOUT = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")
-"""Notes that name the line which brought an error about that lies elsewhere."""
+_ORIGIN_NOTES = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")
+"""Notes that name the author's line if it causes an error in another file."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Diagnostic:
-    """One error, and where it lies."""
+    """One error and its position."""
 
     file: str
     line: int
     column: int
-    """From 1; 0: not known."""
+    """From 1; 0: unknown."""
     text: str
     excerpt: str = ""
-    """The line, as the compiler shows it."""
+    """The source line, as the compiler prints it."""
 
 
-def diagnostics(output: str, own: str) -> Iterator[Diagnostic]:
-    """The errors in what g++, clang or NVRTC said, plain and without colours; a macro's at the author's line."""
+def diagnostics(output: str, author_file: str) -> Iterator[Diagnostic]:
+    """Yields the errors in the output of g++, clang or NVRTC (without colours).
+
+    An error in a macro or template that the author's file uses gets the position of that use.
+    """
     lines = output.splitlines()
     last: Diagnostic | None = None
-    user: dict[str, Any] = {}  # where the author's file used the template that the next error lies in
+    template_use: dict[str, Any] = {}  # the position in the author's file that used the next error's template
     for number, line in enumerate(lines):
         required, during = _REQUIRED.match(line), _DURING.match(line)
-        if required is not None and required["file"] == own:
-            user = {"file": own, "line": int(required["line"]), "column": int(required["column"] or 0)}
-        if during is not None and during["file"] == own and last is not None:
-            last = dataclasses.replace(last, file=own, line=int(during["line"]), column=0)
+        if required is not None and required["file"] == author_file:
+            line_number, column = int(required["line"]), int(required["column"] or 0)
+            template_use = {"file": author_file, "line": line_number, "column": column}
+        if during is not None and during["file"] == author_file and last is not None:
+            last = dataclasses.replace(last, file=author_file, line=int(during["line"]), column=0)
         match = _GNU.match(line) or _NVRTC.match(line)
         if match is None:
             continue
@@ -52,43 +56,44 @@ def diagnostics(output: str, own: str) -> Iterator[Diagnostic]:
         excerpt = lines[number + 1] if number + 1 < len(lines) else ""
         column = int(groups.get("column") or 0)
         if "column" not in groups and number + 2 < len(lines) and lines[number + 2].strip() == "^":
-            column = max(0, lines[number + 2].index("^") - 1)  # NVRTC shows lines two columns to the right
+            column = max(0, lines[number + 2].index("^") - 1)  # NVRTC indents the line by two columns
         place = Diagnostic(match["file"], int(match["line"]), column, match["text"], re.sub(r"^\s*\d* \|", "", excerpt))
         if match["kind"] == "note":
-            if last is not None and place.file == own and any(each in place.text for each in _BROUGHT_ABOUT):
+            if last is not None and place.file == author_file and any(note in place.text for note in _ORIGIN_NOTES):
                 last = dataclasses.replace(place, text=last.text)
             continue
         if last is not None:
             yield last
         asserted = _ASSERTED.search(place.text)
         text = asserted["quoted"] or asserted["plain"] if asserted else place.text
-        last, user = dataclasses.replace(place, text=text, excerpt=place.excerpt.strip(), **user), {}
+        last = dataclasses.replace(place, text=text, excerpt=place.excerpt.strip(), **template_use)
+        template_use = {}
     if last is not None:
         yield last
 
 
-def part_of(source: str, file: str) -> list[str]:
-    """The lines of a source that come from a file."""
-    found: list[str] = []
+def lines_of_file(source: str, file: str) -> list[str]:
+    """The lines of a joined source that come from one file, by its ``#line`` directives."""
+    file_lines: list[str] = []
     inside = False
     for line in source.splitlines():
         if line.startswith("#line "):
             inside = line.partition('"')[2].rstrip('"').replace("\\\\", "\\").replace('\\"', '"') == file
         elif inside:
-            found.append(line)
-    return found
+            file_lines.append(line)
+    return file_lines
 
 
 def members(source: str, struct: str, *, functions: bool = False) -> list[str]:
-    """The fields or the functions of a struct that a source declares."""
+    """The names of a struct's fields, or of its functions, in a source."""
     body = re.search(rf"^struct {struct} \{{\n(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
     if body is None:
         return []
-    found = []
+    names: list[str] = []
     for line in body[1].splitlines():
         code = line.partition("//")[0]
         field = re.match(r"    (?:const )?[\w:]+(?:<[^;()]*>)?[\s*&]+(\w+)(?:\[[^;]*\])?;\s*$", code)
         function = re.match(r"    FN [\w:&*<> ]*?(\w+)\(", code)
         match = function if functions else field
-        found += [match[1]] if match is not None and match[1] != struct else []
-    return list(dict.fromkeys(found))
+        names += [match[1]] if match is not None and match[1] != struct else []
+    return list(dict.fromkeys(names))

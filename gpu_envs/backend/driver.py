@@ -1,4 +1,4 @@
-"""What CuPy has no function for: counting devices without importing it, and launches with attributes."""
+"""CUDA driver calls that CuPy lacks: counting devices without importing CuPy, and launches with attributes."""
 
 import contextlib
 import ctypes
@@ -15,14 +15,14 @@ COOPERATIVE, EARLY = 2, 6
 class Attribute(ctypes.Structure):
     """``CUlaunchAttribute`` with an integer value."""
 
-    _fields_ = (("id", ctypes.c_int), ("_gap", ctypes.c_int), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60))
+    _fields_ = (("id", ctypes.c_int), ("_pad", ctypes.c_int), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60))
 
 
 class Config(ctypes.Structure):
     """``CUlaunchConfig``."""
 
     _fields_ = (
-        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        *((f"{level}_{axis}", ctypes.c_uint) for level in ("grid", "block") for axis in "xyz"),
         ("shared_bytes", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.POINTER(Attribute)),
@@ -32,7 +32,7 @@ class Config(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The driver's library; None where no driver is installed."""
+    """The driver's library; None if no driver is installed."""
     with contextlib.suppress(OSError):
         return ctypes.CDLL("libcuda.so.1")
     return None
@@ -42,30 +42,36 @@ def library() -> ctypes.CDLL | None:
 def device_count() -> int:
     """The number of CUDA devices that the driver sees."""
     driver, count = library(), ctypes.c_int(0)
-    found = driver is not None and driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return count.value if found else 0
+    counted = driver is not None and driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if counted else 0
 
 
 def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int], attribute: int | None) -> Launch:
     """Prepares launches of a kernel that takes one struct by value, on any stream of the current context.
 
-    Each launch takes the values that the struct holds then. A launch through ``cupy.RawKernel`` converts its arguments
-    each time and takes three times as long. The shape is blocks, threads of a block, bytes of shared memory of a block.
+    Each launch reads the struct's current values. A launch through ``cupy.RawKernel`` converts its arguments each time
+    and takes three times as long.
+
+    Args:
+        handle: The ``CUfunction``.
+        struct: The kernel's argument.
+        shape: The number of blocks, threads per block, and bytes of dynamic shared memory per block.
+        attribute: ``COOPERATIVE``, ``EARLY``, or None.
     """
     driver = library()
-    assert driver is not None, "a kernel's handle comes from the driver"
+    assert driver is not None, "the kernel's handle comes from the driver"
     launch, function = driver.cuLaunchKernelEx, ctypes.c_void_p(handle)
     blocks, threads, shared_bytes = shape
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
     attributes = [] if attribute is None else [Attribute(attribute, 0, 1)]
-    chosen = (Attribute * 1)(*attributes)
-    configs: dict[int, Any] = {}  # one for each stream: another Python thread may launch while the driver reads one
+    attribute_array = (Attribute * 1)(*attributes)
+    configs: dict[int, Any] = {}  # per stream: another Python thread may launch while the driver reads one
 
     def run(stream: int, _keep: ctypes.Structure = struct) -> None:
         config = configs.get(stream)
         if config is None:
-            made = Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, chosen, len(attributes))
-            configs[stream] = config = ctypes.byref(made)
+            config = Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, attribute_array, len(attributes))
+            configs[stream] = config = ctypes.byref(config)
         status = launch(config, function, arguments, None)
         if status:
             import_cupy().cuda.driver.check_status(status)

@@ -1,4 +1,4 @@
-"""The CPU backend: the same headers, compiled by the machine's C++ compiler, on all cores."""
+"""The CPU backend: the machine's C++ compiler compiles the same headers, and kernels run on all cores."""
 
 import contextlib
 import ctypes
@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, final
 
-from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
+from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import begin, build, find_compiler
+from gpu_envs.backend.toolchain import build, find_compiler, start_build
 from gpu_envs.errors import CompileError
 
-LEAST_PER_THREAD = 8192
-"""Steps of one replica below which waking a further thread costs more than it saves."""
+MIN_STEPS_PER_THREAD = 8192
+"""Steps of single replicas per thread below which waking a further thread costs more than it saves."""
 
-MOST_THREADS = 1024
-"""Threads of a process that may share a step: ``kMostParts`` in ``threads.cpp``."""
+MAX_THREADS = 1024
+"""Maximum number of threads that share a launch: ``kMaxParts`` in ``threads.cpp``."""
 
 TILE = 64
-"""Replicas that a thread steps together: ``LANES`` in ``cpu.cuh``. One with a team of agents is stepped alone."""
+"""Replicas of a single agent that a thread steps as a tile: ``LANES`` in ``cpu.cuh``. Teams have tiles of 1."""
 
 
 @functools.cache
@@ -36,10 +36,18 @@ def _pool() -> ctypes.CDLL:
 
 @final
 class HostKernels(Kernels):
-    """Functions of a shared library."""
+    """The kernels of a shared library."""
 
     def __init__(self, library: ctypes.CDLL, threads: int, flush: bool, weight: int = 1, tile: int = TILE) -> None:
-        """Keeps the library, and how to run it."""
+        """Stores the library and its launch settings.
+
+        Args:
+            library: The library.
+            threads: Maximum number of threads of a launch.
+            flush: Whether to flush denormals to zero.
+            weight: The cost of a step relative to one of a single-agent environment.
+            tile: Replicas per tile; each thread gets a multiple of it.
+        """
         self._library = library
         self._threads = threads
         self._flush = int(flush)
@@ -50,7 +58,7 @@ class HostKernels(Kernels):
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_longlong,) * 2, *(ctypes.c_int,) * 2]
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares a call of the kernel; small batches stay on the calling thread."""
+        """Prepares launches of the kernel; small batches run on the calling thread."""
         function = ctypes.cast(getattr(self._library, f"kernel_{kernel}"), ctypes.c_void_p)
         argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
         flush, run, tile = self._flush, self._run, self._tile
@@ -59,10 +67,10 @@ class HostKernels(Kernels):
 
             def launch_rollout(stream: int) -> None:
                 del stream
-                run(function, argument, replicas, tile, self._worthwhile(count * call.steps), flush)
+                run(function, argument, replicas, tile, self._threads_for(count * call.steps), flush)
 
             return launch_rollout
-        threads = self._worthwhile(count * self._weight)
+        threads = self._threads_for(count * self._weight)
 
         def launch(stream: int, _keep: ctypes.Structure = call) -> None:
             del stream
@@ -71,29 +79,29 @@ class HostKernels(Kernels):
         return launch
 
     def function(self, kernel: str) -> Any:
-        """The function of the library: it takes the struct, the first replica and the one after the last."""
-        found = getattr(self._library, f"kernel_{kernel}")
-        found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong], None
-        return found
+        """The library's function; it takes the struct's address, the first replica and the one after the last."""
+        function = getattr(self._library, f"kernel_{kernel}")
+        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong], None
+        return function
 
     def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
         del kernel
         return {"args": (ctypes.addressof(call), 0, count)}
 
-    def _worthwhile(self, steps: int) -> int:
-        return max(1, min(self._threads, steps // LEAST_PER_THREAD))
+    def _threads_for(self, steps: int) -> int:
+        return max(1, min(self._threads, steps // MIN_STEPS_PER_THREAD))
 
 
 @final
 class HostBackend(Backend):
-    """The machine's own cores."""
+    """The machine's CPU cores."""
 
     device = "cpu"
     traits = Device(on_gpu=False)
 
     def __init__(self, threads: int | None = None, extra_flags: Sequence[str] = ()) -> None:
-        """Chooses the number of threads, at most MOST_THREADS; None: every core this process may use."""
-        self.threads = threads or min(available_threads(), MOST_THREADS)
+        """Sets the number of threads, at most MAX_THREADS; None: one per core that this process may use."""
+        self.threads = threads or min(available_threads(), MAX_THREADS)
         self._extra_flags = tuple(extra_flags)
 
     def arrays(self, library: str) -> Arrays:
@@ -108,8 +116,8 @@ class HostBackend(Backend):
         tile = TILE if program.grid is None else 1
         return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 
-    def begin(self, program: Program) -> None:
-        begin(program.source, program.name, self._extra_flags)
+    def start_compiling(self, program: Program) -> None:
+        start_build(program.source, program.name, self._extra_flags)
 
     def memory(self) -> int:
         return host_memory().total
@@ -119,18 +127,18 @@ class HostMemory(NamedTuple):
     """Memory that this process may use, in bytes."""
 
     total: int
-    """All of it, used or not."""
+    """Used and free memory."""
     free: int
-    """What nothing uses; files that the kernel caches count as free."""
+    """Unused memory, including the page cache."""
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Returns the machine's memory or, where a container limits it, what the limit leaves.
+    """Returns the machine's memory or, in a container with a smaller limit, the limit.
 
-    ``/proc/meminfo`` is the machine's in a container, too; a limit is in the files of its control group.
+    Inside a container, ``/proc/meminfo`` still describes the machine; the limit is in the files of its control group.
 
     Args:
-        root: The folder that has ``proc`` and ``sys``.
+        root: The folder that contains ``proc`` and ``sys``.
     """
     total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError):  # macOS has no such file
@@ -148,8 +156,8 @@ _CGROUPS = {
         ("total_active_file", "total_inactive_file"),
     ),
 }
-"""Version 2 and version 1 of control groups by their controller in ``/proc/self/cgroup``: their folder, the files of a
-group's limit and usage, and the lines of ``memory.stat`` with cached files."""
+"""For control groups of version 2 and 1, by the controller in ``/proc/self/cgroup``: the root folder, the files with a
+group's limit and usage, and the rows of ``memory.stat`` that count cached files."""
 
 
 def _cgroup_memory(root: Path) -> Iterator[HostMemory]:
@@ -163,8 +171,8 @@ def _cgroup_memory(root: Path) -> Iterator[HostMemory]:
         group = PurePath(name.lstrip("/"))
         for controller in _CGROUPS.keys() & {*controllers.split(",")}:
             top, limit_file, usage_file, cached = _CGROUPS[controller]
-            for folder in (root / top / each for each in (group, *group.parents)):  # a container's group may be the top
-                with contextlib.suppress(OSError, ValueError):  # no such group, or "max": it has no limit
+            for folder in (root / top / path for path in (group, *group.parents)):  # a container's may be the root
+                with contextlib.suppress(OSError, ValueError):  # no such group, or no limit ("max")
                     limit, used = (int((folder / file).read_text("utf-8")) for file in (limit_file, usage_file))
                     rows = map(str.split, (folder / "memory.stat").read_text("utf-8").splitlines())
                     free = limit - used + sum(int(size) for row, size in rows if row in cached)

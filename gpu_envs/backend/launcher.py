@@ -1,4 +1,4 @@
-"""Launches kernels that need no spec: numbers and arrays go into a struct, checked by what the struct says of them."""
+"""Launches kernels that need no spec: checks numbers and arrays against the kernel's struct, and stores them there."""
 
 import functools
 import operator
@@ -11,25 +11,25 @@ from gpu_envs.backend.program import Program
 from gpu_envs.backend.structs import Member
 
 MemberValue: TypeAlias = Array | int | float | None
-"""What is given for a member of a kernel's struct, or for a dimension of its arrays."""
+"""The value of a member of a kernel's struct, or of a dimension of its arrays."""
 
-_Fit: TypeAlias = tuple[str, tuple[int, ...], tuple[Any, ...], bool]
-"""An array's name, its shape, the types it may have, and whether it may be None."""
+_ArrayRule: TypeAlias = tuple[str, tuple[int, ...], tuple[Any, ...], bool]
+"""An array's name, its shape, the dtypes it may have, and whether it may be None."""
 
-_MOST_PREPARED = 64
-"""Sizes whose launches are kept; a training run has a handful."""
+_MAX_PREPARED = 64
+"""Maximum number of sizes with cached launches; a training run has a handful."""
 
 
 @final
 class Kernel:
-    """A compiled kernel and its struct.
+    """A compiled kernel and its argument struct.
 
     A launch needs a value for each member of the struct, and for each dimension of its arrays that is not a member.
-    What stays the same is filled in once; the rest is given with each launch.
+    ``fill`` sets the values that stay the same; each launch takes the others.
     """
 
     def __init__(self, kernels: Callable[[], Kernels], name: str, program: Program, arrays: Arrays) -> None:
-        """Begins with nothing filled in. It is launched on the current stream of the arrays' library."""
+        """Starts with no values; launches run on the current stream of the arrays' library."""
         self._kernels, self._name, self._arrays = kernels, name, arrays
         self._members = program.structs[name].members
         self._call = program.calls[name]()
@@ -37,124 +37,123 @@ class Kernel:
         self._update()
 
     def fill(self, /, **values: MemberValue) -> "Kernel":
-        """Fills in what stays the same: members, and dimensions of arrays (not after the arrays).
+        """Sets members, and dimensions of arrays, that stay the same; dimensions not later than their arrays.
 
-        A graph that was captured before keeps the old values.
+        A CUDA graph that was captured before keeps the old values.
 
         Returns:
             This kernel.
         """
-        if not values.keys() <= self._needed | self._filled.keys():
-            raise self._refusal(values)
-        given = [member for member in self._members if member.name in values]
-        self._write(values, self._fits(given, self._filled | values), [m.name for m in given if m.dimensions is None])
-        self._filled |= values  # the arrays must not be freed
+        if not values.keys() <= self._required | self._filled.keys():
+            raise self._argument_error(values)
+        new = [member for member in self._members if member.name in values]
+        self._write(values, self._rules(new, self._filled | values), [m.name for m in new if m.dimensions is None])
+        self._filled |= values  # keeps the arrays alive
         self._update()
         return self
 
     def bind(self, count: int, /) -> Callable[..., None]:
-        """Prepares launches over ``count`` elements that check nothing, so that they cost little.
+        """Prepares launches over ``count`` elements without checks, which cost little.
 
-        What is left of the struct is given by position, in the struct's order: of arrays the addresses.
+        A launch takes the members that are not filled in, in the struct's order; arrays as their addresses.
         """
-        call, left, launch = self._call, self._left, self._kernels().bind(self._name, self._call, count)
+        call, open_members, launch = self._call, self._open, self._kernels().bind(self._name, self._call, count)
 
         def run(*values: int | float | None) -> None:
-            for name, value in zip(left, values, strict=True):
+            for name, value in zip(open_members, values, strict=True):
                 setattr(call, name, value)
             launch(self._arrays.stream())
 
         return run
 
     def launch(self, count: int, /, **values: MemberValue) -> None:
-        """Checks the arrays, and launches over ``count`` elements on the current stream; not at all for 0.
+        """Checks the arrays, and launches over ``count`` elements on the current stream.
 
         Args:
-            count: How many.
-            values: All that is not filled in. A pointer without dimensions takes an address; arrays do not have a
-                dimension that is None.
+            count: The number of elements; 0 launches nothing.
+            values: All values that are not filled in. A pointer without dimensions takes an address; a dimension that
+                is None is dropped from the arrays' shapes.
         """
-        if values.keys() != self._needed:
-            raise self._refusal(values)
+        if values.keys() != self._required:
+            raise self._argument_error(values)
         key: tuple[MemberValue, ...] = (count, *map(values.__getitem__, self._sizes))
         prepared = self._prepared.get(key)
         if prepared is None:
-            if len(self._prepared) == _MOST_PREPARED:
+            if len(self._prepared) == _MAX_PREPARED:
                 self._prepared.clear()
             launch = self._kernels().bind(self._name, self._call, count) if count else None
-            prepared = self._prepared[key] = self._fits(self._checked, self._filled | values), launch
-        fits, launch = prepared
-        self._write(values, fits, self._unchecked)
+            prepared = self._prepared[key] = self._rules(self._checked, self._filled | values), launch
+        rules, launch = prepared
+        self._write(values, rules, self._unchecked)
         if launch is not None:
             launch(self._arrays.stream())
 
     def _update(self) -> None:
-        """Works out what is left to be given."""
+        """Lists the members and sizes that are not filled in."""
         sizes = {size for member in self._members for size in member.dimensions or () if isinstance(size, str)}
-        left = [member for member in self._members if member.name not in self._filled]
-        self._left = [member.name for member in left]
+        members = [member for member in self._members if member.name not in self._filled]
+        self._open = [member.name for member in members]
         self._sizes = sorted(sizes - self._filled.keys())
-        self._needed = frozenset([*self._left, *self._sizes])
-        self._checked = [member for member in left if member.dimensions is not None]
-        self._unchecked = [member.name for member in left if member.dimensions is None]
-        self._prepared: dict[tuple[MemberValue, ...], tuple[list[_Fit], Launch | None]] = {}
+        self._required = frozenset([*self._open, *self._sizes])
+        self._checked = [member for member in members if member.dimensions is not None]
+        self._unchecked = [member.name for member in members if member.dimensions is None]
+        self._prepared: dict[tuple[MemberValue, ...], tuple[list[_ArrayRule], Launch | None]] = {}
 
-    def _fits(self, members: Sequence[Member], sizes: Mapping[str, Any]) -> list[_Fit]:
-        """What the arrays among the members must be, for these sizes."""
-        fits: list[_Fit] = []
+    def _rules(self, members: Sequence[Member], sizes: Mapping[str, Any]) -> list[_ArrayRule]:
+        """The rules for the arrays among the members, for these sizes."""
+        rules: list[_ArrayRule] = []
         for member in members:
             if member.dimensions is not None:
-                numbers = (sizes[size] if isinstance(size, str) else size for size in member.dimensions)
-                shape = tuple(number for number in numbers if number is not None)
-                fits.append((member.name, shape, tuple(map(self._arrays.dtype, member.dtypes)), member.nullable))
-        return fits
+                dimensions = (sizes[size] if isinstance(size, str) else size for size in member.dimensions)
+                shape = tuple(dimension for dimension in dimensions if dimension is not None)
+                rules.append((member.name, shape, tuple(map(self._arrays.dtype, member.dtypes)), member.nullable))
+        return rules
 
-    def _write(self, values: Mapping[str, MemberValue], fits: Sequence[_Fit], others: Sequence[str]) -> None:
+    def _write(self, values: Mapping[str, MemberValue], rules: Sequence[_ArrayRule], unchecked: Sequence[str]) -> None:
         call, address = self._call, self._arrays.checked_address
-        for name, shape, dtypes, nullable in fits:
+        for name, shape, dtypes, nullable in rules:
             value = values[name]
             setattr(call, name, None if value is None and nullable else address(name, value, shape, dtypes))
-        for name in others:
+        for name in unchecked:
             setattr(call, name, values[name])
 
-    def _refusal(self, given: Mapping[str, MemberValue]) -> ValueError:
-        needed, found = (", ".join(sorted(names)) for names in (self._needed, given))
-        return ValueError(f"kernel {self._name} takes {needed}; given {found}")
+    def _argument_error(self, values: Mapping[str, MemberValue]) -> ValueError:
+        required, given = (", ".join(sorted(names)) for names in (self._required, values))
+        return ValueError(f"kernel {self._name} takes {required}; given {given}")
 
 
 @final
-class Repeated:
-    """A kernel of which nearly all that it is given stays the same from launch to launch."""
+class CachedLaunch:
+    """A kernel whose filled-in values rarely change from launch to launch."""
 
     def __init__(self, kernel: Kernel) -> None:
-        """Nothing has been given yet."""
         self._kernel = kernel
-        self._given: tuple[object, ...] = ()
+        self._key: tuple[object, ...] = ()
         self._launch: Callable[..., None] | None = None
 
     def bound(
-        self, given: tuple[object, ...], count: int, values: Callable[[], Mapping[str, MemberValue]]
+        self, key: tuple[object, ...], count: int, values: Callable[[], Mapping[str, MemberValue]]
     ) -> Callable[..., None]:
-        """Launches over ``count`` elements, as of ``Kernel.bind``: prepared anew where something else was given.
+        """Returns the launch function of ``Kernel.bind``; fills in and binds again only if ``key`` has changed.
 
         Args:
-            given: What count and values follow from; the same are the same objects.
-            count: How many.
-            values: Says what is filled in.
+            key: The objects that count and values depend on, compared by identity.
+            count: The number of elements.
+            values: Returns the values for ``Kernel.fill``.
         """
-        if self._launch is None or any(map(operator.is_not, given, self._given)):
-            self._launch = None  # until all of it fits
+        if self._launch is None or any(map(operator.is_not, key, self._key)):
+            self._launch = None  # stays None if fill() raises
             self._launch = self._kernel.fill(**values()).bind(count)
-            self._given = given
+            self._key = key
         return self._launch
 
 
 def load_kernels(backend: Backend, program: Program, library: str = "torch") -> list[Kernel]:
-    """Begins to compile a program of ``program_of``, which the first launch, or ``bind``, waits for.
+    """Starts to compile a program of ``program_of``; the first ``launch`` or ``bind`` waits for it.
 
     Returns:
-        Its kernels, in the order of ``program.calls``.
+        The kernels, in the order of ``program.calls``.
     """
-    backend.begin(program)
+    backend.start_compiling(program)
     kernels = functools.cache(lambda: backend.load(program))
     return [Kernel(kernels, name, program, backend.arrays(library)) for name in program.calls]

@@ -1,4 +1,4 @@
-"""What compilers say, for the author of an environment: the author's own lines first, without the noise around them."""
+"""Compilers' errors as messages for the author of an environment: only the author's lines, in plainer words."""
 
 import difflib
 import linecache
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpu_envs.backend.contract import Contract
-from gpu_envs.backend.diagnostics import Diagnostic, diagnostics, members, part_of
+from gpu_envs.backend.diagnostics import Diagnostic, diagnostics, lines_of_file, members
 from gpu_envs.backend.program import ELEMENTARY_NAMES, Program
 from gpu_envs.backend.text import blanked, declares
 from gpu_envs.errors import CompileError, did_you_mean, display
 
-MOST: Final = 5
-"""Errors that are shown."""
+MAX_ERRORS: Final = 5
+"""Maximum number of errors in a message."""
 
 _NO_MEMBER = re.compile(
     r"(?:'(?P<a>[^']*)' has no member named '(?P<b>\w+)'"
@@ -26,7 +26,7 @@ _NO_NAME = re.compile(
     r"|unknown type name '(?P<c>\w+)'"
     r'|identifier "(?P<d>\w+)" is undefined)'
 )
-_LIKE = {
+_EQUIVALENTS = {
     "sqrt": "square_root",
     "floor": "round_down",
     "min": "minimum",
@@ -44,89 +44,89 @@ _LIKE = {
     "fma": "fma",
     "double": "real",
 }
-"""Names of the standard library, and what stands for them in rules."""
+"""Names of the standard library, and their equivalents in rules."""
 
 _DEVICE_ONLY = re.compile(
     r"(?<![\w.:])(?<!->)(?P<name>__\w+|(?:r?sqrt|cbrt|r?hypot|pow|exp2|exp10|expm1|log2|log10|log1p|a?tan|atan2|a?sinh?|a?cosh?"
     r"|a?tanh|sinpi|cospi|erfc?|[tl]gamma|floor|ceil|trunc|round|rint|nearbyint|fabs|abs|fmin|fmax|min|max|fmod|remainder"
     r"|copysign|ldexp|exp|log|fma)f?)\s*\("
 )
-"""Calls of what NVRTC has of its own, whose bits are other ones or which a CPU's compiler lacks."""
-_SHARED = frozenset({"sin", "cos", "exp", "log", "fma", *ELEMENTARY_NAMES})
+"""Calls of NVRTC's builtin functions, which round differently on a GPU or do not exist on a CPU."""
+_PORTABLE = frozenset({"sin", "cos", "exp", "log", "fma", *ELEMENTARY_NAMES})
 
-_DRIVERS = frozenset({"_running_return", "action", "pending", "finished"})
+_DRIVER_FIELDS = frozenset({"_running_return", "action", "pending", "finished"})
 """Fields of ``World`` that rules must not touch."""
 
 
 def compile_error(program: Program, output: str, compiler: str) -> CompileError:
-    """The error to raise where a program did not compile, and this is all that the compiler said."""
+    """The error to raise for a program that did not compile, given the compiler's full output."""
     name, rules = program.name, program.contract
     plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", output).replace("\u2018", "'").replace("\u2019", "'")
-    found = list(diagnostics(plain, rules.file if rules is not None else ""))
-    shown: list[str] = []
+    parsed = list(diagnostics(plain, rules.file if rules is not None else ""))
+    errors: list[str] = []
     if rules is not None:
-        own = [each for each in found if _is_own(each.file, rules)]
-        shown = _of_includes(rules, program.source) + _of_braces(rules, program.source)
-        if not shown:
-            shown = [_shown(each, rules, program.source) for each in own]
-            shown += _of_functions(rules, program.source, found)
-        shown += [
-            f"{display(rules.file)} declares {each}, and has no {each} that does anything"
-            for each in re.findall(r"undefined symbol: _ZN8gpu_envs\d+([A-Za-z_]\w*?)E", plain)
+        errors = _include_errors(rules, program.source) + _brace_errors(rules, program.source)
+        if not errors:
+            errors = [_formatted(d, rules, program.source) for d in parsed if _is_authors(d.file, rules)]
+            errors += _function_errors(rules, program.source, parsed)
+        errors += [
+            f"{display(rules.file)} declares {function} but does not define it"
+            for function in re.findall(r"undefined symbol: _ZN8gpu_envs\d+([A-Za-z_]\w*?)E", plain)
         ]
         name = rules.spec
-    if not shown:
-        shown = [f"{each.file}:{each.line}: error: {each.text}\n    {each.excerpt}".rstrip() for each in found]
-    if not shown:
-        shown = plain.strip().splitlines()[-2 * MOST :]
-    shown = list(dict.fromkeys(shown))
-    more = [f"and {len(shown) - MOST} more"] if len(shown) > MOST else []
-    said = f"{name} did not compile with {compiler}; the error's attribute `output` is all that it said"
-    return CompileError("\n".join([*shown[:MOST], *more, f"({said})"]), output)
+    if not errors:
+        errors = [f"{d.file}:{d.line}: error: {d.text}\n    {d.excerpt}".rstrip() for d in parsed]
+    if not errors:
+        errors = plain.strip().splitlines()[-2 * MAX_ERRORS :]
+    errors = list(dict.fromkeys(errors))
+    more = [f"and {len(errors) - MAX_ERRORS} more"] if len(errors) > MAX_ERRORS else []
+    last = f"{name} did not compile with {compiler}; the error's attribute `output` has the full output"
+    return CompileError("\n".join([*errors[:MAX_ERRORS], *more, f"({last})"]), output)
 
 
-def check_library(program: Program, compiler: str) -> None:
-    """Refuses rules that call functions which a GPU's compiler has of its own, as a CPU's compiler would.
+def check_device_functions(program: Program, compiler: str) -> None:
+    """Refuses rules that call NVRTC's builtin functions, as a CPU's compiler would.
 
     Raises:
-        CompileError: They do.
+        CompileError: The rules call one.
     """
     rules = program.contract
     lines = [] if rules is None else _header_lines(rules, program.source)
     if rules is None or not lines:
         return
-    code, found = blanked("\n".join(lines)), []
+    code, errors = blanked("\n".join(lines)), []
     for number, line in enumerate(code.splitlines(), 1):
         for match in _DEVICE_ONLY.finditer(line):
             name = match["name"]
-            if name not in _SHARED and not declares(code, name):
-                text = f"'{name}' was not declared in this scope"
-                found.append(_shown(Diagnostic(rules.file, number, match.start() + 1, text), rules, program.source))
-    if found:
-        last = f"({rules.spec} did not compile with {compiler}, which has such functions, but not a CPU's, or its bits)"
-        raise CompileError("\n".join([*found[:MOST], last]), "\n".join(found))
+            if name not in _PORTABLE and not declares(code, name):
+                error = Diagnostic(rules.file, number, match.start() + 1, f"'{name}' was not declared in this scope")
+                errors.append(_formatted(error, rules, program.source))
+    if errors:
+        last = f"({rules.spec} did not compile with {compiler}: such functions are missing or differ on a CPU)"
+        raise CompileError("\n".join([*errors[:MAX_ERRORS], last]), "\n".join(errors))
 
 
-def _is_own(file: str, rules: Contract) -> bool:
+def _is_authors(file: str, rules: Contract) -> bool:
+    """Whether the author wrote this file."""
     return file == rules.file or (rules.file.endswith(".py") and file.endswith(".py"))
 
 
-def _shown(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
-    """An error in the author's file: where, what, the line, and a mark under the place."""
-    lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explained(diagnostic, rules, source)}"]
+def _formatted(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
+    """An error in the author's file as text: the position, the message, the line, and a caret under the column."""
+    lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explanation(diagnostic, rules, source)}"]
     text = _line(diagnostic, source)
     if text.strip():
         lines.append(f"    {text.strip()}")
         indent = len(text) - len(text.lstrip())
-        generated = diagnostic.file.endswith(".py")  # so columns are not its own
+        generated = diagnostic.file.endswith(".py")  # the column is that of the generated C++
         if indent < diagnostic.column <= len(text) + 1 and not generated:
             lines.append(" " * (4 + diagnostic.column - 1 - indent) + "^")
     return "\n".join(lines)
 
 
 def _line(diagnostic: Diagnostic, source: str) -> str:
-    """A line of the author's, with tabs as single columns."""
-    lines = part_of(source, diagnostic.file)
+    """The author's line, with each tab as one space, as compilers count columns."""
+    lines = lines_of_file(source, diagnostic.file)
     if not lines or diagnostic.file.endswith(".py"):
         linecache.checkcache(diagnostic.file)
         lines = linecache.getlines(diagnostic.file)
@@ -134,16 +134,16 @@ def _line(diagnostic: Diagnostic, source: str) -> str:
     return text.rstrip().replace("\t", " ")
 
 
-# --- what is meant ---
+# --- explanations ---
 
 
-def _explained(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
-    """The compiler's words, or better ones."""
+def _explanation(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
+    """The compiler's message, or a clearer one."""
     text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", diagnostic.text)
     if re.search(r"""['"]std['"]|'::std'""", text):
-        return "the standard library is not there in rules: sin, exp, square_root, minimum and the like are"
+        return "rules cannot use the standard library; use sin, exp, square_root, minimum and so on without std::"
     if "without execution space annotations" in text:
-        return "this function is not marked FN, so it is there on a CPU alone; write FN before it"
+        return "this function is not marked FN, so it exists only on the CPU; write FN before it"
     member = _NO_MEMBER.search(diagnostic.text)
     if member is not None:
         kind, name = (member[a] or member[b] or member[c] for a, b, c in ("ade", "bcf"))
@@ -155,48 +155,49 @@ def _explained(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
 
 
 def _no_member(kind: str, name: str, source: str) -> str:
-    """Says that a struct lacks a member, and which it has; empty where nothing is known of the struct."""
+    """Names the members that a struct has instead; empty if the source does not declare the struct."""
     what = "field" if kind in ("State", "Params", "World", "Metrics") else "function"
-    known = [each for each in members(source, kind, functions=what == "function") if each not in _DRIVERS]
-    if not known:
+    names = [member for member in members(source, kind, functions=what == "function") if member not in _DRIVER_FIELDS]
+    if not names:
         return ""
-    return f"{kind} has no {what} {name!r}{did_you_mean(name, known)} Its {what}s are: {', '.join(known)}"
+    return f"{kind} has no {what} {name!r}{did_you_mean(name, names)} Its {what}s are: {', '.join(names)}"
 
 
 def _no_name(name: str, rules: Contract, source: str) -> str:
-    """Says that a name is not known here, and where it is."""
-    like = _LIKE.get(name) or _LIKE.get(name.strip("_").removesuffix("f"))
-    if like is not None:
-        return f"there is no {name!r} in rules; {like!r} is what you want"
+    """Says that a name is not defined, and names the equivalent, the field or a similar name."""
+    equivalent = _EQUIVALENTS.get(name) or _EQUIVALENTS.get(name.strip("_").removesuffix("f"))
+    if equivalent is not None:
+        return f"there is no {name!r} in rules; use {equivalent!r}"
     team = "look" in rules.functions
     for struct, variable in (("World", "w") if team else ("State", "s"), ("Params", "p")):
         if name in members(source, struct):
             return f"there is no {name!r} here; the field of {struct} is {variable}.{name}"
-    own = set(re.findall(r"\b[A-Za-z_]\w{2,}\b", "\n".join(part_of(source, rules.file)))) - {name}
-    words = {*own, *_LIKE.values(), "sin", "cos", "sincos", "exp", "log", "fma", "quotient", "real", "add", "lower"}
-    return f"there is no {name!r} here{did_you_mean(name, difflib.get_close_matches(name, words, cutoff=0.7))}"
+    in_rules = set(re.findall(r"\b[A-Za-z_]\w{2,}\b", "\n".join(lines_of_file(source, rules.file)))) - {name}
+    in_dialect = {*_EQUIVALENTS.values(), "sincos", "quotient", "real", "add", "lower"}
+    similar = difflib.get_close_matches(name, in_rules | in_dialect, cutoff=0.7)
+    return f"there is no {name!r} here{did_you_mean(name, similar)}"
 
 
-# --- the functions that there must be ---
+# --- missing and wrong functions ---
 
 
 def _header_lines(rules: Contract, source: str) -> list[str]:
-    """The lines of an author's header; none where the rules are in Python, whose lines are put together anew."""
-    return [] if rules.file.endswith(".py") else part_of(source, rules.file)
+    """The lines of an author's header; empty for rules in Python, whose C++ is generated."""
+    return [] if rules.file.endswith(".py") else lines_of_file(source, rules.file)
 
 
-def _of_includes(rules: Contract, source: str) -> list[str]:
-    """Says which line includes something; all else that is said then follows from it."""
+def _include_errors(rules: Contract, source: str) -> list[str]:
+    """Errors for ``#include`` lines, which cause all other errors."""
     return [
-        f"{display(rules.file)}:{number}: error: a header of rules includes nothing: sin, exp, "
-        f"square_root and the like are there\n    {line.strip()}"
+        f"{display(rules.file)}:{number}: error: rules cannot include headers; sin, exp, square_root and so on "
+        f"need no include\n    {line.strip()}"
         for number, line in enumerate(_header_lines(rules, source), 1)
         if re.match(r"\s*#\s*include\b", line)
     ]
 
 
-def _of_braces(rules: Contract, source: str) -> list[str]:
-    """Says which brace has no other; compilers find the end of the rules in the middle of the code that follows."""
+def _brace_errors(rules: Contract, source: str) -> list[str]:
+    """An error for an unmatched brace, which compilers report in the code after the rules."""
     lines = _header_lines(rules, source)
     opened: list[int] = []
     for number, line in enumerate(blanked("\n".join(lines)).splitlines(), 1):
@@ -212,8 +213,8 @@ def _of_braces(rules: Contract, source: str) -> list[str]:
     return [f"{display(rules.file)}:{n}: error: this '{{' has no '}}'\n    {lines[n - 1].strip()}" for n in opened[-1:]]
 
 
-def _of_functions(rules: Contract, source: str, found: Sequence[Diagnostic]) -> list[str]:
-    """What is wrong where errors lie in the code around the rules: a function that is missing, or its arguments."""
+def _function_errors(rules: Contract, source: str, parsed: Sequence[Diagnostic]) -> list[str]:
+    """Errors for missing functions and wrong signatures, which compilers report in the code around the rules."""
     text = "\n".join(_header_lines(rules, source))
     if not text:
         return []
@@ -223,37 +224,37 @@ def _of_functions(rules: Contract, source: str, found: Sequence[Diagnostic]) -> 
     missing = [name for name, start in starts.items() if start is None]
     if missing:
         return [f"{where} has no function {name}: it needs\n    {rules.functions[name]}" for name in missing]
-    around = [each for each in found if not _is_own(each.file, rules)]
-    named = "\n".join(f"{each.text} {_driver_line(each, source)}" for each in around)
-    wrong = [name for name in starts if re.search(rf"\b{name}\b\s*[('\"]", named)]
-    shown = []
-    for name in wrong:
+    around = [each for each in parsed if not _is_authors(each.file, rules)]
+    lines_around = "\n".join(f"{each.text} {_driver_line(each, source)}" for each in around)
+    suspects = [name for name in starts if re.search(rf"\b{name}\b\s*[('\"]", lines_around)]
+    errors = []
+    for name in suspects:
         line = code.count("\n", 0, starts[name]) + 1
-        given = text.splitlines()[line - 1].strip()
-        if _signature(given) != _signature(rules.functions[name]):
-            shown.append(
-                f"{where}:{line}: error: {name} has other arguments, or returns something else, than it must"
-                f"\n    {given}\n  it needs\n    {rules.functions[name]}"
+        declaration = text.splitlines()[line - 1].strip()
+        if _signature(declaration) != _signature(rules.functions[name]):
+            errors.append(
+                f"{where}:{line}: error: {name} has the wrong arguments or return type"
+                f"\n    {declaration}\n  it needs\n    {rules.functions[name]}"
             )
-    return shown
+    return errors
 
 
 def _driver_line(diagnostic: Diagnostic, source: str) -> str:
-    lines = part_of(source, diagnostic.file) if diagnostic.file != "generated" else []
+    lines = lines_of_file(source, diagnostic.file) if diagnostic.file != "generated" else []
     return lines[diagnostic.line - 1] if 0 < diagnostic.line <= len(lines) else diagnostic.excerpt
 
 
 def _signature(line: str) -> str:
-    """The types of a function's beginning, without names and spaces."""
+    """The return and argument types of a function's first line, without names and spaces."""
     head, _, arguments = line.partition("(")
-    kinds = []
+    types = []
     for argument in arguments.partition(")")[0].split(","):
         words = re.findall(r"\w+|&", argument.replace("[[maybe_unused]]", ""))
-        kinds.append("".join(words[:-1] if len(words) > 1 and words[-1] != "&" else words))
-    return f"{''.join(head.split()[:-1])}({','.join(kinds)})"
+        types.append("".join(words[:-1] if len(words) > 1 and words[-1] != "&" else words))
+    return f"{''.join(head.split()[:-1])}({','.join(types)})"
 
 
 def _definition(code: str, name: str) -> int | None:
-    """Where a function begins; None where it is not there."""
+    """The offset of a function's definition; None if there is none."""
     match = re.search(rf"^[^\n;{{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{", code, re.MULTILINE)
     return None if match is None else match.start()

@@ -1,20 +1,20 @@
-"""Compiles with NVRTC, NVIDIA's compiler as a library, and keeps the machine code in the cache folder."""
+"""Compiles with NVRTC, NVIDIA's runtime compiler, and caches the machine code in the cache folder."""
 
 import functools
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_envs.backend import ahead
+from gpu_envs.backend import background
 from gpu_envs.backend.cupy import import_cupy, nvrtc_version
-from gpu_envs.backend.toolchain import cache_folder, digest, kept
+from gpu_envs.backend.toolchain import cache_folder, cached_file, digest
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--ftz=true", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
-"""Contraction (fmad) would give other bits than the CPU's, and the CPU flushes denormals as ftz does."""
+"""The same arithmetic as on the CPU, which has no contraction (fmad) and flushes denormals (ftz)."""
 
 
 class Compiled(NamedTuple):
-    """NVRTC's output: PTX, machine code (empty for an architecture of PTX, ``compute_90`` and the like), warnings."""
+    """NVRTC's output: PTX, machine code (empty for virtual architectures such as ``compute_90``), warnings."""
 
     ptx: str
     cubin: bytes
@@ -22,33 +22,33 @@ class Compiled(NamedTuple):
 
 
 def machine_code(source: str, name: str, architecture: str) -> Path:
-    """Compiles a program, unless the same NVRTC compiled it before, and returns the file with the machine code.
+    """Compiles a program, or finds it in the cache folder, and returns the file with the machine code.
 
-    For an architecture of PTX, such as ``compute_80``, it has that text. No device is needed.
+    For a virtual architecture, such as ``compute_80``, the file contains PTX. Needs no device.
 
     Raises:
-        CompileError: NVRTC refuses the source.
+        CompileError: NVRTC cannot compile the source.
     """
-    ahead.wait((source, architecture))
-    return kept(_file_name(source, name, architecture), lambda: _for_device(source, name, architecture))
+    background.wait((source, architecture))
+    return cached_file(_file_name(source, name, architecture), lambda: _compiled_code(source, name, architecture))
 
 
-def begin(source: str, name: str, architecture: str) -> None:
+def start_compiling(source: str, name: str, architecture: str) -> None:
     """Starts a thread that compiles a program for ``machine_code``, unless it is in the cache folder."""
     file_name = _file_name(source, name, architecture)
     if not (cache_folder() / file_name).exists():
-        code = functools.partial(_for_device, source, name, architecture)
-        ahead.begin((source, architecture), name, functools.partial(kept, file_name, code))
+        code = functools.partial(_compiled_code, source, name, architecture)
+        background.start((source, architecture), name, functools.partial(cached_file, file_name, code))
 
 
-def compiled(source: str, name: str, architecture: str) -> Compiled:
-    """Compiles a source with NVRTC; no device is needed.
+def compile_source(source: str, name: str, architecture: str) -> Compiled:
+    """Compiles a source with NVRTC; needs no device.
 
     Raises:
-        CompileError: NVRTC refuses the source.
+        CompileError: NVRTC cannot compile the source.
     """
     nvrtc = import_cupy().cuda.nvrtc
-    text = source.encode("utf-8", "replace").decode()  # paths in it may be any bytes
+    text = source.encode("utf-8", "replace").decode()  # paths in #line directives may be any bytes
     program = nvrtc.createProgram(text, "kernels.cu", (), ())
     try:
         nvrtc.compileProgram(program, (*OPTIONS, f"-arch={architecture}"))
@@ -65,11 +65,11 @@ def _file_name(source: str, name: str, architecture: str) -> str:
     return f"{name}-{digest(source, *OPTIONS, architecture)[:32]}-{digest(nvrtc_version())[:8]}.cubin"
 
 
-def _for_device(source: str, name: str, architecture: str) -> bytes:
-    """Machine code; for a device newer than this NVRTC, PTX of the newest that it knows, for the driver to compile."""
-    wanted = int("".join(filter(str.isdigit, architecture)))
-    known = [each for each in import_cupy().cuda.nvrtc.getSupportedArchs() if each <= wanted]
-    if known and wanted not in known:
-        return compiled(source, name, f"compute_{max(known)}").ptx.encode()
-    made = compiled(source, name, architecture)
-    return made.cubin or made.ptx.encode()
+def _compiled_code(source: str, name: str, architecture: str) -> bytes:
+    """Machine code; for a device newer than this NVRTC, PTX for the newest supported one, which the driver compiles."""
+    number = int("".join(filter(str.isdigit, architecture)))
+    supported = [each for each in import_cupy().cuda.nvrtc.getSupportedArchs() if each <= number]
+    if supported and number not in supported:
+        return compile_source(source, name, f"compute_{max(supported)}").ptx.encode()
+    output = compile_source(source, name, architecture)
+    return output.cubin or output.ptx.encode()

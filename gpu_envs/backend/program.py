@@ -1,4 +1,4 @@
-"""What a backend compiles and launches: a C++ text, the structs that its kernels take, and the grid."""
+"""The input of a backend: a C++ source, the argument structs of its kernels, and the grid."""
 
 import ctypes
 import dataclasses
@@ -12,17 +12,17 @@ from typing import TypeAlias, final
 from gpu_envs.backend.contract import Contract
 from gpu_envs.backend.structs import Struct
 
-PORTABLE = ("dialect/portable.cuh", "dialect/gpu.cuh", "dialect/cpu.cuh", "dialect/rows.cuh")
-"""What every program begins with."""
+DIALECT_HEADERS = ("dialect/portable.cuh", "dialect/gpu.cuh", "dialect/cpu.cuh", "dialect/rows.cuh")
+"""The first headers of every program."""
 
-NUMBERS = ("dialect/math.cuh", "dialect/philox.cuh")
-"""What follows once ``real`` is a type."""
+MATH_HEADERS = ("dialect/math.cuh", "dialect/philox.cuh")
+"""The headers that follow the definition of the type ``real``."""
 
-ELEMENTARY = "dialect/elementary.cuh"
-"""Further functions for rules, in a namespace of their own."""
+ELEMENTARY_HEADER = "dialect/elementary.cuh"
+"""Further elementary functions for rules, in the namespace ``elementary``."""
 
 ELEMENTARY_NAMES = ("abs", "atan", "atan2", "expm1", "hypot", "log10", "log1p", "log2", "power", "tanh")
-"""What they are called."""
+"""The functions of that header."""
 
 CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
 """The C++ types of fields and tables."""
@@ -33,73 +33,74 @@ ArrayShape: TypeAlias = tuple[tuple[int, ...], str]
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What the generators must know of a device."""
+    """Properties of a device that the code generators use."""
 
     on_gpu: bool
     processors: int = 1
     """Multiprocessors of a GPU."""
     shared_bytes: int = 0
-    """The most shared memory that a block may have."""
+    """Maximum shared memory of a block, in bytes."""
     block_size: int | None = None
-    """Threads in a block, where the user says so."""
+    """Threads per block, if the user sets them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid:
-    """How a kernel is launched on a GPU."""
+    """The launch configuration of a kernel on a GPU."""
 
     threads: int
-    """In a block."""
+    """Threads per block."""
     replicas: int
-    """In a block."""
+    """Replicas per ``blocks`` blocks."""
     blocks: int = 1
-    """For so many replicas."""
+    """Blocks per ``replicas`` replicas."""
     shared_bytes: int = 0
+    """Dynamic shared memory of a block, in bytes."""
     early: bool = True
-    """Blocks may come while the launch before ends. Several to a multiprocessor then lie as they find room."""
-    together: bool = False
-    """All blocks of a launch run at the same time, and may wait for one another: there must be room for them."""
+    """Whether blocks may start while the previous launch ends; this spreads them less evenly over multiprocessors."""
+    cooperative: bool = False
+    """Whether all blocks run at the same time and may wait for one another; all must fit on the GPU at once."""
     phased: bool = False
-    """A launch for each phase: the struct's ``phase`` says which, and ``phases`` receives their number."""
+    """Whether each phase is a launch: the struct's ``phase`` is its index, and ``phases`` receives their number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The source of one driver of one environment, and the structs its kernels take."""
+    """A source, and the argument structs of its kernels."""
 
     name: str
-    """For people: environment and driver."""
+    """Environment and driver, for messages and file names."""
     source: str
-    """C++ for both compilers."""
+    """C++ for NVRTC and for the CPU's compiler."""
     calls: Mapping[str, type[ctypes.Structure]]
-    """The argument of each kernel, by the kernel's name."""
+    """The class of each kernel's argument struct, by the kernel's name."""
     flush_denormals: bool
-    """Whether denormals count as zero: in float32, as on a GPU."""
+    """Whether the CPU flushes denormals to zero, as a GPU does in float32."""
     staging_bytes: int = 0
-    """Shared memory that a kernel needs per thread on a GPU, where each thread has a replica."""
+    """Shared memory per thread on a GPU, in bytes, if there is a thread per replica."""
     grid: Grid | None = None
-    """The launch on a GPU where it is not a thread for each replica."""
+    """The launch on a GPU; None: one thread per replica."""
     weight: int = 1
-    """How many steps of a single-agent environment a replica's step is worth, roughly."""
+    """The cost of a replica's step, in steps of a single-agent environment, roughly."""
     contract: Contract | None = None
-    """Its rules, for messages about them."""
+    """The functions that its rules must define, for messages."""
     structs: Mapping[str, Struct] = dataclasses.field(default_factory=dict, repr=False)
-    """What each kernel's argument says of arrays, where arrays are checked by it."""
+    """The description of each kernel's argument struct, for kernels whose arrays ``Kernel`` checks."""
 
 
 @functools.cache
 def header_text(name: str) -> str:
-    """The text of one of this package's headers, by its path below ``kernels/``."""
+    """The text of a header, by its path below ``kernels/``."""
     return (importlib.resources.files("gpu_envs.kernels") / name).read_text("utf-8")
 
 
 def headers(*names: str) -> list[tuple[str, str]]:
-    """Headers of this package as parts of a source, by their paths below ``kernels/``."""
+    """The file names and texts of headers, by their paths below ``kernels/``."""
     return [(PurePosixPath(name).name, header_text(name)) for name in names]
 
 
 def joined(parts: Sequence[tuple[str, str]]) -> str:
-    """One source of many named parts; compilers' messages name them, by ``#line``."""
+    """Joins (name, text) parts into one source; ``#line`` directives give compilers their names."""
     body = "\n".join(f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}" for name, text in parts)
     return f"namespace gpu_envs {{\n{body}\n}}\n"
 
@@ -107,43 +108,46 @@ def joined(parts: Sequence[tuple[str, str]]) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class KernelSettings:
-    """What is compiled into a program that needs no spec beside its headers, and how it is launched."""
+    """Compilation and launch settings of a program that needs no spec."""
 
     prologue: str = ""
-    """C++ that stands before the headers."""
+    """C++ before the headers."""
     structs: Sequence[Struct] = ()
-    """What the headers need beside the structs of the kernels."""
+    """Further structs that the headers use, besides the kernels' arguments."""
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What names of types in structs and headers stand for."""
+    """C++ types by their aliases in structs and headers."""
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The dimensions of arrays that do not change from launch to launch, by their names in structs."""
+    """Constant dimensions of arrays, by their names in structs."""
     staging_bytes: int = 0
-    """Shared memory of a GPU that a thread needs."""
+    """Shared memory per thread on a GPU, in bytes."""
     weight: int = 1
-    """How many steps of a small environment an element is worth, roughly."""
+    """The cost of an element, in steps of a single-agent environment, roughly."""
     grid: Grid | None = None
-    """The launch on a GPU where it is not a thread for each element."""
+    """The launch on a GPU; None: one thread per element."""
 
 
 def program_of(
     parts: Sequence[str | tuple[str, str]], calls: Mapping[str, Struct], settings: KernelSettings | None = None
 ) -> Program:
-    """The program of headers that need no spec, with the struct of each kernel.
+    """Makes a program of headers that need no spec.
 
-    Parts are headers by their paths below ``kernels/``, without the dialect, or pairs of a name and a text; the last
-    part has the kernels.
+    Args:
+        parts: Headers after the dialect, by their paths below ``kernels/``, or (name, text) pairs. The last part
+            defines the kernels.
+        calls: The argument struct of each kernel.
+        settings: Compilation and launch settings.
     """
     settings = settings or KernelSettings()
     aliases = (f"using {name} = {kind};" for name, kind in settings.types.items())
     structs = (struct.cpp() for struct in (*settings.structs, *calls.values()))
-    own = [part if isinstance(part, tuple) else headers(part)[0] for part in parts]
-    before = [*headers(*PORTABLE), ("prologue", "using real = float;"), *headers(*NUMBERS)]
-    source = joined([*before, ("settings", "\n".join([settings.prologue, *aliases, *structs])), *own])
+    texts = [part if isinstance(part, tuple) else headers(part)[0] for part in parts]
+    dialect = [*headers(*DIALECT_HEADERS), ("prologue", "using real = float;"), *headers(*MATH_HEADERS)]
+    source = joined([*dialect, ("settings", "\n".join([settings.prologue, *aliases, *structs])), *texts])
     return Program(
-        name=PurePosixPath(own[-1][0]).stem,
+        name=PurePosixPath(texts[-1][0]).stem,
         source=source,
         calls={kernel: call.ctype() for kernel, call in calls.items()},
-        structs={kernel: call.resolved(settings.types, settings.sizes) for kernel, call in calls.items()},
+        structs={kernel: call.resolve(settings.types, settings.sizes) for kernel, call in calls.items()},
         flush_denormals=True,
         staging_bytes=settings.staging_bytes,
         grid=settings.grid,

@@ -1,4 +1,4 @@
-"""The structs that cross from Python to the kernels: the C++ declaration and the ctypes class, made from one list."""
+"""The argument structs of kernels: one list of members makes the C++ declaration and the ctypes class."""
 
 import ctypes
 import dataclasses
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 Dimensions: TypeAlias = tuple[int | str, ...]
-"""The shape of an array: numbers, and names of numbers that are known when the kernel is compiled or launched."""
+"""The shape of an array: integers, and names of sizes that are set when the kernel is compiled or launched."""
 
 _C_TYPES: dict[str, Any] = {
     "int": ctypes.c_int,
@@ -25,7 +25,7 @@ _DTYPES: dict[str, tuple[str, ...]] = {
     "double": ("float64",),
     "u8": ("bool", "uint8"),
 }
-"""What the elements of an array may be in Python. torch has no use for u64, and a u8 is a flag."""
+"""The dtypes in Python of an array's elements. torch has hardly any operations on uint64; a u8 is a flag."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,26 +33,26 @@ class Member:
     """A member of a struct."""
 
     declared: str
-    """Its type in C++."""
+    """The type in the C++ declaration; may be an alias."""
     kind: "str | Struct"
-    """What this type stands for."""
+    """The type without aliases."""
     name: str
     count: int = 0
-    """How many of them (0: one, and no array)."""
+    """The length of an array of structs (0: a single struct)."""
     dimensions: Dimensions | None = None
-    """Of the array that it points to; None: it is no pointer, or an address that nobody checks."""
+    """The shape of the array that it points to; None: no pointer, or an unchecked address."""
     nullable: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """What the elements of the array may be."""
+        """The dtypes that the array may have."""
         assert isinstance(self.kind, str)
         return _DTYPES[_base(self.kind)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A struct on both sides."""
+    """A struct in C++ and in ctypes."""
 
     name: str
     members: tuple[Member, ...]
@@ -64,27 +64,32 @@ class Struct:
         real: str,
         *fields: "tuple[str | Struct, str] | tuple[Struct, str, int] | tuple[str, str, Dimensions]",
     ) -> "Struct":
-        """Makes a struct of (type, name) pairs, in which ``real`` stands for float or double.
+        """Makes a struct of (type, name) tuples.
 
-        A struct may be followed by how many there are of it, a pointer by the dimensions of its array; a pointer whose
+        A struct member may have its count as a third element, a pointer the dimensions of its array; a pointer whose
         type ends in ``?`` may be null.
+
+        Args:
+            name: The struct's name.
+            real: ``float`` or ``double``, the type that ``real`` means.
+            fields: The members.
         """
         members: list[Member] = []
         for kind, field, *rest in fields:
-            more: Any = rest[0] if rest else None
+            count_or_dimensions: Any = rest[0] if rest else None
             if isinstance(kind, Struct):
-                members.append(Member(kind.name, kind, field, count=more or 0))
+                members.append(Member(kind.name, kind, field, count=count_or_dimensions or 0))
             else:
-                declared = kind.removesuffix("?")
-                members.append(Member(declared, declared, field, dimensions=more, nullable=kind != declared))
-        if not members:  # an empty struct has a size in C++ and none in ctypes
+                declared, dimensions = kind.removesuffix("?"), count_or_dimensions
+                members.append(Member(declared, declared, field, dimensions=dimensions, nullable=kind != declared))
+        if not members:  # an empty struct has size 1 in C++ and 0 in ctypes
             members.append(Member("int", "int", "nothing"))
-        return cls(name, tuple(members)).resolved({"real": real}, {})
+        return cls(name, tuple(members)).resolve({"real": real}, {})
 
-    def resolved(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> "Struct":
-        """The same struct where these names of types and of dimensions are known."""
+    def resolve(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> "Struct":
+        """The same struct with these aliases of types and names of dimensions replaced."""
 
-        def known(member: Member) -> Member:
+        def resolved(member: Member) -> Member:
             if isinstance(member.kind, Struct):
                 return member
             base = _base(member.kind)
@@ -94,7 +99,7 @@ class Struct:
             kind = member.kind.replace(base, types[base]) if base in types else member.kind
             return dataclasses.replace(member, kind=kind, dimensions=dimensions)
 
-        return Struct(self.name, tuple(known(member) for member in self.members))
+        return Struct(self.name, tuple(resolved(member) for member in self.members))
 
     def cpp(self, body: Sequence[str] = ()) -> str:
         """The declaration in C++."""
@@ -102,7 +107,7 @@ class Struct:
         return "\n".join([f"struct {self.name} {{", *lines, *(f"    {line}" for line in body), "};"])
 
     def ctype(self) -> type[ctypes.Structure]:
-        """The same struct for ctypes; pointers are addresses."""
+        """The ctypes class; pointers are addresses."""
         members: list[tuple[str, Any]] = []
         for member in self.members:
             if isinstance(member.kind, Struct):
@@ -115,5 +120,5 @@ class Struct:
 
 
 def _base(kind: str) -> str:
-    """A type without const and pointers."""
+    """A type without ``const`` and ``*``."""
     return kind.rstrip("*").removeprefix("const ")

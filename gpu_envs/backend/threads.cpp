@@ -1,9 +1,9 @@
-// Steps replicas on all cores: a pool of threads per process, made when first needed and made anew after a fork.
+// Runs kernels on all cores: one thread pool per process, created on first use and again in a forked child.
 //
-// A kernel works on a range of replicas, so how the ranges are cut never changes a result. While a thread works for a
-// float32 simulation it flushes denormals, as the GPU's kernels do; its setting is restored before it goes on.
+// A kernel processes a range of replicas, and results do not depend on how the ranges are split. While a thread runs a
+// float32 kernel it flushes denormals, as the GPU's kernels do, and then restores its setting.
 //
-// Nothing of C++'s own library is used: ziglang would compile all of it when it first compiles this, for a minute.
+// The C++ standard library is not used: ziglang would compile it together with this file, which takes a minute.
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,22 +18,22 @@ namespace {
 
 using Kernel = void (*)(const void* call, long long first, long long end);
 
-// A number that several threads read and write: all of them see the same order of that.
+// A number that several threads read and write, in sequentially consistent order.
 template <typename T> class Atomic {
 public:
     T    load() const { return __atomic_load_n(&value_, __ATOMIC_SEQ_CST); }
     void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_SEQ_CST); }
     void subtract(T value) { __atomic_fetch_sub(&value_, value, __ATOMIC_SEQ_CST); }
-    // From one value to another; where it is a third, that becomes `from`.
-    bool change(T& from, T to) {
-        return __atomic_compare_exchange_n(&value_, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    // Compare and swap: false if the value is not `expected`, which then receives it.
+    bool compare_exchange(T& expected, T desired) {
+        return __atomic_compare_exchange_n(&value_, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     }
 
 private:
     T value_ = 0;
 };
 
-// Nanoseconds of a clock that is never set.
+// Nanoseconds of a monotonic clock.
 long long now() {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -65,7 +65,7 @@ private:
     }
     static void write(Register value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
 #else
-#error "this processor's way to flush denormals is not known"
+#error "flushing denormals is not implemented for this processor"
 #endif
     bool     on_;
     Register saved_;
@@ -78,7 +78,7 @@ struct Job {
     int         parts;
     bool        flush;
 
-    // Part `index` of the range, cut at multiples of a tile.
+    // Runs part `index` of the range, which is split at multiples of a tile.
     void run(int index) const {
         const long long tiles = (count + tile - 1) / tile;
         const long long first = tiles * index / parts * tile;
@@ -88,164 +88,164 @@ struct Job {
     }
 };
 
-constexpr int kMostParts = 1024;  // MOST_THREADS in host.py
+constexpr int kMaxParts = 1024;  // MAX_THREADS in host.py
 
 class Pool {
 public:
-    // Runs the job's parts, on the caller's thread and on workers; false when another caller has the pool, or when
-    // working alone has been quicker of late.
+    // Runs the job's parts on the caller's thread and on workers; false if another caller uses the pool, or if a
+    // single thread was faster recently.
     bool run(Job job) {
-        if (pthread_mutex_trylock(&callers_) != 0) return false;
-        const long long start  = now();
-        const bool      shared = start >= alone_until_;
-        if (shared) share(job, start);
-        pthread_mutex_unlock(&callers_);
-        return shared;
+        if (pthread_mutex_trylock(&run_mutex_) != 0) return false;
+        const long long start    = now();
+        const bool      parallel = start >= serial_until_;
+        if (parallel) run_parallel(job, start);
+        pthread_mutex_unlock(&run_mutex_);
+        return parallel;
     }
 
     static void* operator new(decltype(sizeof 0) size) noexcept { return malloc(size); }
     static void  operator delete(void* pool) { free(pool); }
 
 private:
-    void share(Job job, long long start) {
-        if (job.parts > kMostParts) job.parts = kMostParts;
-        employ(job.parts - 1);
+    void run_parallel(Job job, long long start) {
+        if (job.parts > kMaxParts) job.parts = kMaxParts;
+        start_workers(job.parts - 1);
         job_ = job;
-        left_.store(job.parts);
+        unfinished_.store(job.parts);
         const Round round = ((round_.load() >> 16) + 1) << 16 | static_cast<Round>(job.parts);
         round_.store(round);
-        for (int index = 1; index < job.parts && index <= workers_; ++index) workers_at_[index].wake();
-        const int       mine  = help(round, 0);
-        const long long ended = now();
-        for (int spins = 0; left_.load() != 0; ++spins) {
+        for (int index = 1; index < job.parts && index <= worker_count_; ++index) workers_[index].wake();
+        const int       parts_here = run_parts(round, 0);
+        const long long ended_here = now();
+        for (int spins = 0; unfinished_.load() != 0; ++spins) {
             if (spins > 4096) sched_yield();
         }
-        // A worker that the system takes off its core in the middle of a part keeps everybody waiting. Where that made
-        // the job longer than it would have been alone, the caller works alone for ten times what it lost.
+        // If the system preempts a worker in the middle of a part, all others wait for it. If the job then took longer
+        // than on a single thread, jobs run on the caller's thread alone for ten times as long as it waited.
         const long long done = now();
-        if ((done - start) * mine > (ended - start) * job.parts) alone_until_ = done + 10 * (done - ended);
+        if ((done - start) * parts_here > (ended_here - start) * job.parts) serial_until_ = done + 10 * (done - ended_here);
     }
 
-    // A number that grows and, in the lowest 16 bits, how many parts there are: who knows one knows the other.
+    // A job's increasing number and, in the lowest 16 bits, its number of parts: both change in one atomic store.
     using Round = unsigned long long;
     static int parts_of(Round round) { return static_cast<int>(round & 0xffff); }
 
     class Worker {
     public:
-        // The next round that has a part for this worker: after some spinning it sleeps until there is one.
-        template <typename Due> void await(const Due& due) {
+        // Waits until `ready()`, first spinning, then asleep.
+        template <typename Ready> void await(const Ready& ready) {
             for (int spins = 0; spins < 20000; ++spins) {
-                if (due()) return;
+                if (ready()) return;
 #if defined(__x86_64__)
                 _mm_pause();
 #endif
             }
             pthread_mutex_lock(&mutex_);
-            asleep_.store(1);  // before it looks again: whoever publishes a round then looks whether it sleeps
-            while (!due()) pthread_cond_wait(&called_, &mutex_);
+            asleep_.store(1);  // before the last check of ready(): run_parallel() stores a round, then reads asleep_
+            while (!ready()) pthread_cond_wait(&wake_up_, &mutex_);
             asleep_.store(0);
             pthread_mutex_unlock(&mutex_);
         }
         void wake() {
             if (asleep_.load() == 0) return;
             pthread_mutex_lock(&mutex_);
-            pthread_cond_signal(&called_);
+            pthread_cond_signal(&wake_up_);
             pthread_mutex_unlock(&mutex_);
         }
 
-        // What its thread begins with.
-        Pool* pool  = nullptr;
-        int   index = 0;
-        Round seen  = 0;
+        // Set before the thread starts.
+        Pool* pool       = nullptr;
+        int   index      = 0;
+        Round last_round = 0;
 
     private:
-        pthread_mutex_t mutex_  = PTHREAD_MUTEX_INITIALIZER;
-        pthread_cond_t  called_ = PTHREAD_COND_INITIALIZER;
+        pthread_mutex_t mutex_   = PTHREAD_MUTEX_INITIALIZER;
+        pthread_cond_t  wake_up_ = PTHREAD_COND_INITIALIZER;
         Atomic<int>     asleep_;
     };
 
-    // Starts threads up to a number; where the system gives no more, the others do their parts.
-    void employ(int wanted) {
-        for (; workers_ < wanted && !full_; ++workers_) {
-            Worker& worker = workers_at_[workers_ + 1];
-            worker.pool    = this;
-            worker.index   = workers_ + 1;
-            worker.seen    = round_.load();
+    // Starts threads until there are `count`. If the system refuses one, the existing threads run all parts.
+    void start_workers(int count) {
+        for (; worker_count_ < count && !thread_limit_reached_; ++worker_count_) {
+            Worker& worker    = workers_[worker_count_ + 1];
+            worker.pool       = this;
+            worker.index      = worker_count_ + 1;
+            worker.last_round = round_.load();
             pthread_t thread;
-            full_ = pthread_create(&thread, nullptr, begin, &worker) != 0;
-            if (full_) return;
-            pthread_detach(thread);  // it cannot be joined after a fork, nor at exit while it waits: it is the process's
+            thread_limit_reached_ = pthread_create(&thread, nullptr, worker_main, &worker) != 0;
+            if (thread_limit_reached_) return;
+            pthread_detach(thread);  // a waiting worker cannot be joined, neither at exit nor after a fork
         }
     }
 
-    static void* begin(void* given) {
-        Worker& worker = *static_cast<Worker*>(given);
-        worker.pool->work(worker.index, worker.seen);
+    static void* worker_main(void* argument) {
+        Worker& worker = *static_cast<Worker*>(argument);
+        worker.pool->work(worker.index, worker.last_round);
         return nullptr;
     }
 
-    [[noreturn]] void work(int index, Round seen) {
+    [[noreturn]] void work(int index, Round last_round) {
         for (;;) {
-            Round round = seen;
-            workers_at_[index].await([&] {
+            Round round = last_round;
+            workers_[index].await([&] {
                 round = round_.load();
-                return round != seen && index < parts_of(round);
+                return round != last_round && index < parts_of(round);
             });
-            seen = round;
-            help(round, index);
+            last_round = round;
+            run_parts(round, index);
         }
     }
 
-    // Does parts of a round that nobody has begun, its own first, and tells how many. The caller does not leave a round
-    // before all its parts are done, so whoever has claimed one finds the job that it is a part of.
-    int help(Round round, int index) {
+    // Runs the parts of a round that no other thread has claimed, starting at `index`, and returns their number. The
+    // caller waits until all parts of a round are done, so job_ belongs to the round of any claimed part.
+    int run_parts(Round round, int index) {
         const int parts = parts_of(round);
         int       done  = 0;
-        for (int turn = 0; turn < parts; ++turn) {
-            const int part = (index + turn) % parts;
+        for (int offset = 0; offset < parts; ++offset) {
+            const int part = (index + offset) % parts;
             if (!claim(part, round)) continue;
             job_.run(part);
-            left_.subtract(1);
+            unfinished_.subtract(1);
             ++done;
         }
         return done;
     }
 
-    // A part is claimed once a round: its claim goes from an earlier round to this one. A worker that comes late, to a
-    // round that is over, finds this round there or a later one.
+    // Claims a part, once per round: claims_[part] changes from an earlier round to this one. A late worker, whose round
+    // is over, reads this round or a later one there.
     bool claim(int part, Round round) {
-        Round earlier = claims_[part].load();
-        while (earlier < round) {
-            if (claims_[part].change(earlier, round)) return true;
+        Round claimed = claims_[part].load();
+        while (claimed < round) {
+            if (claims_[part].compare_exchange(claimed, round)) return true;
         }
         return false;
     }
 
-    pthread_mutex_t callers_ = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_t run_mutex_ = PTHREAD_MUTEX_INITIALIZER;
     Job             job_{};
     Atomic<Round>   round_;
-    Atomic<int>     left_;
-    Atomic<Round>   claims_[kMostParts];
-    Worker          workers_at_[kMostParts];
-    int             workers_     = 0;
-    bool            full_        = false;
-    long long       alone_until_ = 0;
+    Atomic<int>     unfinished_;  // parts of the round
+    Atomic<Round>   claims_[kMaxParts];  // by part: the last round in which it was claimed
+    Worker          workers_[kMaxParts];
+    int             worker_count_         = 0;
+    bool            thread_limit_reached_ = false;
+    long long       serial_until_         = 0;
 };
 
 Atomic<Pool*>  pool;
 pthread_once_t registered = PTHREAD_ONCE_INIT;
 
-// A child of fork has none of its parent's threads: it forgets their pool, whose locks it may hold in any state.
-void forget_pool() { pool.store(nullptr); }
-void register_forgetting() { pthread_atfork(nullptr, nullptr, forget_pool); }
+// A forked child has none of its parent's threads, and the pool's locks may be in any state: it drops the pool.
+void drop_pool() { pool.store(nullptr); }
+void register_fork_handler() { pthread_atfork(nullptr, nullptr, drop_pool); }
 
-// Null where there is no memory for one.
+// The pool, created if necessary; null if there is not enough memory.
 Pool* current_pool() {
-    pthread_once(&registered, register_forgetting);
+    pthread_once(&registered, register_fork_handler);
     Pool* existing = pool.load();
     if (existing == nullptr) {
         Pool* fresh = new Pool;
-        if (pool.change(existing, fresh)) existing = fresh;
+        if (pool.compare_exchange(existing, fresh)) existing = fresh;
         else delete fresh;
     }
     return existing;
@@ -255,12 +255,12 @@ Pool* current_pool() {
 
 extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,
                                                            long long tile, int threads, int flush) {
-    const Job alone{kernel, call, count, tile, 1, flush != 0};
+    const Job serial{kernel, call, count, tile, 1, flush != 0};
     if (threads > 1) {
-        Job shared   = alone;
-        shared.parts = threads;
+        Job parallel   = serial;
+        parallel.parts = threads;
         Pool* const pool = current_pool();
-        if (pool != nullptr && pool->run(shared)) return;
+        if (pool != nullptr && pool->run(parallel)) return;
     }
-    alone.run(0);
+    serial.run(0);
 }

@@ -1,4 +1,4 @@
-"""Finds the machine's C++ compiler, and compiles once: what it made is kept by a digest of all that went in."""
+"""Finds the machine's C++ compiler, and caches compiled libraries in files named by a digest of all inputs."""
 
 import atexit
 import ctypes
@@ -21,20 +21,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_envs.backend import ahead
+from gpu_envs.backend import background
 from gpu_envs.errors import CompileError, NoCompilerError
 
-NO_COMPILER = """no C++ compiler was found. The CPU backend compiles its kernels when first used; any of these will do:
-  pip install ziglang            a compiler from PyPI, no administrator needed
+NO_COMPILER = """no C++ compiler was found. The CPU backend compiles its kernels when first used. Install one of these:
+  pip install ziglang            a compiler from PyPI, needs no administrator rights
   apt install g++                Debian, Ubuntu (or dnf install gcc-c++)
   xcode-select --install         macOS
-  CXX=/path/to/compiler          one that is somewhere else"""
+  CXX=/path/to/compiler          a compiler outside PATH"""
 
-MadeT = TypeVar("MadeT")
+ResultT = TypeVar("ResultT")
 
 _CPU_FLAG = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
 
-# Exact, but not strict about what nobody observes: no errno, no floating-point traps. Contraction would change results.
+# IEEE arithmetic, but without errno and floating-point traps, which nothing reads. Contraction would change results.
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -49,25 +49,25 @@ FLAGS = (
 )
 
 
-# It would compile C++'s own library when first used, most of a minute, and nothing here needs that.
+# Without them zig compiles the C++ standard library on first use, which takes most of a minute and is not needed here.
 ZIG_OPTIONS = ("c++", "-nostdlib++", "-fno-exceptions")
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: ``GPU_ENVS_CACHE_DIR``, or the user's cache folder."""
+    """The folder for compiled kernels: ``GPU_ENVS_CACHE_DIR``, or ``gpu_envs`` in the user's cache folder."""
     caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get("GPU_ENVS_CACHE_DIR") or f"{caches}/gpu_envs")
     try:
         return folder.expanduser().absolute()
-    except RuntimeError:  # there is no such home
+    except RuntimeError:  # the user has no home folder
         return private_folder()
 
 
-def cached() -> list[Path]:
-    """What is kept in the cache folder and was made here: programs, and what an interrupted compilation left."""
-    made = re.compile(r".*-[0-9a-f]{32}(-[0-9a-f]{8})?\.(so|cubin)|build-\w+")
+def cache_files() -> list[Path]:
+    """The cached programs, and folders that interrupted compilations left; no files of other programs."""
+    pattern = re.compile(r".*-[0-9a-f]{32}(-[0-9a-f]{8})?\.(so|cubin)|build-\w+")
     try:
-        return sorted(path for path in cache_folder().iterdir() if made.fullmatch(path.name))
+        return sorted(path for path in cache_folder().iterdir() if pattern.fullmatch(path.name))
     except OSError:
         return []
 
@@ -76,43 +76,43 @@ def find_compiler() -> tuple[str, ...]:
     """The command that compiles C++: ``CXX``, ``c++``, ``g++``, ``clang++``, or the ``ziglang`` package.
 
     Raises:
-        NoCompilerError: There is none; the message names the ways to get one.
+        NoCompilerError: No compiler was found; the message lists the ways to install one.
     """
     try:
-        chosen = shlex.split(os.environ.get("CXX", ""))
+        cxx = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
         raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is not a command ({error}); correct it") from None
-    if chosen:
-        path = shutil.which(chosen[0])
+    if cxx:
+        path = shutil.which(cxx[0])
         if path is None:
-            raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is not there; correct it or unset it")
-        return (path, *chosen[1:])
+            raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which was not found; correct it or unset it")
+        return (path, *cxx[1:])
     for name in ("c++", "g++", "clang++"):
         path = shutil.which(name)
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-P", "-m", "ziglang", *ZIG_OPTIONS)  # -P: not one of the working folder
+        return (sys.executable, "-P", "-m", "ziglang", *ZIG_OPTIONS)  # -P: import nothing from the working folder
     raise NoCompilerError(NO_COMPILER)
 
 
 @functools.cache
 def compiler_version(command: tuple[str, ...]) -> str:
-    """What the compiler prints as its version."""
-    done = subprocess.run([*command, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False)
-    return done.stdout + done.stderr
+    """The output of the compiler's ``--version``."""
+    run = subprocess.run([*command, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False)
+    return run.stdout + run.stderr
 
 
 @functools.cache
 def cpu_features() -> str:
     """The processor's model and instruction sets: code compiled for this one may not run on another."""
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    found = {line for line in _cpu_lines() if line.partition("\t")[0].strip(": ") in wanted}
-    return "\n".join(sorted(found)) if _cpu_lines() else f"{platform.machine()} {platform.processor()}"
+    keys = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    lines = {line for line in _cpu_lines() if line.partition("\t")[0].strip(": ") in keys}
+    return "\n".join(sorted(lines)) if _cpu_lines() else f"{platform.machine()} {platform.processor()}"
 
 
 def processor_name() -> str:
-    """The processor's name as its maker has it."""
+    """The processor's model name."""
     names = (line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
 
@@ -125,64 +125,64 @@ def _cpu_lines() -> list[str]:
 
 
 def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """Compiles and loads a shared library, or loads the one made before from the same source, flags and machine.
+    """Loads a shared library; compiles it unless the cache has it for the same source, flags and processor.
 
     Raises:
-        NoCompilerError: There is no compiler, and it was never made before.
-        CompileError: The compiler refuses it.
-        OSError: No folder will do; the message says why.
+        NoCompilerError: No compiler was found, and the library is not cached.
+        CompileError: The compiler cannot compile the source.
+        OSError: Neither the cache folder nor a temporary folder can be used; the message says why.
     """
-    ahead.wait((source, *extra_flags))
+    background.wait((source, *extra_flags))
 
     def load(folder: Path) -> ctypes.CDLL:
-        library = _compiled(source, name, extra_flags, folder)
+        library = _compile_into(folder, source, name, extra_flags)
         try:
             return ctypes.CDLL(str(library))
         except OSError as error:
             if "undefined symbol" in str(error):
-                raise CompileError(f"{name} uses a function that is not there: {error}", str(error)) from None
+                raise CompileError(f"{name} calls an undefined function: {error}", str(error)) from None
             raise
 
-    return in_a_folder(load)
+    return in_cache_folder(load)
 
 
-def begin(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
-    """Begins to make what ``build`` will be asked for."""
+def start_build(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
+    """Starts to compile a library in a background thread; ``build`` waits for it."""
 
-    def make() -> None:
+    def run() -> None:
         folder = cache_folder()
-        prepare(folder)
-        _compiled(source, name, extra_flags, folder)
+        prepare_folder(folder)
+        _compile_into(folder, source, name, extra_flags)
 
-    ahead.begin((source, *extra_flags), name, make)
+    background.start((source, *extra_flags), name, run)
 
 
 def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> Path:
-    """Compiles a shared library, or finds the one made before. The name begins its file's name, for people who look.
+    """Compiles a shared library, or finds it in the cache, and returns its file, whose name starts with ``name``.
 
-    One with address sanitizers can be loaded only by a process that began with their library.
+    A library with address sanitizers can be loaded only by a process that started with the sanitizer's library.
     """
-    return in_a_folder(lambda folder: _compiled(source, name, extra_flags, folder))
+    return in_cache_folder(lambda folder: _compile_into(folder, source, name, extra_flags))
 
 
-def in_a_folder(make: Callable[[Path], MadeT]) -> MadeT:
-    """Returns ``make(folder)`` for the cache folder.
+def in_cache_folder(action: Callable[[Path], ResultT]) -> ResultT:
+    """Returns ``action(folder)`` for the cache folder.
 
-    If the folder cannot be used, warns and takes a temporary folder of this process.
+    If the folder cannot be used, warns and uses a temporary folder of this process.
     """
     folder = cache_folder()
     try:
-        prepare(folder)
-        return make(folder)
+        prepare_folder(folder)
+        return action(folder)
     except OSError as error:
-        refused = f"compiled kernels cannot be kept in {folder}: {error.strerror or error}"
+        problem = f"cannot cache compiled kernels in {folder}: {error.strerror or error}"
     try:
-        made = make(private_folder())
+        result = action(private_folder())
     except OSError as error:
-        nor = f"nor in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or set {ELSEWHERE}"
-        raise OSError(error.errno or errno.EACCES, f"{refused}; {nor}") from None
-    _warn_once(f"{refused}. Every process compiles anew; set {ELSEWHERE}")
-    return made
+        problem += f"; or in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or {SET_CACHE_DIR}"
+        raise OSError(error.errno or errno.EACCES, problem) from None
+    _warn_once(f"{problem}. Each process will compile its kernels again; {SET_CACHE_DIR}")
+    return result
 
 
 @functools.cache
@@ -190,99 +190,103 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=5)
 
 
-ELSEWHERE = "GPU_ENVS_CACHE_DIR to a folder of your own that can be written and run from"
+SET_CACHE_DIR = "set GPU_ENVS_CACHE_DIR to a private, writable folder on a file system that allows execution"
 
 
-def prepare(folder: Path) -> None:
-    """Makes a cache folder, or raises why this one is not to be used."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if open_to_others(folder):
-        raise PermissionError("others can write to it, and what is in it is run; empty it and chmod 700 it")
+def prepare_folder(folder: Path) -> None:
+    """Creates a cache folder.
 
-
-def open_to_others(folder: Path) -> bool:
-    """Whether somebody else may write there, who could then run code as this user.
-
-    A group with the user's own number has no other members where systems give each user one.
+    Raises:
+        OSError: It cannot be created, or is not safe.
     """
-    found = folder.stat()
-    by_group = found.st_mode & stat.S_IWGRP and found.st_gid != os.geteuid()
-    return bool(found.st_uid not in (0, os.geteuid()) or by_group or found.st_mode & stat.S_IWOTH)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if writable_by_others(folder):
+        raise PermissionError("other users can write to it, and its files are executed; empty it and chmod 700 it")
 
 
-def _compiled(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
-    """The library in this folder; without a compiler, the one that any compiler made there."""
+def writable_by_others(folder: Path) -> bool:
+    """Whether another user may write there, who could then run code as this user.
+
+    A group whose id equals the user's id is the user's private group on most systems, so it counts as the user.
+    """
+    status = folder.stat()
+    by_group = status.st_mode & stat.S_IWGRP and status.st_gid != os.geteuid()
+    return bool(status.st_uid not in (0, os.geteuid()) or by_group or status.st_mode & stat.S_IWOTH)
+
+
+def _compile_into(folder: Path, source: str, name: str, extra_flags: Sequence[str]) -> Path:
+    """Compiles a library into the folder, or finds it there; without a compiler, finds one from any compiler."""
     flags = [*FLAGS, *extra_flags]
     stem = f"{name}-{digest(source, *flags, cpu_features())[:32]}"
     try:
         command = find_compiler()
     except NoCompilerError:
-        made_before = (path for path in sorted(folder.glob(f"{glob.escape(stem)}-*.so")) if whole(path) is not None)
-        library = None if os.environ.get("CXX") else next(made_before, None)
-        if library is None:
+        libraries = sorted(folder.glob(f"{glob.escape(stem)}-*.so"))
+        cached = next((path for path in libraries if read_sealed(path) is not None), None)
+        if cached is None or os.environ.get("CXX"):
             raise
-        return library
+        return cached
     library = folder / f"{stem}-{digest(*command, compiler_version(command))[:8]}.so"
-    if whole(library) is not None:
+    if read_sealed(library) is not None:
         return library
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-        text, made = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
-        text.write_text(source, "utf-8", _PATHS)
-        done = subprocess.run(
-            [*command, *flags, "-o", str(made), str(text)],
-            env={**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": scratch},  # messages that can be read here too
+        text, output = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
+        text.write_text(source, "utf-8", _PATH_ERRORS)
+        result = subprocess.run(
+            [*command, *flags, "-o", str(output), str(text)],
+            env={**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": scratch},  # diagnostics.py parses English messages
             capture_output=True,
             encoding="utf-8",
             errors="replace",
             check=False,
         )
-        said = done.stderr.strip()
-        full = re.search("No space left on device|Disk quota exceeded", said)
-        if done.returncode != 0 and full:
+        errors = result.stderr.strip()
+        full = re.search("No space left on device|Disk quota exceeded", errors)
+        if result.returncode != 0 and full:
             raise OSError(errno.ENOSPC, full[0])
-        if done.returncode != 0:
-            said = said or f"it ended with code {done.returncode} and said nothing"
-            raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{said}", said)
-        if not made.is_file():
-            raise NoCompilerError(f"{shlex.join(command)} is no C++ compiler: it made nothing. Correct CXX or unset it")
-        with made.open("ab") as file:
-            file.write(_seal(made.read_bytes()))
-        os.replace(made, library)  # whole or not at all, whoever else is compiling the same
+        if result.returncode != 0:
+            errors = errors or f"exit code {result.returncode}, no output"
+            raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{errors}", errors)
+        if not output.is_file():
+            raise NoCompilerError(f"{shlex.join(command)} is no C++ compiler: it wrote nothing. Correct or unset CXX")
+        with output.open("ab") as file:
+            file.write(_seal(output.read_bytes()))
+        os.replace(output, library)  # atomic: another process may compile the same library
     return library
 
 
-_PATHS = "surrogateescape"
-"""How paths, which may be any bytes, stand in sources."""
+_PATH_ERRORS = "surrogateescape"
+"""The error handler for paths in sources, which may be any bytes."""
 
 
-def digest(*ingredients: str) -> str:
-    """Names a file by all that goes into it."""
-    return hashlib.sha256("\0".join(ingredients).encode(errors=_PATHS)).hexdigest()
+def digest(*inputs: str) -> str:
+    """The SHA-256 of all inputs, for file names."""
+    return hashlib.sha256("\0".join(inputs).encode(errors=_PATH_ERRORS)).hexdigest()
 
 
-def kept(file_name: str, make: Callable[[], bytes]) -> Path:
-    """Returns a file of the cache folder; where it is missing or damaged, with the content that ``make`` returns."""
-    content = functools.cache(make)  # made once even if the cache folder turns out to be full
+def cached_file(file_name: str, make: Callable[[], bytes]) -> Path:
+    """Returns a file of the cache folder; if it is missing or damaged, writes the bytes that ``make`` returns."""
+    content = functools.cache(make)  # called once, even if the cache folder is full and a second folder is tried
 
-    def keep_in(folder: Path) -> Path:
+    def write_in(folder: Path) -> Path:
         path = folder / file_name
-        if whole(path) is None:
-            keep(path, content())
+        if read_sealed(path) is None:
+            write_sealed(path, content())
         return path
 
-    return in_a_folder(keep_in)
+    return in_cache_folder(write_in)
 
 
-def keep(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all, whoever else is writing the same."""
+def write_sealed(path: Path, content: bytes) -> None:
+    """Writes a file and its seal atomically, as other processes may write the same file."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
-        made = Path(scratch) / path.name
-        made.write_bytes(content + _seal(content))
-        os.replace(made, path)
+        complete = Path(scratch) / path.name
+        complete.write_bytes(content + _seal(content))
+        os.replace(complete, path)
 
 
-def whole(path: Path) -> bytes | None:
-    """The content of a file that was kept, without its seal; None where it is not there or is damaged."""
+def read_sealed(path: Path) -> bytes | None:
+    """The content of a file of ``write_sealed``, without the seal; None if it is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -292,16 +296,16 @@ def whole(path: Path) -> bytes | None:
 
 
 def _seal(content: bytes) -> bytes:
-    """Marks the end of a complete file: loading a truncated or damaged one could end the process.
+    """The end of a complete file, with a checksum: loading a damaged library or cubin could crash the process.
 
-    A file of PTX stays valid: the mark is a comment there.
+    In PTX the seal is a comment, so the file stays valid.
     """
     return b"\n// gpu_envs " + hashlib.sha256(content).hexdigest().encode()
 
 
 @functools.cache
 def private_folder() -> Path:
-    """A folder of this process, which is removed when it ends."""
+    """A temporary folder of this process, removed at exit."""
     folder = Path(tempfile.mkdtemp(prefix="gpu_envs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

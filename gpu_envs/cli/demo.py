@@ -17,7 +17,7 @@ import gymnasium
 
 import gpu_envs
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.ahead import available_threads
+from gpu_envs.backend.background import available_threads
 from gpu_envs.cli.bench import amount, rate, replicas_for, works
 from gpu_envs.cli.parser import OK, Parser, refuse_extras
 from gpu_envs.cli.report import say, size_of, table

@@ -116,7 +116,7 @@ def _version(distribution: str) -> str:
 
 
 def _system() -> Status:
-    from gpu_envs.backend.ahead import available_threads
+    from gpu_envs.backend.background import available_threads
 
     cores = available_threads()
     name = toolchain.processor_name()
@@ -212,10 +212,10 @@ def _auto() -> Status:
 
 
 def _cache() -> Status:
-    folder, libraries = toolchain.cache_folder(), toolchain.cached()
+    folder, libraries = toolchain.cache_folder(), toolchain.cache_files()
     size = sum(_size(path) for path in libraries)
     text = f"{folder}: {len(libraries)} compiled, {size / 1e6:.1f} MB"
-    if folder.is_dir() and toolchain.open_to_others(folder):
+    if folder.is_dir() and toolchain.writable_by_others(folder):
         return Status(
             f"{text}; it is not used, as others can write to it",
             f"{folder} can be written by others, so it is not used: empty it and chmod 700 it, or set "
@@ -253,13 +253,13 @@ def _extras() -> Status:
 
 def clear_cache() -> str:
     """Removes what was compiled, and says how much that was."""
-    libraries = toolchain.cached()
+    libraries = toolchain.cache_files()
     size = sum(_size(path) for path in libraries)
     for path in libraries:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    left = len(toolchain.cached())
+    left = len(toolchain.cache_files())
     failed = f"; {left} could not be removed" if left else ""
     return f"removed {len(libraries) - left} compiled, {size / 1e6:.1f} MB, from {toolchain.cache_folder()}{failed}"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
-from gpu_envs.backend.ahead import available_threads
+from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launched import FELL, LOST, PROCESS, SHORT, launched, tell_process
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK

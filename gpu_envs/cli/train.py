@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.backend.cuda import wake
+from gpu_envs.backend.cuda import start_context_in_thread
 from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
 from gpu_envs.cli.launched import launched
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
@@ -410,5 +410,5 @@ def _loaded(trainer: Any, device: str = "cpu") -> Any:
     """The trainer, imported only now: help and mistakes need no torch. Meanwhile the device starts."""
     if trainer is not None:
         return trainer
-    wake(device)
+    start_context_in_thread(device)
     return importlib.import_module("gpu_envs.training")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_envs.backend.program import ELEMENTARY, ELEMENTARY_NAMES, NUMBERS, PORTABLE, headers
+from gpu_envs.backend.program import DIALECT_HEADERS, ELEMENTARY_HEADER, ELEMENTARY_NAMES, MATH_HEADERS, headers
 from gpu_envs.backend.text import blanked, declares
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.errors import did_you_mean
@@ -80,12 +80,12 @@ def opening(layout: Layout, rules: str) -> list[tuple[str, str]]:
     checked = layout.config.checked
     return [
         *([("generated", "#define CHECKED")] if checked else []),
-        *headers(*PORTABLE),
+        *headers(*DIALECT_HEADERS),
         ("generated", f"using real = {layout.real};"),
         ("generated", f"constexpr bool STATISTICS = {str(layout.config.statistics).lower()};  // are kept of episodes"),
         *headers(
-            *NUMBERS,
-            ELEMENTARY,
+            *MATH_HEADERS,
+            ELEMENTARY_HEADER,
             *(["dialect/distributions.cuh"] if layout.drawn else []),
             "drivers/actions.cuh",
             "drivers/limit.cuh",

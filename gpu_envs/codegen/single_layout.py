@@ -142,9 +142,9 @@ class SingleLayout(Layout):
             for axis in range(len(sizes)):
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)
         records: Array = buffers.get("records")
-        viewed = arrays.viewed
+        view = arrays.view
         if self.config.statistics:
-            reals = viewed(records, self.config.precision)
+            reals = view(records, self.config.precision)
             buffers["episode_return"], buffers["episode_length"] = reals[:, 0], records[:, self.real_words]
             if count := len(self.config.metrics):
                 buffers["episode_metrics"] = reals[:, 2 : 2 + count]
@@ -152,7 +152,7 @@ class SingleLayout(Layout):
             return
         if self.staged:
             head = self.record_head
-            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.record_final]
+            buffers["final_obs"] = view(records, "float32")[:, head : head + self.record_final]
         else:
             buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 

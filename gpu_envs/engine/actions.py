@@ -94,7 +94,7 @@ class ActionReader:
             self._check_shape(np.shape(actions), shape)
         if self._device == "cpu":
             return Actions(int(array.__array_interface__["data"][0]), self._numpy_kinds[array.dtype], array, array)
-        moved = self._arrays.full_of(array)
+        moved = self._arrays.from_numpy(array)
         return Actions(self._arrays.address(moved), self._numpy_kinds[array.dtype], moved, array)
 
     def _cast(self, array: Any) -> Any:

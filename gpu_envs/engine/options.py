@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpu_envs.backend.host import MOST_THREADS
+from gpu_envs.backend.host import MAX_THREADS
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.simulation import NO_LIMIT
@@ -109,7 +109,7 @@ class Options:
         _check_switch("checking", self.checking, default=False)
         _check_switch("shared_observations", self.shared_observations, default=False)
         _check_switch("active_heads", self.active_heads, default=False)
-        _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
+        _check_whole("threads", self.threads, range(1, MAX_THREADS + 1), f"from 1 to {MAX_THREADS}", "all cores")
         _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
         _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^64")
         if self.checking and self.mode == "SameStep" and not self.keeps_statistics:

@@ -116,7 +116,7 @@ def read_mask(mask: Any, num_envs: int, arrays: Arrays, *, on_cpu: bool) -> Arra
         raise ValueError("options['reset_mask'] is False everywhere: it must name at least one replica")
     if library == arrays.name and not on_cpu and not on_host:
         return mask.copy() if library == "cupy" else mask.clone()
-    return arrays.full_of(to_numpy(mask))
+    return arrays.from_numpy(to_numpy(mask))
 
 
 def read_offsets(sim: Simulation, seed: object, given: Any) -> np.ndarray:

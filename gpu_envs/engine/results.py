@@ -143,7 +143,7 @@ def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]])
     made: dict[str, Array] = {}
     for names in _READ_TOGETHER:
         if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
-            made |= arrays.zeros_of(together)
+            made |= arrays.zeros_by_name(together)
     return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
 
 

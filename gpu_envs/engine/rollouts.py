@@ -8,7 +8,7 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, dtype_of
+from gpu_envs.backend.arrays import Array, dtype_name
 from gpu_envs.backend.program import ArrayShape, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen import TeamLayout
@@ -134,7 +134,7 @@ class TeamRollout:
                 own = f"{name}.{role.name}"
                 setattr(place, name, arrays.address(buffers[own]) if own in buffers else None)
             for name, values in _limits(role.action).items():
-                self._limits.append(arrays.full_of(values))
+                self._limits.append(arrays.from_numpy(values))
                 place.size = len(values)
                 setattr(place, name, arrays.address(self._limits[-1]))
         self._launch = sim.backend.load(made).bind("between", call, count)
@@ -160,7 +160,7 @@ class TeamRollout:
         ]
         if actions is None:
             drawn = [results[f"random_actions.{role.name}"] for role in roles]
-            read = [(*self._rows(array, per_step), KINDS[dtype_of(array)]) for array in drawn]
+            read = [(*self._rows(array, per_step), KINDS[dtype_name(array)]) for array in drawn]
         else:
             read = [(part.address, part.owner.nbytes // steps, part.kind) for part in actions]
         restarts = sim.config.autoreset_mode == "NextStep"  # for which no step of the rollout is spent

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, dtype_of, to_numpy
+from gpu_envs.backend.arrays import Array, dtype_name, to_numpy
 from gpu_envs.backend.base import Backend, Launch
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
@@ -75,7 +75,7 @@ class Simulation:
         refusal = check_memory(layout, self.backend, read.values())
         try:
             self.buffers = allocated(self.arrays, layout.buffers())
-            self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
+            self._tables = {name: self.arrays.from_numpy(values) for name, values in read.items()}
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_ERROR)
@@ -183,7 +183,7 @@ class Simulation:
         }
         held = {n: v.astype(config.precision if spec.settings[n].kind == "real" else "int32") for n, v in held.items()}
         shapes = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
-        fresh = {name: arrays.full_of(v) for name, v in held.items() if shapes.get(name) != v.shape}
+        fresh = {name: arrays.from_numpy(v) for name, v in held.items() if shapes.get(name) != v.shape}
         for name in held.keys() - fresh.keys():  # from here on nothing can fail
             arrays.write(self.param_arrays[name], held[name])
         self._own, self._shared, self.drawn, self.program = frozenset(own), shared, drawn, program
@@ -205,7 +205,7 @@ class Simulation:
             yield None
             return
         shape, dtype = self.shapes["episode_metrics"]
-        found = self.buffers["so_far"] = self.arrays.full_of(np.full(shape, np.nan, dtype))
+        found = self.buffers["so_far"] = self.arrays.from_numpy(np.full(shape, np.nan, dtype))
         self._compile(measured=True)
         try:
             yield found
@@ -255,7 +255,7 @@ class Simulation:
         for name, value in param_values(self.config.spec, options).items():
             if name in self.param_arrays:  # an option of this reset alone, where replicas have their own
                 array = self.param_arrays[name]
-                kept.append(self.arrays.full_of(np.full(array.shape, value, dtype_of(array))))
+                kept.append(self.arrays.from_numpy(np.full(array.shape, value, dtype_name(array))))
                 value = self.arrays.address(kept[-1])
             setattr(call.params, name, value)
         call.mask = None if mask is None else self.arrays.address(mask)
@@ -266,9 +266,9 @@ class Simulation:
         if isinstance(seeds, int):
             call.first_seed, call.reseed_all = (seed_bits(seeds) + self.config.first_replica) % 2**64, 1
         elif seeds is not None:
-            chosen = self.arrays.full_of(np.array([s is not None for s in seeds]))
+            chosen = self.arrays.from_numpy(np.array([s is not None for s in seeds]))
             known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
-            bits = self.arrays.full_of(known.view(np.int64))
+            bits = self.arrays.from_numpy(known.view(np.int64))
             call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
         self._launch_into(self.program.launch["reset"], self.program.reset_places, out)
         if options:  # they hold for this reset alone, and so do arrays made for them

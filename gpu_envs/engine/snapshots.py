@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, Arrays, NumpyArrays, dimensions, dtype_of, library_of, to_numpy
+from gpu_envs.backend.arrays import Array, Arrays, NumpyArrays, dtype_name, library_of, ndim_of, to_numpy
 from gpu_envs.engine.row_copies import RowCopies, Rows, rows_of_array
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.some_replicas import Chosen, current_device
@@ -102,7 +102,7 @@ class Snapshot(MutableMapping[str, Any]):
         values: dict[Key, Any] = {("params", name): value for name, value in self.common.items()}
         values[_LAYOUT_SEED] = self.layout_seed
         for item, begin in zip(self.form.items, begins, strict=False):
-            array = self.arrays.viewed(self.block[begin : begin + item.bytes * replicas], item.dtype)
+            array = self.arrays.view(self.block[begin : begin + item.bytes * replicas], item.dtype)
             values[item.key] = item.turned(array.reshape((replicas, *item.shape)))
         parts: dict[str, Any] = {"state": {}, "episode": {}, "params": {}}
         for part, name in self.form.keys:
@@ -168,7 +168,7 @@ class ReplicaArrays:
             by_metric = (part, name) == ("episode", "totals") and not sim.config.spec.has_team
             first = array.swapaxes(0, 1) if by_metric else array
             rows = rows_of_array(sim.arrays.address(array), first)
-            items.append(Item((part, name), dtype_of(array), tuple(first.shape[1:]), by_metric))
+            items.append(Item((part, name), dtype_name(array), tuple(first.shape[1:]), by_metric))
             self.rows.append(rows)
             within.append(Rows(0, items[-1].bytes, rows.bytes, rows.items, rows.bytes))
         self.form = form_of(tuple(items), keys)
@@ -196,7 +196,7 @@ def _replica_arrays(sim: Simulation) -> ReplicaArrays:
 
 def _copied(sim: Simulation, array: Array) -> Array:
     """A contiguous copy in the simulation's memory, of an array that lies there."""
-    twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
+    twin = sim.arrays.empty(tuple(array.shape), dtype_name(array))
     with current_device(sim):
         twin[...] = array
     return twin
@@ -208,7 +208,7 @@ def _is_here(sim: Simulation, array: Array) -> bool:
 
 def _in_memory_of(sim: Simulation, array: Array) -> Array:
     """The array, or a copy of one that lies elsewhere."""
-    return array if _is_here(sim, array) else sim.arrays.full_of(to_numpy(array))
+    return array if _is_here(sim, array) else sim.arrays.from_numpy(to_numpy(array))
 
 
 def snapshot_of(sim: Simulation, replicas: Any = None) -> Snapshot:
@@ -363,13 +363,13 @@ def _read(
     arrays = [_read_array(sim, item, state[item.key[0]][item.key[1]], rows) for item in items]
     layout_seed = None
     if table.layout_seed is not None and everywhere:
-        seed = Item(_LAYOUT_SEED, dtype_of(table.layout_seed), (), by_metric=False)
+        seed = Item(_LAYOUT_SEED, dtype_name(table.layout_seed), (), by_metric=False)
         layout_seed = _read_array(sim, seed, state["episode"]["layout_seed"], len(table.layout_seed))
     _set_common(sim, params, drawn, everywhere=everywhere)  # from here on nothing is refused
     table = _replica_arrays(sim)
     for item in table.form.items[len(items) :]:  # parameters, which may be each replica's own from now on
         param, value = spec.settings[item.key[1]], params[item.key[1]]
-        if dimensions(value) == param.rank:
+        if ndim_of(value) == param.rank:
             value = np.broadcast_to(param.index(value) if param.choices else value, (rows, *item.shape))
         arrays.append(_read_array(sim, item, value, rows))
     turned = (item.turned(array) for item, array in zip(table.form.items, arrays, strict=True))
@@ -384,7 +384,7 @@ def _read_array(sim: Simulation, item: Item, value: Any, rows: int) -> Array:
     array = value if library_of(value) else np.asarray(value)
     if tuple(array.shape) != shape:
         raise ValueError(f"{what} has shape {tuple(array.shape)}; this environment needs {shape}")
-    if dtype_of(array) == item.dtype and _is_here(sim, array):
+    if dtype_name(array) == item.dtype and _is_here(sim, array):
         return array if sim.arrays.contiguous(array) else _copied(sim, array)
     target = sim.arrays.empty(shape, item.dtype)
     sim.arrays.write(target, as_field(target, array, what))
@@ -403,7 +403,7 @@ def _read_params(
     on_gpu: dict[str, Any] = {}
     for name, value in params.items():
         param, what, sizes = spec.settings[name], f"the state's parameter {name!r}", sim.sizes_of(name)
-        is_own = library_of(value) in ("torch", "cupy") and dimensions(value) > param.rank
+        is_own = library_of(value) in ("torch", "cupy") and ndim_of(value) > param.rank
         if is_own and not wait and sim.backend.device != "cpu":
             if tuple(value.shape) != (rows, *sizes):
                 raise ValueError(f"{what} has shape {tuple(value.shape)}; of {rows} replicas it has {(rows, *sizes)}")
@@ -435,7 +435,7 @@ def _set_common(
         param, now = spec.settings[name], sim.params[name]
         if isinstance(param, Derived) or name in sim.layout.per_replica:
             continue
-        common = dimensions(value) == param.rank
+        common = ndim_of(value) == param.rank
         if common and np.array_equal(to_numpy(value), to_numpy(now)):
             continue
         if common and everywhere:

@@ -51,12 +51,12 @@ class Chosen:
             with current_device(sim):
                 self._numbers[...] = array
             if "wrong" not in sim.copying:
-                sim.copying["wrong"] = arrays.full_of(np.array([-1], np.int64))
+                sim.copying["wrong"] = arrays.from_numpy(np.array([-1], np.int64))
             self.wrong = arrays.address(sim.copying["wrong"])
         else:
             numbers = np.flatnonzero(to_numpy(array)) if mask else to_numpy(array).astype(np.int64)
             self._check(numbers, total, once)
-            self._numbers = arrays.full_of(numbers)
+            self._numbers = arrays.from_numpy(numbers)
         self.count, self.numbers = int(self._numbers.shape[0]), arrays.address(self._numbers)
 
     def _check(self, numbers: np.ndarray, total: int, once: bool) -> None:

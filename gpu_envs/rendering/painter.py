@@ -71,8 +71,8 @@ class Painter:
             width=width,
             height=height,
             pixels=pixels,
-            background=self._arrays.full_of(background),
-            **{name: self._arrays.full_of(np.ascontiguousarray(values)) for name, values in arrays.items()},
+            background=self._arrays.from_numpy(background),
+            **{name: self._arrays.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()},
         )
         return self._arrays.read(pixels)
 

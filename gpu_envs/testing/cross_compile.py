@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from gpu_envs.backend.cupy import import_cupy
-from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.backend.nvrtc import compiled
+from gpu_envs.backend.messages import check_device_functions, compile_error
+from gpu_envs.backend.nvrtc import compile_source
 from gpu_envs.backend.program import Device
 from gpu_envs.backend.text import blanked
 from gpu_envs.codegen import generate, layout_of
@@ -34,11 +34,11 @@ def for_cuda(subject: Subject) -> str:
     layout = layout_of(config, _DEVICE)
     program = generate(layout, layout.modules[0])
     try:
-        check_library(program, "NVRTC")
+        check_device_functions(program, "NVRTC")
     except CompileError as error:
         raise FailedError(str(error)) from None
     try:
-        compiled(program.source, program.name, "compute_80")
+        compile_source(program.source, program.name, "compute_80")
     except CompileError as error:
         raise FailedError(str(compile_error(program, error.output, "NVRTC"))) from None
     return f"{config.precision} in {config.autoreset_mode}, by NVRTC; it runs nowhere here"

@@ -118,7 +118,7 @@ class Bare:
     def reset(self, seed: int | None, which: np.ndarray | None = None) -> Moment:
         """Begins new episodes, in some replicas or in all, and returns everything."""
         self._blot()
-        self.sim.reset(seed, None if which is None else self.sim.arrays.full_of(which), {})
+        self.sim.reset(seed, None if which is None else self.sim.arrays.from_numpy(which), {})
         return self._everything()
 
     def step(self, draw: Draw) -> Moment:

@@ -2,9 +2,9 @@
 
 import pickle
 
-from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.backend.host import LEAST_PER_THREAD
+from gpu_envs.backend.background import available_threads
+from gpu_envs.backend.host import MIN_STEPS_PER_THREAD
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.options import Options, config_of
@@ -96,7 +96,7 @@ def _threads(subject: Subject) -> str:
     """A batch that several threads step, and the same by one."""
     most = available_threads()
     agents = sum(len(role.agents) for role in subject.roles.values())
-    count = 2 * LEAST_PER_THREAD // (32 * agents if subject.team else 1) + 3
+    count = 2 * MIN_STEPS_PER_THREAD // (32 * agents if subject.team else 1) + 3
     sizes = [
         elements(space) * (len(subject.roles[part].agents) if subject.team else 1)
         for part, space in subject.observation_spaces.items()

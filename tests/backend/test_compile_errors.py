@@ -1,4 +1,4 @@
-"""What an author reads whose rules do not compile: the same of every compiler, and his own lines first."""
+"""Messages for rules that do not compile: the same with every compiler, starting with the author's line."""
 
 import importlib.util
 import re
@@ -88,12 +88,12 @@ def program(spec: Spec, *, on_gpu: bool) -> Program:
 
 
 def with_nvrtc(spec: Spec) -> None:
-    made = program(spec, on_gpu=True)
-    messages.check_library(made, "NVRTC")
+    compiled = program(spec, on_gpu=True)
+    messages.check_device_functions(compiled, "NVRTC")
     try:
-        ptx_of(made.source)
+        ptx_of(compiled.source)
     except CompileError as error:
-        raise messages.compile_error(made, error.output, "NVRTC") from error
+        raise messages.compile_error(compiled, error.output, "NVRTC") from error
 
 
 Compile = Callable[[Spec], object]
@@ -101,23 +101,25 @@ Compile = Callable[[Spec], object]
 
 @pytest.fixture(params=["the_machines_compiler", "clang", "zig", "nvrtc"])
 def compiling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Compile:
-    """Each compiler that is here."""
+    """Compiles a spec with each installed compiler."""
     if request.param == "nvrtc":
         if nvrtc_missing():
             pytest.skip(nvrtc_missing())
         return with_nvrtc
     if request.param == "clang":
         if not shutil.which("clang++"):
-            pytest.skip("there is no clang")
+            pytest.skip("clang is not installed")
         monkeypatch.setenv("CXX", "clang++")
     if request.param == "zig":
         if not importlib.util.find_spec("ziglang"):
-            pytest.skip("there is no zig")
+            pytest.skip("ziglang is not installed")
         monkeypatch.setenv("CXX", shlex.join((sys.executable, "-m", "ziglang", *ZIG_OPTIONS)))
     return lambda spec: HostBackend().load(program(spec, on_gpu=False))
 
 
-def said(make: Callable[[Any], Spec], text: str, folder: Path, compiling: Compile, patch: pytest.MonkeyPatch) -> str:
+def error_message(
+    make: Callable[[Any], Spec], text: str, folder: Path, compiling: Compile, patch: pytest.MonkeyPatch
+) -> str:
     patch.chdir(folder)
     header = folder / "my_env.cuh"
     header.write_text(text)
@@ -135,7 +137,7 @@ FIELDS = "Its fields are: x, speed"
 
 OBSERVE = "    FN void observe(const State& s, const Params& p, Observation& observation)"
 LOOK = "    FN void look(World& w, const Params& p, Team& team)"
-OTHERWISE = "has other arguments, or returns something else, than it must"
+WRONG_SIGNATURE = "has the wrong arguments or return type"
 
 CASES = [
     (
@@ -157,19 +159,18 @@ CASES = [
     (
         "p.tau * s.speed",
         "sqrt(s.speed)",
-        "7: error: there is no 'sqrt' in rules; 'square_root' is what you want\n    s.x += sqrt(s.speed);\n"
-        "           ^",
+        "7: error: there is no 'sqrt' in rules; use 'square_root'\n    s.x += sqrt(s.speed);\n           ^",
     ),
-    ("p.tau * s.speed", "__sinf(s.speed)", "7: error: there is no '__sinf' in rules; 'sin' is what you want"),
-    ("p.tau * s.speed", "fmaxf(s.x, s.speed)", "7: error: there is no 'fmaxf' in rules; 'maximum' is what you want"),
+    ("p.tau * s.speed", "__sinf(s.speed)", "7: error: there is no '__sinf' in rules; use 'sin'"),
+    ("p.tau * s.speed", "fmaxf(s.x, s.speed)", "7: error: there is no 'fmaxf' in rules; use 'maximum'"),
     ("p.tau * s.speed", "frictoin", "7: error: there is no 'frictoin' here.\n"),
     (
         "p.tau * s.speed",
         "p.slope(0, 1, 2)",
         "7: error: three indices for an array that has not three dimensions\n    s.x += p.slope(0, 1, 2);",
     ),
-    ("real(0);", "std::sqrt(1);", "3: error: the standard library is not there in rules: "),
-    ("FN void reset", "#include <cmath>\nFN void reset", "1: error: a header of rules includes nothing: "),
+    ("real(0);", "std::sqrt(1);", "3: error: rules cannot use the standard library; "),
+    ("FN void reset", "#include <cmath>\nFN void reset", "1: error: rules cannot include headers; "),
     ("s.x     = random", "s.x = = random", "2: error: expected "),
     ("observation[1] = s.speed;\n}\n", "", "10: error: this '{' has no '}'\n    FN void observe("),
     ("real(0);\n}\n", "real(0);\n", "1: error: this '{' has no '}'\n    FN void reset("),
@@ -178,11 +179,11 @@ CASES = [
     (
         "const State& s, const Params&, Obs",
         "const State& s, Obs",
-        f"10: error: observe {OTHERWISE}\n    FN void observe(const State& s, Observation& observation) {{\n"
+        f"10: error: observe {WRONG_SIGNATURE}\n    FN void observe(const State& s, Observation& observation) {{\n"
         f"  it needs\n{OBSERVE}",
     ),
 ]
-"""What is right, what is written instead, and what follows the name of the file."""
+"""Correct text, the wrong text that replaces it, and the message after the file name."""
 
 TEAM_CASES = [
     ("w.pull, act", "w.pul, act", "10: error: World has no field 'pul'. Did you mean 'pull'? Its fields are: "),
@@ -192,7 +193,7 @@ TEAM_CASES = [
         "8: error: there is no 'AGENTZ' here. Did you mean 'AGENTS'?\n    FOR_EACH_AGENT(i, AGENTZ) {",
     ),
     ("FN void look(World&, const Params&, Team&) {}\n", "", f" has no function look: it needs\n{LOOK}"),
-    ("int i, const Row& row", "int i, Row& row", f"14: error: observe {OTHERWISE}"),
+    ("int i, const Row& row", "int i, Row& row", f"14: error: observe {WRONG_SIGNATURE}"),
 ]
 
 
@@ -202,7 +203,7 @@ TEAM_CASES = [
     [*((one, HEADER, *case) for case in CASES), *((team, TEAM_HEADER, *case) for case in TEAM_CASES)],
     ids=[*(f"one-{number}" for number in range(len(CASES))), *(f"team-{number}" for number in range(len(TEAM_CASES)))],
 )
-def test_the_author_s_own_line_comes_first(
+def test_messages_start_with_the_author_s_line(
     kind: Any,
     header: str,
     right: str,
@@ -213,41 +214,41 @@ def test_the_author_s_own_line_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert header.count(right) == 1
-    message = said(kind, header.replace(right, wrong), tmp_path, compiling, monkeypatch)
+    message = error_message(kind, header.replace(right, wrong), tmp_path, compiling, monkeypatch)
     assert re.match(r"my_env\.cuh:?", message)
     assert message.removeprefix("my_env.cuh").removeprefix(":").startswith(expected)
 
 
 @pytest.mark.fast_cases(3)
-def test_what_is_right_compiles(compiling: Compile, tmp_path: Path) -> None:
+def test_correct_rules_compile(compiling: Compile, tmp_path: Path) -> None:
     header = tmp_path / "my_env.cuh"
-    own = "FN real ceil(real x) { return -round_down(-x); }\n"  # functions of one's own may have any name
-    own += HEADER.replace("p.tau * s.speed", "ceil(s.speed)")
-    for make, text in ((one, HEADER), (team, TEAM_HEADER), (one, own)):
+    with_ceil = "FN real ceil(real x) { return -round_down(-x); }\n"  # rules may define functions of any name
+    with_ceil += HEADER.replace("p.tau * s.speed", "ceil(s.speed)")
+    for make, text in ((one, HEADER), (team, TEAM_HEADER), (one, with_ceil)):
         header.write_text(text)
         compiling(make(header))
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_no_rules_of_ours_call_what_only_one_device_has(env_id: str) -> None:
-    messages.check_library(program(gpu_envs.spec(env_id), on_gpu=True), "NVRTC")
+def test_builtin_rules_call_no_device_only_functions(env_id: str) -> None:
+    messages.check_device_functions(program(gpu_envs.spec(env_id), on_gpu=True), "NVRTC")
 
 
 def test_many_errors_are_counted(compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "".join(f"    s.x{number} = real(0);\n" for number in range(9))
-    message = said(one, HEADER.replace("    s.speed = real(0);\n", wrong), tmp_path, compiling, monkeypatch)
-    assert message.count("error: State has no field") == messages.MOST
+    message = error_message(one, HEADER.replace("    s.speed = real(0);\n", wrong), tmp_path, compiling, monkeypatch)
+    assert message.count("error: State has no field") == messages.MAX_ERRORS
     assert message.endswith("and 4 more")
 
 
-def test_a_function_that_is_declared_and_no_more(
+def test_a_declared_but_undefined_function_is_named(
     compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"FN void helper(State& s);\n{HEADER.replace('real(0);', 'real(0); helper(s);')}"
-    assert "helper" in said(one, text, tmp_path, compiling, monkeypatch)
+    assert "helper" in error_message(one, text, tmp_path, compiling, monkeypatch)
 
 
-# clang's words, for machines without it
+# clang's output, for machines without clang
 CLANG = """\
 my_env.cuh:6:7: error: no member named 'speeed' in 'gpu_envs::State'
     6 |     s.speeed += p.tau * real(action - 1);
@@ -262,7 +263,7 @@ tile.cuh:21:98: error: function definition is not allowed here
 """
 
 
-def test_clang_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_env.cuh").write_text(HEADER.replace("s.speed += p", "s.speeed += p"))
     log = CLANG.replace("my_env.cuh", str(tmp_path / "my_env.cuh"))
@@ -286,7 +287,7 @@ def test_clang_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["g++", "clang-14", "clang-14-plain", "clang-17", "nvrtc", "no message"],
 )
-def test_a_static_assertion_says_its_message(wording: str) -> None:
+def test_the_message_of_a_static_assertion_is_shown(wording: str) -> None:
     (error,) = diagnostics(f"my_env.cuh:7:13: error: {wording}\n", "my_env.cuh")
     assert (error.line, error.text) == (7, "two indices for 'slope'" if "slope" in wording else wording)
 

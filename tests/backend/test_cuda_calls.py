@@ -1,6 +1,6 @@
 """The calls of the CUDA backend, recorded by a stand-in for CuPy and the driver, and launches on a real device."""
 
-# ruff: noqa: N802  # functions are called as the driver's are
+# ruff: noqa: N802  # functions have the driver's names
 
 import concurrent.futures
 import ctypes
@@ -25,13 +25,13 @@ CALLS = {
 }
 
 
-def target(reference: Any) -> Any:
-    """What a ``ctypes.byref`` refers to."""
+def referenced(reference: Any) -> Any:
+    """The object that a ``ctypes.byref`` points to."""
     return reference._obj  # noqa: SLF001 - ctypes has no public name for it
 
 
 class FakeKernel:
-    """A ``cupy.RawKernel`` of the device that was current when it was made."""
+    """A stand-in for ``cupy.RawKernel``."""
 
     def __init__(self, fake: "FakeCuda", name: str) -> None:
         self._fake, self._name = fake, name
@@ -69,23 +69,23 @@ class FakeCuda:
         return flags
 
     def cuDeviceGetCount(self, count: Any) -> int:
-        target(count).value = 2
+        referenced(count).value = 2
         return 0
 
     def cuDeviceGet(self, device: Any, index: int) -> int:
-        target(device).value = 100 + index
+        referenced(device).value = 100 + index
         return 0
 
     def cuDevicePrimaryCtxRetain(self, _: Any, device: ctypes.c_int) -> int:
         self.record("start", device.value)
         return 0
 
-    def cuLaunchKernelEx(self, config: Any, function: ctypes.c_void_p, arguments: Any, more: Any) -> int:
-        given = target(config)
-        attributes = [(given.attributes[i].id, given.attributes[i].value) for i in range(given.count)]
-        assert (given.stream, len(arguments), more) == (5, 1, None)
-        sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
-        self.record("launch", self.current, function.value, *sizes, given.shared_bytes, *attributes)
+    def cuLaunchKernelEx(self, config_pointer: Any, function: ctypes.c_void_p, arguments: Any, extra: Any) -> int:
+        config = referenced(config_pointer)
+        attributes = [(config.attributes[i].id, config.attributes[i].value) for i in range(config.count)]
+        assert (config.stream, len(arguments), extra) == (5, 1, None)
+        sizes = (config.grid_x, config.grid_y, config.grid_z, config.block_x, config.block_y, config.block_z)
+        self.record("launch", self.current, function.value, *sizes, config.shared_bytes, *attributes)
         return self.status
 
     def check(self, status: int) -> None:
@@ -101,26 +101,24 @@ class FakeCuda:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    made = FakeCuda()
+    fake = FakeCuda()
     for module in (cuda, cupy, driver):
-        monkeypatch.setattr(module, "import_cupy", lambda: made)
-    monkeypatch.setattr(driver, "library", lambda: made)
+        monkeypatch.setattr(module, "import_cupy", lambda: fake)
+    monkeypatch.setattr(driver, "library", lambda: fake)
     monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: Path(f"{name} for {architecture}"))
-    for asked_once in (driver.device_count, cuda.may_begin_early, cuda.loaded_module):
-        monkeypatch.setattr(
-            sys.modules[asked_once.__module__], asked_once.__name__, functools.cache(asked_once.__wrapped__)
-        )
-    return made
+    for cached in (driver.device_count, cuda.supports_early_launch, cuda.loaded_module):
+        monkeypatch.setattr(sys.modules[cached.__module__], cached.__name__, functools.cache(cached.__wrapped__))
+    return fake
 
 
-def program(**given: Any) -> Program:
-    return program_of((("mine.cuh", "// nothing"),), CALLS, KernelSettings(**given))
+def program(**settings: Any) -> Program:
+    return program_of((("mine.cuh", "// nothing"),), CALLS, KernelSettings(**settings))
 
 
-def launched(fake: FakeCuda, index: int, made: Program, count: int) -> list[tuple[Any, ...]]:
+def launched(fake: FakeCuda, index: int, program: Program, count: int) -> list[tuple[Any, ...]]:
     backend = cuda.CudaBackend(index)
-    call = made.calls["one"]()
-    launch = backend.load(made).bind("one", call, count)
+    call = program.calls["one"]()
+    launch = backend.load(program).bind("one", call, count)
     fake.calls.clear()
     launch(5)
     assert fake.current == 0
@@ -134,10 +132,10 @@ def test_a_device_is_described(fake: FakeCuda) -> None:
     assert fake.current == 0
 
 
-EARLY, TOGETHER = (6, 1), (2, 1)
+EARLY, COOPERATIVE = (6, 1), (2, 1)
 
 
-def test_structs_are_as_the_driver_has_them() -> None:
+def test_structs_have_the_driver_s_sizes() -> None:
     assert (ctypes.sizeof(driver.Config), ctypes.sizeof(driver.Attribute)) == (56, 72)
 
 
@@ -146,24 +144,24 @@ def test_structs_are_as_the_driver_has_them() -> None:
     [
         (Grid(threads=64, replicas=2), [EARLY]),
         (Grid(threads=64, replicas=2, early=False), []),
-        (Grid(threads=64, replicas=2, together=True), [TOGETHER]),
+        (Grid(threads=64, replicas=2, cooperative=True), [COOPERATIVE]),
     ],
 )
-def test_a_grid_says_how_it_is_launched(fake: FakeCuda, grid: Grid, attributes: list[tuple[int, int]]) -> None:
+def test_a_grid_sets_launch_attributes(fake: FakeCuda, grid: Grid, attributes: list[tuple[int, int]]) -> None:
     assert launched(fake, 1, program(grid=grid), 5) == [("launch", 1, 710, 3, 1, 1, 64, 1, 1, 0, *attributes)]
 
 
 @pytest.mark.parametrize(
     ("version", "major", "attributes"), [(12030, 9, [EARLY]), (13000, 9, [EARLY]), (12020, 9, []), (13000, 8, [])]
 )
-def test_launches_begin_early_on_hopper(
+def test_launches_start_early_on_hopper(
     fake: FakeCuda, version: int, major: int, attributes: list[tuple[int, int]]
 ) -> None:
     fake.version, fake.major = version, major
     assert launched(fake, 0, program(), 1000) == [("launch", 0, 710, 11, 1, 1, 96, 1, 1, 0, *attributes)]
 
 
-def test_a_refused_launch_is_an_error_of_cupy(fake: FakeCuda) -> None:
+def test_a_failed_launch_raises_cupy_s_error(fake: FakeCuda) -> None:
     fake.status = 700
     with pytest.raises(RuntimeError, match="status 700"):
         launched(fake, 0, program(), 1000)
@@ -178,19 +176,21 @@ def test_a_program_is_loaded_once_for_each_device(fake: FakeCuda) -> None:
     ]
 
 
-def test_shared_memory_is_asked_for_where_it_is_much(fake: FakeCuda) -> None:
+def test_kernels_opt_in_to_large_shared_memory(fake: FakeCuda) -> None:
     cuda.CudaBackend(0).load(program(grid=Grid(threads=256, replicas=2, shared_bytes=50_000)))
     assert fake.calls[1:] == [("shared", "kernel_one", 50_000), ("shared", "kernel_two", 50_000)]
     grid = Grid(threads=256, replicas=2, blocks=3, shared_bytes=100)
     assert launched(fake, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100, EARLY)]
 
 
-def test_who_binds_waits_for_the_compiler_and_nobody_before(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(cuda, "begin", lambda _, name, architecture: begun.append(f"{name} for {architecture}"))
+def test_only_bind_waits_for_the_compiler(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(
+        cuda, "start_compiling", lambda _, name, architecture: started.append(f"{name} for {architecture}")
+    )
     one, two = load_kernels(cuda.CudaBackend(1), program())
     one.fill(count=3)
-    assert (begun, fake.calls) == (["mine for sm_90a"], [])
+    assert (started, fake.calls) == (["mine for sm_90a"], [])
     for kernel in (one, two):
         kernel.bind(5)
     assert [words for words in fake.calls if words[0] == "load"] == [("load", "mine for sm_90a", 1)]
@@ -207,23 +207,23 @@ def test_a_thread_that_has_not_called_cuda_yet_can_step(device: int) -> None:
         assert len(pool.submit(env.step, actions).result()) == 5
 
 
-# --- a device that is started ahead ---
+# --- starting a device's context early ---
 
 
 @pytest.mark.parametrize(
     ("device", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1), ("cpu", None), ("gpu", None), ("cuda:x", None)]
 )
-def test_who_is_woken(monkeypatch: pytest.MonkeyPatch, device: str, index: int | None) -> None:
+def test_a_thread_starts_the_context(monkeypatch: pytest.MonkeyPatch, device: str, index: int | None) -> None:
     started: list[int] = []
     monkeypatch.setattr(cuda, "start_context", started.append)
-    cuda.wake(device)
+    cuda.start_context_in_thread(device)
     for thread in threading.enumerate():
-        if thread.name == "wake":
+        if thread.name == "start CUDA context":
             thread.join()
     assert started == ([] if index is None else [index])
 
 
-def test_a_device_is_started_by_its_context(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_primary_context_is_retained(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cuda, cupy, driver):  # CuPy is not imported for it
         monkeypatch.setattr(module, "import_cupy", None)
     cuda.start_context(1)

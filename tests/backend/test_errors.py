@@ -1,4 +1,4 @@
-"""The exceptions of this package go through a pickle whole, as from worker processes."""
+"""Pickling keeps all attributes of this package's exceptions, as when worker processes raise them."""
 
 import ast
 import copy
@@ -13,7 +13,7 @@ import gpu_envs
 from gpu_envs.errors import CompileError, NotFiniteError, TranslationError
 
 FOLDER = Path(gpu_envs.__file__).parent
-MORE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "NotFiniteError": (
         ("x is nan",),
         {"replica": 3, "agent": "prey_0", "step": 7, "source": "state", "field": "x", "element": (1, 2), "value": 2.0},
@@ -26,34 +26,34 @@ MORE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-def places() -> list[tuple[str, str]]:
-    """The module and the name of every exception that is defined here."""
-    found = []
+def exceptions() -> list[tuple[str, str]]:
+    """The module and the name of every exception in this package."""
+    exceptions = []
     for file in sorted(FOLDER.rglob("*.py")):
         module = ".".join(("gpu_envs", *file.relative_to(FOLDER).with_suffix("").parts))
         kinds = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
-        found += [(module, name) for name in kinds if name.endswith("Error")]
-    return found
+        exceptions += [(module, name) for name in kinds if name.endswith("Error")]
+    return exceptions
 
 
-@pytest.mark.parametrize(("module", "name"), places(), ids=[name for _, name in places()])
-def test_an_exception_is_whole_in_another_process(module: str, name: str) -> None:
+@pytest.mark.parametrize(("module", "name"), exceptions(), ids=[name for _, name in exceptions()])
+def test_pickling_keeps_all_attributes(module: str, name: str) -> None:
     if ".training." in module:
         pytest.importorskip("torch")
     kind: Any = getattr(importlib.import_module(module), name)
-    words, keys = MORE.get(name, (("it is wrong",), {}))
-    error = kind(*words, **keys)
+    arguments, keywords = ARGUMENTS.get(name, (("it is wrong",), {}))
+    error = kind(*arguments, **keywords)
     error.add_note("and more")
-    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert type(other) is kind
-        assert str(other) == str(error)
-        assert other.args == error.args
-        assert vars(other) == vars(error)
-        assert all(getattr(other, key) == value for key, value in keys.items())
+    for restored in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(restored) is kind
+        assert str(restored) == str(error)
+        assert restored.args == error.args
+        assert vars(restored) == vars(error)
+        assert all(getattr(restored, key) == value for key, value in keywords.items())
 
 
-def test_the_list_has_those_that_keep_more() -> None:
-    names = {name for _, name in places()}
-    assert set(MORE) <= names
-    assert {kind.__name__ for kind in (CompileError, NotFiniteError, TranslationError)} <= set(MORE)
+def test_the_table_has_the_exceptions_with_attributes() -> None:
+    names = {name for _, name in exceptions()}
+    assert set(ARGUMENTS) <= names
+    assert {kind.__name__ for kind in (CompileError, NotFiniteError, TranslationError)} <= set(ARGUMENTS)
     assert len(names) >= 14

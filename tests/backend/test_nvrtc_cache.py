@@ -1,4 +1,4 @@
-"""What NVRTC made is kept, and made anew where that is not to be had or not to be trusted."""
+"""The cache of NVRTC's machine code: files are reused, and compiled again if missing or damaged."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ import pytest
 from harness import run_python
 from nvrtc import nvrtc_missing
 
-from gpu_envs.backend import ahead, cuda, nvrtc, toolchain
+from gpu_envs.backend import background, cuda, nvrtc, toolchain
 from gpu_envs.backend.cupy import nvrtc_version
 from gpu_envs.errors import CompileError
 
@@ -22,13 +22,15 @@ pytestmark = [
 ]
 
 
-def made(number: int = 1, architecture: str = "sm_90a") -> bytes:
-    """The machine code; ``toolchain.whole`` says whether its file is complete."""
-    return toolchain.whole(nvrtc.machine_code(SOURCE.replace("ANSWER", str(number)), "answer", architecture)) or b""
+def machine_code(number: int = 1, architecture: str = "sm_90a") -> bytes:
+    """The machine code of SOURCE with this answer, read from the cache's file."""
+    return (
+        toolchain.read_sealed(nvrtc.machine_code(SOURCE.replace("ANSWER", str(number)), "answer", architecture)) or b""
+    )
 
 
-def refuse_to_compile(*given: object) -> NoReturn:
-    raise AssertionError(f"compiles {given}")
+def refuse_to_compile(*arguments: object) -> NoReturn:
+    raise AssertionError(f"compiles {arguments}")
 
 
 @pytest.mark.parametrize(
@@ -39,14 +41,14 @@ def test_architectures(capability: tuple[int, int], architecture: str) -> None:
 
 
 def test_a_second_load_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = made()
+    first = machine_code()
     assert first.startswith(b"\x7fELF")
-    assert toolchain.cached() == list(cache.iterdir())
-    monkeypatch.setattr(nvrtc, "compiled", refuse_to_compile)
-    assert made() == first
+    assert toolchain.cache_files() == list(cache.iterdir())
+    monkeypatch.setattr(nvrtc, "compile_source", refuse_to_compile)
+    assert machine_code() == first
 
 
-def test_what_is_kept_is_found_without_loading_the_library() -> None:
+def test_cached_code_is_used_without_loading_nvrtc() -> None:
     script = f"""
         from pathlib import Path
         from gpu_envs.backend.nvrtc import machine_code
@@ -54,74 +56,73 @@ def test_what_is_kept_is_found_without_loading_the_library() -> None:
         print("libnvrtc." in Path("/proc/self/maps").read_text())
     """
     if nvrtc_version().count(".") == 1:  # the library's own
-        pytest.skip("NVRTC is not installed as a package of Python")
+        pytest.skip("NVRTC is not installed as a Python package")
     assert [run_python(script) for _ in range(2)] == ["True\n", "False\n"]
 
 
 def test_another_source_option_or_architecture_is_another_program(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({made(1), made(2), made(1, "sm_100")}) == 3
+    assert len({machine_code(1), machine_code(2), machine_code(1, "sm_100")}) == 3
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
-    made(1)
+    machine_code(1)
     assert len(list(cache.iterdir())) == 4
 
 
 def test_another_version_of_nvrtc_compiles_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made()
+    machine_code()
     monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: "99.0")
-    made()
+    machine_code()
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_damaged_file_is_made_again(cache: Path) -> None:
-    whole = made()
-    (kept,) = cache.iterdir()
-    sealed = kept.read_bytes()
+def test_a_damaged_file_is_compiled_again(cache: Path) -> None:
+    code = machine_code()
+    (path,) = cache.iterdir()
+    sealed = path.read_bytes()
     flipped = bytearray(sealed)
     flipped[len(sealed) // 2] ^= 1
-    for damaged in (b"", b"not a program", sealed[:100], whole, bytes(flipped)):
-        kept.write_bytes(damaged)
-        assert made() == whole
-        assert kept.read_bytes() == sealed
+    for damaged in (b"", b"not a program", sealed[:100], code, bytes(flipped)):
+        path.write_bytes(damaged)
+        assert machine_code() == code
+        assert path.read_bytes() == sealed
 
 
-def test_a_folder_that_will_not_do_is_done_without(cache: Path) -> None:
-    whole = made()
-    (kept,) = cache.iterdir()
-    kept.write_bytes(b"what somebody put there")
+def test_an_unsafe_folder_is_not_used(cache: Path) -> None:
+    code = machine_code()
+    (path,) = cache.iterdir()
+    path.write_bytes(b"another user's file")
     cache.chmod(0o777)
-    nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
-    said = r"cannot be kept in .*others can write to it.* set GPU_ENVS_CACHE_DIR"
-    with pytest.warns(UserWarning, match=said) as told:
-        assert made() == whole
-    assert len(told) == 1
-    assert kept.read_bytes() == b"what somebody put there"
+    nvrtc.start_compiling(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
+    message = r"cannot cache compiled kernels in .*other users can write to it.* set GPU_ENVS_CACHE_DIR"
+    with pytest.warns(UserWarning, match=message) as warned:
+        assert machine_code() == code
+    assert len(warned) == 1
+    assert path.read_bytes() == b"another user's file"
 
 
-def test_a_full_disk_is_done_without_and_nothing_compiled_twice(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_full_disk_nothing_is_compiled_twice(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    compiled = nvrtc.compiled
+    compile_source, write_sealed = nvrtc.compile_source, toolchain.write_sealed
 
     def counted(source: str, name: str, architecture: str) -> nvrtc.Compiled:
         names.append(name)
-        return compiled(source, name, architecture)
+        return compile_source(source, name, architecture)
 
-    def keep(path: Path, content: bytes) -> None:
+    def write_unless_full(path: Path, content: bytes) -> None:
         if path.parent == cache:
             raise OSError(28, os.strerror(28), path)
-        real_keep(path, content)
+        write_sealed(path, content)
 
-    real_keep = toolchain.keep
-    monkeypatch.setattr(nvrtc, "compiled", counted)
-    monkeypatch.setattr(toolchain, "keep", keep)
+    monkeypatch.setattr(nvrtc, "compile_source", counted)
+    monkeypatch.setattr(toolchain, "write_sealed", write_unless_full)
     with pytest.warns(UserWarning, match="No space left on device"):
-        assert made().startswith(b"\x7fELF")
+        assert machine_code().startswith(b"\x7fELF")
     assert names.count("answer") == 1
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_mistake_is_told_and_nothing_kept(cache: Path, capfd: pytest.CaptureFixture[str], begun: bool) -> None:
-    if begun:
-        nvrtc.begin(SOURCE, "answer", "sm_90a")
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_compile_error_caches_nothing(cache: Path, capfd: pytest.CaptureFixture[str], in_background: bool) -> None:
+    if in_background:
+        nvrtc.start_compiling(SOURCE, "answer", "sm_90a")
     with pytest.raises(CompileError, match=r'kernels\.cu\(1\): error: identifier "ANSWER" is undefined') as caught:
         nvrtc.machine_code(SOURCE, "answer", "sm_90a")
     assert caught.value.output.startswith("kernels.cu(1): error")
@@ -129,13 +130,13 @@ def test_a_mistake_is_told_and_nothing_kept(cache: Path, capfd: pytest.CaptureFi
     assert list(cache.iterdir()) == []
 
 
-def test_a_device_that_nvrtc_does_not_know_is_named() -> None:
+def test_an_unsupported_old_architecture_is_an_error() -> None:
     with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
-        made(1, "sm_20")
+        machine_code(1, "sm_20")
 
 
-def test_a_device_newer_than_nvrtc_gets_what_its_driver_can_translate() -> None:
-    ptx = made(1, "sm_999").decode()
+def test_a_device_newer_than_nvrtc_gets_ptx() -> None:
+    ptx = machine_code(1, "sm_999").decode()
     assert ".entry kernel_answer" in ptx
     assert ".target sm_" in ptx
 
@@ -144,46 +145,46 @@ def test_paths_that_are_not_utf_8_compile() -> None:
     nvrtc.machine_code(f'#line 1 "h\udce9.cuh"\n{SOURCE.replace("ANSWER", "1")}', "answer", "sm_90a")
 
 
-# --- in a thread of its own ---
+# --- in a background thread ---
 
 
-def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_background_compilation_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SOURCE.replace("ANSWER", "9")
-    made_there: list[str] = []
-    compiled = nvrtc.compiled
+    thread_names: list[str] = []
+    compile_source = nvrtc.compile_source
 
-    def told(*given: str) -> nvrtc.Compiled:
-        made_there.append(threading.current_thread().name)
-        return compiled(*given)
+    def recorded(*arguments: str) -> nvrtc.Compiled:
+        thread_names.append(threading.current_thread().name)
+        return compile_source(*arguments)
 
-    monkeypatch.setattr(nvrtc, "compiled", told)
+    monkeypatch.setattr(nvrtc, "compile_source", recorded)
     for _ in range(2):
-        nvrtc.begin(source, "answer", "sm_90a")
-    assert len(ahead.UNDER_WAY.threads) == 1
-    assert made(9).startswith(b"\x7fELF")
-    assert made_there == ["compile answer"]
+        nvrtc.start_compiling(source, "answer", "sm_90a")
+    assert len(background.COMPILATIONS.threads) == 1
+    assert machine_code(9).startswith(b"\x7fELF")
+    assert thread_names == ["compile answer"]
     assert len(list(cache.iterdir())) == 1
 
 
-def test_nothing_is_begun_that_is_there() -> None:
-    made()
-    nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
-    assert not ahead.UNDER_WAY.threads
+def test_cached_code_starts_no_compilation() -> None:
+    machine_code()
+    nvrtc.start_compiling(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
+    assert not background.COMPILATIONS.threads
 
 
 @pytest.mark.slow
-def test_python_goes_on_while_it_compiles() -> None:
-    """NVRTC works without Python's lock."""
+def test_python_runs_while_nvrtc_compiles() -> None:
+    """NVRTC releases the GIL."""
     source = SOURCE.replace("ANSWER", "12") + "".join(
         f'extern "C" __global__ void kernel_{i}(float* x) {{ for (int j = 0; j < 9; ++j) x[j] = sinf(x[j] + {i}); }}'
         for i in range(25)
     )
-    nvrtc.begin(source, "answer", "sm_90a")
-    (thread,) = ahead.UNDER_WAY.threads.values()
+    nvrtc.start_compiling(source, "answer", "sm_90a")
+    (thread,) = background.COMPILATIONS.threads.values()
     longest, last = 0.0, time.perf_counter()
-    began = last
+    start = last
     while thread.is_alive():
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
         time.sleep(0.001)
-    assert longest < 0.3 * (last - began)
+    assert longest < 0.3 * (last - start)

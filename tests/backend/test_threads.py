@@ -1,4 +1,4 @@
-"""The CPU's pool of threads: every part of every job is done once, whoever is late, and nobody waits for ever."""
+"""The CPU's thread pool: every part of every job runs once, also when threads are late, and no thread hangs."""
 
 import resource
 import subprocess
@@ -16,7 +16,7 @@ POOL = Path(gpu_envs.__file__).parent / "backend" / "threads.cpp"
 
 
 def compiled(target: Path, *flags: str) -> str | None:
-    """The program that loads the pool, or None where this compiler does not know the flags."""
+    """The path of the compiled stress program; None if this compiler does not know the flags."""
     compiler = [word for word in find_compiler() if word not in ("-nostdlib++", "-fno-exceptions")]  # STRESS needs both
     command = [*compiler, "-std=c++17", "-O2", "-pthread", *flags, str(POOL), str(STRESS), "-o", str(target)]
     return str(target) if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
@@ -31,38 +31,38 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same with ThreadSanitizer, which reports what two threads touch without an order."""
+    """The stress program with ThreadSanitizer, which reports data races."""
     program = compiled(tmp_path_factory.mktemp("pool") / "sanitized", "-fsanitize=thread")
     if program is None:
         pytest.skip("this compiler has no ThreadSanitizer")
-    tried = subprocess.run([program, "2"], capture_output=True, text=True, check=False)
-    if "unexpected memory mapping" in tried.stderr:
+    trial = subprocess.run([program, "2"], capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in trial.stderr:
         pytest.skip("ThreadSanitizer cannot run under this kernel")
     return program
 
 
-def load(program: str, *arguments: object, memory: int | None = None) -> None:
-    """Runs the program, perhaps with less memory than all its threads would take."""
+def stress(program: str, *arguments: object, memory: int | None = None) -> None:
+    """Runs the stress program, with a memory limit in bytes if ``memory`` is given."""
     limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None
     command = [program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_every_part_is_done_once(sanitized: str, threads: int) -> None:
-    load(sanitized, 10_000, threads)
+def test_every_part_runs_once(sanitized: str, threads: int) -> None:
+    stress(sanitized, 10_000, threads)
 
 
-def test_parts_that_take_long(sanitized: str) -> None:
-    """Workers that are still busy, or asleep, when the next jobs come."""
-    load(sanitized, 2_000, 8, 300)
+def test_slow_parts(sanitized: str) -> None:
+    """Workers are still busy, or asleep, when the next jobs start."""
+    stress(sanitized, 2_000, 8, 300)
 
 
 @pytest.mark.slow
-def test_more_threads_than_the_system_gives(plain: str) -> None:
-    load(plain, 2_000, 1_000, memory=1 << 30)
+def test_more_threads_than_the_system_allows(plain: str) -> None:
+    stress(plain, 2_000, 1_000, memory=1 << 30)
 
 
 TWO_ENVIRONMENTS = """
@@ -79,14 +79,14 @@ print([int(env.elapsed.min()) for env in pair])
 """
 
 
-def test_environments_that_are_cut_differently_take_turns() -> None:
+def test_alternating_jobs_with_different_numbers_of_parts() -> None:
     """More threads than cores, and jobs of two and of eight parts."""
     command = [sys.executable, "-c", TWO_ENVIRONMENTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=with_package(), check=False)
-    assert done.returncode == 0, done.stderr
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=with_package(), check=False)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("threads", [0, 1025, 100_000])
-def test_numbers_of_threads_that_are_none(threads: int) -> None:
+def test_invalid_numbers_of_threads(threads: int) -> None:
     with pytest.raises(ValueError, match=rf"threads is {threads}; give a whole number from 1 to 1024"):
         gpu_envs.make("CartPole-v1", 2, device="cpu", threads=threads)

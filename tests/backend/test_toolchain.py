@@ -1,4 +1,4 @@
-"""Finding a compiler, and the cache of what it made."""
+"""Finding a compiler, and the cache of compiled libraries."""
 
 import concurrent.futures
 import ctypes
@@ -20,7 +20,7 @@ import pytest
 from harness import run_python, with_package
 
 import gpu_envs
-from gpu_envs.backend import ahead, toolchain
+from gpu_envs.backend import background, toolchain
 from gpu_envs.errors import CompileError, NoCompilerError
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }'
@@ -57,7 +57,7 @@ def answer_of(number: int, name: str = "answer") -> int:
 def test_compilers_are_tried_in_order(bare_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     assert toolchain.find_compiler() == (sys.executable, "-P", "-m", "ziglang", *toolchain.ZIG_OPTIONS)
-    for name in ("clang++", "g++", "c++"):  # each is preferred to those before
+    for name in ("clang++", "g++", "c++"):  # each is preferred to the earlier names
         program = add_program(bare_path, name)
         assert toolchain.find_compiler() == (program,)
 
@@ -100,29 +100,29 @@ def test_ziglang_gives_the_same_bits(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
 
 
-# --- in a thread of its own ---
+# --- in a background thread ---
 
 
-def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_background_build_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (31, 32, 31):
-        toolchain.begin(SOURCE.replace("ANSWER", str(number)), "answer")
-    assert len(ahead.UNDER_WAY.threads) == 2
-    threads = list(ahead.UNDER_WAY.threads.values())
+        toolchain.start_build(SOURCE.replace("ANSWER", str(number)), "answer")
+    assert len(background.COMPILATIONS.threads) == 2
+    threads = list(background.COMPILATIONS.threads.values())
     answers = [answer_of(number) for number in (31, 32)]
     assert not any(thread.is_alive() for thread in threads)
-    assert (answers, ahead.UNDER_WAY.threads, len(list(cache.iterdir()))) == ([31, 32], {}, 2)
+    assert (answers, background.COMPILATIONS.threads, len(list(cache.iterdir()))) == ([31, 32], {}, 2)
     monkeypatch.setattr(subprocess, "run", refuse_to_compile)
-    toolchain.begin(SOURCE.replace("ANSWER", "31"), "answer")
-    assert answer_of(31) == 31  # it was there
+    toolchain.start_build(SOURCE.replace("ANSWER", "31"), "answer")
+    assert answer_of(31) == 31  # from the cache
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cache")
-def test_threads_begin_and_build_the_same_at_once() -> None:
+def test_threads_build_the_same_library_at_once() -> None:
     def run(_: int) -> list[int]:
         answers = []
         for number in range(36, 56):
-            toolchain.begin(SOURCE.replace("ANSWER", str(number)), "answer")
+            toolchain.start_build(SOURCE.replace("ANSWER", str(number)), "answer")
             answers.append(answer_of(number))
         return answers
 
@@ -131,45 +131,45 @@ def test_threads_begin_and_build_the_same_at_once() -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_what_goes_wrong_there_is_told_here(capfd: pytest.CaptureFixture[str]) -> None:
-    toolchain.begin(SOURCE, "answer")
+def test_build_raises_the_error_of_a_background_build(capfd: pytest.CaptureFixture[str]) -> None:
+    toolchain.start_build(SOURCE, "answer")
     with pytest.raises(CompileError, match="ANSWER"):
         toolchain.build(SOURCE, "answer")
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_folder_that_will_not_do_is_told_once(cache: Path) -> None:
+def test_an_unsafe_folder_is_reported_once(cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
-    toolchain.begin(SOURCE.replace("ANSWER", "33"), "answer")
-    with pytest.warns(UserWarning, match="others can write to it") as told:
+    toolchain.start_build(SOURCE.replace("ANSWER", "33"), "answer")
+    with pytest.warns(UserWarning, match="other users can write to it") as warned:
         assert answer_of(33) == 33
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
-def test_a_process_that_ends_begins_nothing_more(cache: Path, tmp_path: Path) -> None:
+def test_a_process_that_ends_starts_no_further_builds(cache: Path, tmp_path: Path) -> None:
     slow = tmp_path / "slow-c++"
     slow.write_text('#!/bin/sh\nsleep 0.5\nexec c++ "$@"\n')
     slow.chmod(0o755)
     script = f"""
         import os
         os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
-        from gpu_envs.backend import ahead, toolchain
+        from gpu_envs.backend import background, toolchain
         for number in range(8):
-            toolchain.begin({SOURCE!r}.replace("ANSWER", str(number)), "answer")
+            toolchain.start_build({SOURCE!r}.replace("ANSWER", str(number)), "answer")
     """
     run_python(script, CXX=str(slow))
     assert len([path for path in cache.iterdir() if path.suffix == ".so"]) <= 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that threads are at work
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork while threads run
 def test_a_forked_process_waits_for_no_thread_of_its_parent(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead.UNDER_WAY, "compilers", threading.Semaphore(1))
-    with ahead.UNDER_WAY.compilers:  # so that the thread does not get further
-        toolchain.begin(SOURCE.replace("ANSWER", "34"), "answer")
-        worker = multiprocessing.get_context("fork").Process(target=_begin_and_build)
+    monkeypatch.setattr(background.COMPILATIONS, "compilers", threading.Semaphore(1))
+    with background.COMPILATIONS.compilers:  # blocks the thread
+        toolchain.start_build(SOURCE.replace("ANSWER", "34"), "answer")
+        worker = multiprocessing.get_context("fork").Process(target=_start_and_build)
         worker.start()
         worker.join(60)
         assert worker.exitcode == 0
@@ -177,8 +177,8 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent(cache: Path, monkeyp
     assert len(list(cache.iterdir())) == 2
 
 
-def _begin_and_build() -> None:
-    toolchain.begin(SOURCE.replace("ANSWER", "35"), "answer")
+def _start_and_build() -> None:
+    toolchain.start_build(SOURCE.replace("ANSWER", "35"), "answer")
     assert [answer_of(number) for number in (34, 35)] == [34, 35]
 
 
@@ -189,11 +189,11 @@ def _begin_and_build() -> None:
 @pytest.mark.parametrize(
     ("compiler", "kind", "reason"),
     [
-        ("/bin/true", NoCompilerError, "/bin/true is no C.. compiler: it made nothing. Correct CXX"),
-        ("/bin/false", CompileError, "ended with code 1 and said nothing"),
+        ("/bin/true", NoCompilerError, "/bin/true is no C.. compiler: it wrote nothing. Correct or unset CXX"),
+        ("/bin/false", CompileError, "exit code 1, no output"),
     ],
 )
-def test_programs_that_are_no_compiler_are_named(
+def test_programs_that_are_no_compilers_are_named(
     monkeypatch: pytest.MonkeyPatch, compiler: str, kind: type[Exception], reason: str
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
@@ -220,7 +220,7 @@ def test_comments_in_any_language_compile_in_any_locale(tmp_path: Path, encoding
 # --- the cache ---
 
 
-def test_another_text_flag_compiler_or_processor_builds_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_source_flag_compiler_or_processor_builds_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer_of(1), answer_of(2)) == (1, 2)
     toolchain.build(SOURCE.replace("ANSWER", "1"), "answer", ("-DOTHER",))
     for name in ("compiler_version", "cpu_features"):
@@ -232,7 +232,7 @@ def test_another_text_flag_compiler_or_processor_builds_anew(cache: Path, monkey
 
 @pytest.mark.slow
 def test_no_damaged_file_is_loaded(cache: Path, tmp_path: Path) -> None:
-    """A compiler that copies lets hundreds of damaged files be made again; the process must outlive all of them."""
+    """The process survives hundreds of damaged files; a compiler that copies a library makes this fast."""
     run_python(answer_script(5))
     (made,) = cache.iterdir()
     find = 'while [ "$1" != -o ]; do [ $# -gt 0 ] || exit 0; shift; done'
@@ -279,13 +279,13 @@ def test_a_warm_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:
     without = "import sys; sys.modules['ziglang'] = None\n"
     assert run_python(without + single, PATH=str(tmp_path), CXX="") == "(4,)\n"
     for library in cache.glob("*-*.so"):
-        library.write_bytes(b"not whole")
+        library.write_bytes(b"damaged")
     with pytest.raises(AssertionError, match="pip install ziglang"):
         run_python(without + single, PATH=str(tmp_path), CXX="")
 
 
-def test_nothing_but_the_library_is_left_in_a_folder_of_the_user_s_own(cache: Path) -> None:
-    """Whoever may write there may run code as the user."""
+def test_the_cache_folder_is_private_and_has_only_libraries(cache: Path) -> None:
+    """Another user who could write there could run code as this user."""
     answer_of(1)
     with pytest.raises(CompileError):
         toolchain.build("nonsense", "broken")
@@ -293,7 +293,7 @@ def test_nothing_but_the_library_is_left_in_a_folder_of_the_user_s_own(cache: Pa
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.warns(UserWarning, match=r"file/cache: Not a directory.*set GPU_ENVS_CACHE_DIR"):
@@ -311,24 +311,24 @@ def test_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", "~/mine")
     assert toolchain.cache_folder() == tmp_path / "mine"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", ".")
-    assert toolchain.cache_folder() == Path.cwd()  # the loader looks elsewhere for a name without a folder
+    assert toolchain.cache_folder() == Path.cwd()  # absolute: the loader searches its own path for a bare file name
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777])
-def test_a_folder_that_others_can_write_to_is_not_used(cache: Path, mode: int) -> None:
-    """What lies there may be anybody's, so it is not even read."""
+def test_a_folder_writable_by_other_users_is_not_used(cache: Path, mode: int) -> None:
+    """Its files may come from another user, so they are not even read."""
     assert answer_of(7) == 7
     if mode & 0o020 and os.geteuid() == 0:
         os.chown(cache, -1, 12345)
     elif mode & 0o020 and cache.stat().st_gid == os.geteuid():
         pytest.skip("the only group here is the user's own")
     cache.chmod(mode)
-    (kept,) = cache.iterdir()
-    kept.unlink()  # this process runs it
-    kept.write_bytes(b"what somebody put there")
-    with pytest.warns(UserWarning, match="others can write to it.*chmod 700"):
+    (path,) = cache.iterdir()
+    path.unlink()  # this process has loaded it, so it must not be overwritten
+    path.write_bytes(b"another user's file")
+    with pytest.warns(UserWarning, match="other users can write to it.*chmod 700"):
         assert answer_of(7) == 7
-    assert kept.read_bytes() == b"what somebody put there"
+    assert path.read_bytes() == b"another user's file"
     assert len(list(cache.iterdir())) == 1
 
 
@@ -336,92 +336,91 @@ def test_a_folder_that_others_can_write_to_is_not_used(cache: Path, mode: int) -
 def test_a_folder_of_another_user_is_not_used(cache: Path) -> None:
     cache.mkdir(mode=0o755)
     os.chown(cache, 12345, 12345)
-    with pytest.warns(UserWarning, match="others can write to it"):
+    with pytest.warns(UserWarning, match="other users can write to it"):
         assert answer_of(7) == 7
     assert list(cache.iterdir()) == []
 
 
-# --- disks that are full, or not to be run from ---
+# --- disks that are full, read-only or not executable ---
 
 
 def run_mounted(folder: Path, options: str, script: str, first: str = "", **settings: str) -> str:
-    """Runs Python where a new file system lies on a folder, seen by that process alone; what it writes.
+    """Runs Python with a new file system mounted on a folder, in that process only, and returns its output.
 
-    Shell commands may come ``first``, in that file system, which is then mounted once more with these options.
+    Shell commands of ``first`` run in that file system before it is remounted with the options.
     """
     folder.mkdir(exist_ok=True, mode=0o700)
     mount = f"mount -t tmpfs -o mode=700 tmpfs {folder}; cd {folder}; {first}:; mount -o remount,{options} {folder}"
     words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
     if shutil.which("unshare") is None or subprocess.run([*words, mount], capture_output=True, check=False).returncode:
         pytest.skip("no file systems can be mounted here")
-    done = subprocess.run(
+    run = subprocess.run(
         [*words, f'{mount}; exec "$0" "$@"', sys.executable, "-c", textwrap.dedent(script)],
         env=with_package(**settings),
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stdout + done.stderr
+    return run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "padding", "reason"),
     [
         ("size=8k", 10**5, "No space left on device"),  # for the source
-        ("size=8k", 0, "No space left on device"),  # for what the compiler makes of it
+        ("size=8k", 0, "No space left on device"),  # for the compiler's output
         ("noexec", 0, "failed to map"),
         ("ro", 0, "Read-only file system"),
     ],
 )
-def test_a_disk_that_will_not_do_is_done_without_and_named(
-    tmp_path: Path, options: str, padding: int, reason: str
-) -> None:
+def test_an_unusable_disk_is_named_and_replaced(tmp_path: Path, options: str, padding: int, reason: str) -> None:
     folder = tmp_path / "disk"
     script = answer_script(5).replace(', "answer"', f" + ' ' * {padding}, \"answer\"")
-    said = run_mounted(folder, options, script, GPU_ENVS_CACHE_DIR=str(folder))
-    assert "5\n" in said, said
-    assert "Traceback" not in said
-    assert f"cannot be kept in {folder}: " in said
-    assert reason in said
-    assert "set GPU_ENVS_CACHE_DIR" in said
+    output = run_mounted(folder, options, script, GPU_ENVS_CACHE_DIR=str(folder))
+    assert "5\n" in output, output
+    assert "Traceback" not in output
+    assert f"cannot cache compiled kernels in {folder}: " in output
+    assert reason in output
+    assert "set GPU_ENVS_CACHE_DIR" in output
 
 
-def test_where_no_disk_will_do_both_are_named(tmp_path: Path) -> None:
+def test_if_both_folders_are_unusable_both_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     settings = {"GPU_ENVS_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
-    said = run_mounted(folder, "size=8k", answer_script(5), **settings)
-    last = said.strip().splitlines()[-1]
-    assert re.match(rf"OSError: .*{folder}/cache: No space left on device; nor in {folder}: No space left", last), said
+    output = run_mounted(folder, "size=8k", answer_script(5), **settings)
+    last = output.strip().splitlines()[-1]
+    reason = "No space left on device"
+    assert re.match(rf"OSError: .*{folder}/cache: {reason}; or in {folder}: {reason}", last), output
     assert "Free some space, or set GPU_ENVS_CACHE_DIR" in last
-    said = run_mounted(folder, "size=8k", "from gpu_envs.cli import main; main(['bench', 'CartPole-v1'])", **settings)
-    assert "Traceback" not in said
-    assert "gpu-envs: error: " in said
+    output = run_mounted(folder, "size=8k", "from gpu_envs.cli import main; main(['bench', 'CartPole-v1'])", **settings)
+    assert "Traceback" not in output
+    assert "gpu-envs: error: " in output
 
 
-def test_a_warm_cache_is_read_where_it_cannot_be_written(cache: Path, tmp_path: Path) -> None:
+def test_a_warm_cache_may_be_read_only(cache: Path, tmp_path: Path) -> None:
     run_python(answer_script(5), CXX="c++")
     folder = tmp_path / "disk"
-    said = run_mounted(
+    output = run_mounted(
         folder, "ro", answer_script(5), first=f"cp -p {cache}/*.so .;", GPU_ENVS_CACHE_DIR=str(folder), CXX="c++"
     )
-    assert said == "5\n"
+    assert output == "5\n"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
 @pytest.mark.parametrize(("options", "inside"), [("size=8k", ""), ("ro", ""), ("ro", "not/there")])
-def test_cupy_does_without_a_disk_that_will_not_do(tmp_path: Path, options: str, inside: str) -> None:
+def test_cupy_caches_in_memory_if_its_disk_is_unusable(tmp_path: Path, options: str, inside: str) -> None:
     folder = tmp_path / "disk"
     script = """
         import os
         from gpu_envs.backend.cupy import import_cupy
         print(import_cupy().__name__, os.environ["CUPY_CACHE_IN_MEMORY"])
     """
-    said = run_mounted(folder, options, script, CUPY_CACHE_DIR=str(folder / inside))
-    assert said == "cupy 1\n"
+    output = run_mounted(folder, options, script, CUPY_CACHE_DIR=str(folder / inside))
+    assert output == "cupy 1\n"
 
 
 @pytest.mark.slow
-def test_several_processes_compile_the_same_at_once(cache: Path) -> None:
+def test_several_processes_build_the_same_library_at_once(cache: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(6, context.Barrier(6).wait) as pool:
         assert pool.map_async(answer_of, [8] * 6, chunksize=1).get(60) == [8] * 6

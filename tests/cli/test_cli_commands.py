@@ -443,12 +443,12 @@ def test_the_cache_is_counted_and_cleared(
     source = 'extern "C" __attribute__((visibility("default"))) int answer() { return 1; }'
     assert toolchain.build(source, "Mine-v0").answer() == 1
     toolchain.build(source.replace("1", "2"), "Mine-v0")
-    toolchain.keep(cache / f"Mine-v0-{'0' * 32}-{'0' * 8}.cubin", b"of a GPU")
+    toolchain.write_sealed(cache / f"Mine-v0-{'0' * 32}-{'0' * 8}.cubin", b"of a GPU")
     (cache / "build-abc").mkdir()
     (cache / "build-abc" / "left.cpp").write_text("x" * 10**6)
     for foreign in ("notes.txt", "Mine-v0.so"):
         (cache / foreign).write_text("not ours")
-    libraries = toolchain.cached()
+    libraries = toolchain.cache_files()
     assert len(libraries) == 4
     assert re.fullmatch(rf"{cache}: 4 compiled, 1\.\d MB", rows_of(said(capsys, "info"))["cache"])
     assert re.fullmatch(rf"removed 4 compiled, 1\.\d MB, from {cache}\n", said(capsys, "info", "--clear-cache"))
@@ -500,7 +500,7 @@ def test_the_device_starts_before_torch_is_imported() -> None:
     script = """
         import sys
         from gpu_envs.cli import main, train
-        train.wake = lambda device: print(device, "torch" in sys.modules)
+        train.start_context_in_thread = lambda device: print(device, "torch" in sys.modules)
         words = "--device cpu --num-envs 8 --horizon 4 --total-steps 32 --run-dir= --no-progress"
         main(["train", "CartPole-v1", *words.split()])
     """
@@ -509,7 +509,7 @@ def test_the_device_starts_before_torch_is_imported() -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(train, "wake"), (launch, "device_count"), (settings, "field_docs"), (registry, "ids")],
+    [(train, "start_context_in_thread"), (launch, "device_count"), (settings, "field_docs"), (registry, "ids")],
     ids=["device", "number of GPUs", "descriptions of options", "environments"],
 )
 def test_what_a_run_does_not_need_is_not_asked_for(

@@ -51,7 +51,7 @@ from registered import (
 )
 
 import gpu_envs
-from gpu_envs.backend.host import LEAST_PER_THREAD
+from gpu_envs.backend.host import MIN_STEPS_PER_THREAD
 
 SHORT = 7
 """A time limit that ends many episodes in few steps."""
@@ -111,7 +111,7 @@ def test_thread_count_changes_nothing(make: Make, env_id: str, mode: str) -> Non
         results.append([start(env, 5), record(env, draw(env, 25 if variant.has_team else 12)), progress(env)])
         results[-1].append(all_buffers(env))
         if variant.has_team:
-            assert env.num_envs * 32 * env.num_agents >= 2 * LEAST_PER_THREAD  # enough for two
+            assert env.num_envs * 32 * env.num_agents >= 2 * MIN_STEPS_PER_THREAD  # enough for two
         if variant.has_team or mode != "Disabled":
             results[-1] += [env.rollout(10, per_step=True), progress(env)]
     assert_all_same(results)

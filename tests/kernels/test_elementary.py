@@ -13,7 +13,7 @@ from small_envs import walk
 from small_kernels import Array, compiled, random_bits, same_bits, wide_enough, worst
 
 import gpu_envs
-from gpu_envs.backend.messages import check_library
+from gpu_envs.backend.messages import check_device_functions
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
@@ -291,5 +291,5 @@ def test_a_gpus_compiler_takes_ours_and_not_its_own(tmp_path: Path) -> None:
     layout = layout_of(config, Device(on_gpu=True))
     for name in layout.modules:
         program = generate(layout, name)
-        check_library(program, "NVRTC")
+        check_device_functions(program, "NVRTC")
         assert double_arithmetic(ptx_of(program.source)) == []

@@ -251,7 +251,7 @@ def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
     assert schedule.shared_bytes <= H200.shared_bytes
     grid = generate(layout(variant.params), "multi_agent").grid
     assert grid is not None
-    assert (grid.phased, grid.together) == (variant.schedule == "SPREAD", False)
+    assert (grid.phased, grid.cooperative) == (variant.schedule == "SPREAD", False)
     assert ("place" in schedule.offsets) == (variant.schedule == "BLOCK")
     assert ("ledger" in schedule.offsets) == (variant.schedule == "BLOCK" and not variant.in_place)
 

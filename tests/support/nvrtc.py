@@ -9,9 +9,9 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.backend.cupy import import_cupy, nvrtc_version
-from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compiled
+from gpu_envs.backend.nvrtc import OPTIONS, Compiled, compile_source
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import digest, kept, whole
+from gpu_envs.backend.toolchain import cached_file, digest, read_sealed
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.specs.distributions import Distribution
 
@@ -68,8 +68,8 @@ def programs(
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     """What is done on a machine with a GPU, short of loading the result; kept for the next run of the same tests."""
     name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(nvrtc_version())[:8]}.cubin"
-    path = kept(name, lambda: pickle.dumps(tuple(compiled(text, "test", architecture))))
-    return Compiled(*pickle.loads(whole(path) or b""))
+    path = cached_file(name, lambda: pickle.dumps(tuple(compile_source(text, "test", architecture))))
+    return Compiled(*pickle.loads(read_sealed(path) or b""))
 
 
 def ptx_of(text: str) -> str:

@@ -11,7 +11,7 @@ from gpu_envs.backend.cuda import architecture_of
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.host import HostKernels
 from gpu_envs.backend.nvrtc import machine_code
-from gpu_envs.backend.program import ELEMENTARY, NUMBERS, PORTABLE, header_text
+from gpu_envs.backend.program import DIALECT_HEADERS, ELEMENTARY_HEADER, MATH_HEADERS, header_text
 from gpu_envs.backend.toolchain import build
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,9 +43,9 @@ KERNEL(kernel_apply, Call) {{
 }}
 """
     headers = [
-        *map(header_text, PORTABLE),
+        *map(header_text, DIALECT_HEADERS),
         f"using real = {C_TYPES[real]};",
-        *map(header_text, (*NUMBERS, ELEMENTARY, *more)),
+        *map(header_text, (*MATH_HEADERS, ELEMENTARY_HEADER, *more)),
     ]
     return "\n".join(["namespace gpu_envs {", *headers, text, "}"])
 

@@ -22,7 +22,7 @@ from translation_cases import HEADER, computing_spec, functions, module, rules_o
 
 import gpu_envs
 from gpu_envs import rules
-from gpu_envs.backend.nvrtc import compiled
+from gpu_envs.backend.nvrtc import compile_source
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.codegen import PRECISIONS
@@ -131,7 +131,7 @@ def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
 def test_no_warnings_on_a_gpu(n: int, precision: str, tmp_path: Path) -> None:
     for program in programs(specs(tmp_path)[n], precision, nvrtc.H200):
-        assert compiled(program.source, program.name, "sm_90a").log == ""
+        assert compile_source(program.source, program.name, "sm_90a").log == ""
 
 
 def test_lines_are_the_authors(tmp_path: Path) -> None:

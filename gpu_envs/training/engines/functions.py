@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.host import TILE
 from gpu_envs.backend.launcher import MemberValue
-from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
+from gpu_envs.backend.program import ELEMENTARY_HEADER, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import PQN
 from gpu_envs.training.engines.base import (
@@ -328,7 +328,7 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
     ]
     sizes = {"count": form.count, "features": features, "nets": nets, "width": outputs[-1]}
     settings = KernelSettings(sizes={**sizes, "lines": lines, "by": len(form.by_inputs)}, weight=max(1, lines // 4))
-    parts = (ELEMENTARY, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
+    parts = (ELEMENTARY_HEADER, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
     return program_of(parts, _CALLS, settings)
 
 

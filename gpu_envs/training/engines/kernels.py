@@ -12,7 +12,7 @@ from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.nvrtc import machine_code
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
-from gpu_envs.backend.toolchain import whole
+from gpu_envs.backend.toolchain import read_sealed
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.engines.ops import LOSS_MEMBERS, SUMS, head_settings
 from gpu_envs.training.heads import Head
@@ -171,7 +171,7 @@ def sizes_of(parts: Sequence[Part], settings: KernelSettings, sizes: Mapping[str
     """
     lines = [f'extern "C" {{ __device__ u64 size_{name} = u64({value}); }}' for name, value in sizes.items()]
     program = program_of([*parts, ("sizes", "\n".join(lines))], {}, settings)
-    ptx = whole(machine_code(program.source, program.name, "compute_80")) or b""
+    ptx = read_sealed(machine_code(program.source, program.name, "compute_80")) or b""
     return {name: int(value or 0) for name, value in re.findall(r"\bsize_(\w+)(?: = (\d+))?;", ptx.decode())}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
+from gpu_envs.backend.program import ELEMENTARY_HEADER, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import DDPG, SAC, TD3
 from gpu_envs.training.algorithms.base import OffPolicy
@@ -94,7 +94,7 @@ def program(features: int, width: int, nets: int, *, stochastic: bool) -> Progra
         sizes={"features": features, "width": width, "nets": nets, "outputs": outputs, "inputs": features + width},
         weight=width,
     )
-    parts = (ELEMENTARY, "training/off_policy/squashed.cuh", "training/off_policy/actor_critic.cuh")
+    parts = (ELEMENTARY_HEADER, "training/off_policy/squashed.cuh", "training/off_policy/actor_critic.cuh")
     return program_of(parts, _CALLS, settings)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
-from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
+from gpu_envs.backend.program import ELEMENTARY_HEADER, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import Algorithm, PolicyGradient
 from gpu_envs.training.heads import Head
@@ -191,7 +191,7 @@ def program(head: Head, kernel: str) -> Program:
         sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
         prologue = f"{settings.prologue}\nconstexpr int {sums};"
         settings = dataclasses.replace(settings, prologue=prologue, staging_bytes=0)
-        return program_of((ELEMENTARY, "training/off_policy/choices.cuh"), _CHOICES_CALLS, settings)
+        return program_of((ELEMENTARY_HEADER, "training/off_policy/choices.cuh"), _CHOICES_CALLS, settings)
     functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
     headers = [f"training/common/{part}.cuh" for part in ("distributions", functions)]
     text = f"KERNEL_OF_ROWS(kernel_{kernel}, {call.name}, {kernel})"

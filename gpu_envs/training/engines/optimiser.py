@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import MemberValue, Repeated, load_kernels
+from gpu_envs.backend.launcher import CachedLaunch, MemberValue, load_kernels
 from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
@@ -176,8 +176,8 @@ class Adam:
         }
         factors, counter = self.flat.new_zeros(_FACTORS), torch.zeros_like(self._kept["steps"], dtype=torch.int32)
         collect.fill(**sums, factors=factors, block_squares=self.flat.new_zeros(blocks), arrived=counter)
-        self._collect: Final = Repeated(collect)
-        self._adam: Final = Repeated(adam.fill(**message, **moments, factors=factors))
+        self._collect: Final = CachedLaunch(collect)
+        self._adam: Final = CachedLaunch(adam.fill(**message, **moments, factors=factors))
         self.members: Final = {**sums, **moments, "arrivals": counter.clone()}
 
     def keeps(self, parameter: nn.Parameter) -> bool:

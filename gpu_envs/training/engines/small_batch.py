@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
-from gpu_envs.backend.program import ELEMENTARY, Grid, KernelSettings, Program, program_of
+from gpu_envs.backend.program import ELEMENTARY_HEADER, Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, activation_functions, table
@@ -102,7 +102,7 @@ def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
             "launched": compiled["launched"],
             "processes": processes,
         },
-        grid=Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], together=True),
+        grid=Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], cooperative=True),
     )
     kernels = "\n".join(
         f"KERNEL_OF_CLUSTERS(kernel_{name}, {call.name}, THREADS, BLOCKS) {{ {name}(call); }}"
@@ -126,7 +126,7 @@ def _parts(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
         *activation_functions(actor.activation),
     ]
     return [
-        ELEMENTARY,
+        ELEMENTARY_HEADER,
         "training/common/tensor_core.cuh",
         "training/off_policy/squashed.cuh",
         ("form", "\n".join(text)),

@@ -273,7 +273,7 @@ _REDUCE_PARTS = [f"training/{part}.cuh" for part in ("common/peers", "common/ada
 def reduce_program(processes: int = 1) -> Program:
     """The sum over an update's blocks: alone, or with a step along it that so many processes take together."""
     calls = {"reduce": REDUCE_CALL, "step": STEP_CALL}
-    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=reduce_sizes()["bytes"], together=True)
+    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=reduce_sizes()["bytes"], cooperative=True)
     return block_program(_REDUCE_PARTS, calls, _reduce_settings(processes), grid, f"STEP_THREADS, {REDUCE_BLOCKS}")
 
 

@@ -15,12 +15,12 @@ import torch
 
 import gpu_envs
 from gpu_envs.backend import Backend, open_backend, resolve_device
-from gpu_envs.backend.arrays import dimensions, to_numpy
+from gpu_envs.backend.arrays import ndim_of, to_numpy
 from gpu_envs.codegen import SimulationConfig
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import check_replica_memory
+from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -186,7 +186,7 @@ def replicated(config: Run, count: int) -> Run:
     """The run with so many replicas: of a parameter with a value for each, those values take turns."""
 
     def taken(value: Any) -> Any:
-        if isinstance(value, str) or dimensions(value) != 1 or len(value) == 0:
+        if isinstance(value, str) or ndim_of(value) != 1 or len(value) == 0:
             return value
         return np.resize(to_numpy(value), count)
 
