@@ -3,12 +3,12 @@
 Exit codes:
 
     ====  =================================================================================
-       0  done: all steps taken, or the return that was aimed at reached
-       1  something failed that no option could have prevented; Python's traceback says what. Of
-          gpu-envs check: something is wrong with the environment
-       2  a mistake in what was asked for; the message says which, --debug shows where
-     130  interrupted (Ctrl-C, SIGTERM, SIGHUP); a training run has saved what it had, and --resume goes on
-     141  standard error was closed, so the command gave up
+       0  success: all steps are done, or the target return is reached
+       1  a failure that no option prevents, with Python's traceback; of gpu-envs check: the
+          environment has a mistake
+       2  a mistake of the user, which the message names; --debug shows Python's traceback
+     130  interrupted (Ctrl-C, SIGTERM, SIGHUP); a training run is saved, and --resume continues it
+     141  standard error is closed
     ====  =================================================================================
 """
 
@@ -23,9 +23,9 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import COMMANDS
-from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, launched, tell_launcher
-from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
-from gpu_envs.cli.report import hush, say, say_the_rest
+from gpu_envs.cli.launched import FAILURE, LOST_PEER, OUT_OF_MEMORY, USER_MISTAKE, launched, report_error
+from gpu_envs.cli.parser import CLOSED_OUTPUT, FAILED, INTERRUPTED, MISTAKE, OK, Parser, refuse_arguments
+from gpu_envs.cli.report import echo, flush_output, redirect_to_devnull
 from gpu_envs.errors import (
     CompileError,
     DivergedError,
@@ -37,7 +37,7 @@ from gpu_envs.errors import (
 )
 from gpu_envs.extras import MissingExtraError
 
-_MISTAKES = (
+_USER_ERRORS = (
     ValueError,
     TypeError,
     UnknownEnvironmentError,
@@ -54,107 +54,108 @@ _MISTAKES = (
     IsADirectoryError,
     PermissionError,
 )
-"""What settings, environments and run directories raise where the user can mend it."""
+"""Exceptions about settings, environments and run directories that the user can fix."""
 
-_FULL = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What else a file system may say that the user can mend."""
+_FILE_SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Codes of an OSError that the user can fix."""
 
-
-_OBJECTS = 20_000
-"""So many more of them, and cycles are looked for. What torch makes when it is imported has none that matter, and to
-look through all of it again and again, at last when the process ends, would take half a second."""
+_GC_THRESHOLD = 20_000
+"""New objects before the garbage collector runs. Importing torch creates many and no cycles that matter: at Python's
+default the collector takes half a second in all, the last time when the process ends."""
 
 
 def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
-        arguments: The words after the program's name; None: those it was started with.
-        trainer: What has ``train``, ``resume`` and ``evaluate``; None: ``gpu_envs.training``.
+        arguments: The arguments after the program's name; None: ``sys.argv[1:]``.
+        trainer: An object with ``train``, ``resume`` and ``evaluate``; None: ``gpu_envs.training``.
 
     Returns:
         The exit code.
     """
     if arguments is not None:
         return _main(list(arguments), trainer)
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     _open_closed_streams()
     code = _main(sys.argv[1:], trainer)
     gc.freeze()
-    say_the_rest()
-    if launched() and code not in (OK, INTERRUPTED):  # torch's threads, which wait for the others, abort an orderly end
+    flush_output()
+    if launched() and code not in (OK, INTERRUPTED):  # threads of torch that wait for other processes would abort it
         os._exit(code)
-    if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word
+    if code == INTERRUPTED:  # another Ctrl-C now ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
 
 
 def _open_closed_streams() -> None:
-    """Opens the null device in place of closed standard streams.
+    """Open the null device in place of closed standard streams.
 
-    Otherwise a file of the run would get the number 2, and what libraries write to standard error.
+    Otherwise a file of the run gets file descriptor 2, and libraries write their error messages into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, errors="replace"))
 
 
-def _main(words: list[str], trainer: Any) -> int:
-    debug = "--debug" in words
+def _main(argv: list[str], trainer: Any) -> int:
+    debug = "--debug" in argv
     try:
-        return _run([word for word in words if word != "--debug"], trainer, ["--debug"] * debug)
-    except _MISTAKES as error:
+        return _run([word for word in argv if word != "--debug"], trainer, ["--debug"] * debug)
+    except _USER_ERRORS as error:
         if debug:
             raise
-        return _mistake(error)
+        return _report_user_error(error)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            hush(sys.stdout)
-            hush(sys.stderr)
-            return UNREAD
-        if debug or error.errno not in _FULL:
+            redirect_to_devnull(sys.stdout)
+            redirect_to_devnull(sys.stderr)
+            return CLOSED_OUTPUT
+        if debug or error.errno not in _FILE_SYSTEM_ERRORS:
             raise
-        return _mistake(error)
+        return _report_user_error(error)
     except ImportError as error:
-        own_advice = isinstance(error, MissingExtraError) or "needs CuPy" in str(error)
-        # Anything else that cannot be imported is a fault of the installation or of ours: its traceback helps.
-        if debug or not (own_advice or (error.name or "").partition(".")[0] == "torch"):
+        has_advice = isinstance(error, MissingExtraError) or "needs CuPy" in str(error)
+        # Any other failed import is a bug in the installation or in this package: show its traceback.
+        if debug or not (has_advice or (error.name or "").partition(".")[0] == "torch"):
             raise
-        return _mistake(error, "" if own_advice else ". Training needs torch: pip install 'gpu_envs[train]'")
+        return _report_user_error(error, "" if has_advice else ". Training needs torch: pip install 'gpu_envs[train]'")
     except KeyboardInterrupt:
-        say("gpu-envs: interrupted", error=True)
+        echo("gpu-envs: interrupted", error=True)
         return INTERRUPTED
     except Exception as error:
-        if debug or not tell_launcher("".join(traceback.format_exception(error)).strip(), FELL):
+        if debug or not report_error("".join(traceback.format_exception(error)).strip(), FAILURE):
             raise
         return FAILED
 
 
-def _run(words: list[str], trainer: Any, debug: list[str]) -> int:
-    if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]].run(words[1:] + debug, trainer)
-    if words and not words[0].startswith("-"):
+def _run(argv: list[str], trainer: Any, debug: list[str]) -> int:
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]].run(argv[1:] + debug, trainer)
+    if argv and not argv[0].startswith("-"):
         raise ValueError(
-            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} There are: {', '.join(COMMANDS)}"
+            f"there is no command {argv[0]!r}{did_you_mean(argv[0], COMMANDS)} Commands: {', '.join(COMMANDS)}"
         )
-    listed = "\n".join(f"  {name:12}{command.summary}" for name, command in COMMANDS.items())
-    parser = Parser("gpu-envs", "gpu-envs COMMAND ...", f"commands:\n{listed}\n\ngpu-envs COMMAND --help says more.")
+    summaries = "\n".join(f"  {name:12}{command.summary}" for name, command in COMMANDS.items())
+    description = f"commands:\n{summaries}\n\ngpu-envs COMMAND --help shows the options of a command."
+    parser = Parser("gpu-envs", "gpu-envs COMMAND ...", description)
     parser.add_argument("--version", action="store_true", help="print the version")
-    found, extras = parser.parse_known_args(words)
-    refuse_extras(parser, extras)
-    if found.version:
-        say(f"gpu_envs {gpu_envs.__version__}")
+    args, extras = parser.parse_known_args(argv)
+    refuse_arguments(parser, extras)
+    if args.version:
+        echo(f"gpu_envs {gpu_envs.__version__}")
         return OK
-    if found.help:
+    if args.help:
         return parser.show_help()
-    say(parser.format_help().rstrip("\n"), error=True)
+    echo(parser.format_help().rstrip("\n"), error=True)
     return MISTAKE
 
 
-def _mistake(error: Exception, advice: str = "") -> int:
-    kind = LOST if isinstance(error, LostProcessError) else SHORT if isinstance(error, MemoryError) else MISTOOK
-    if not tell_launcher(f"{error}{advice}", kind):
-        say(f"gpu-envs: error: {error}{advice}", error=True)
+def _report_user_error(error: Exception, advice: str = "") -> int:
+    kinds = {LostProcessError: LOST_PEER, MemoryError: OUT_OF_MEMORY}
+    kind = next((kind for cause, kind in kinds.items() if isinstance(error, cause)), USER_MISTAKE)
+    if not report_error(f"{error}{advice}", kind):
+        echo(f"gpu-envs: error: {error}{advice}", error=True)
     return MISTAKE
 
 

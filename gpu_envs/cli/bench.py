@@ -1,4 +1,4 @@
-"""``gpu-envs bench``: a quick look at how fast the environments are on the devices here."""
+"""``gpu-envs bench``: measure the steps per second of environments on the devices of this machine."""
 
 import itertools
 import math
@@ -17,21 +17,21 @@ from gpu_envs.backend.arrays import Array
 from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.toolchain import find_compiler
-from gpu_envs.cli.launch import count_of
-from gpu_envs.cli.parser import OK, Parser, number, take_all
-from gpu_envs.cli.report import say, say_json
-from gpu_envs.engine.by_role import ByRole
-from gpu_envs.engine.random_actions import chosen, elements
+from gpu_envs.cli.launch import process_count
+from gpu_envs.cli.parser import OK, Parser, parse_many, parse_number
+from gpu_envs.cli.report import echo, echo_json
+from gpu_envs.engine.random_actions import num_elements, sample_actions
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.errors import NoCompilerError
 from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
-_BENCH = """Measure steps a second under random actions: with one step a launch and, of environments with one
-agent, with many. Of a team a step is that of all its agents. Compiling is not counted, and nothing
-is written.
+_BENCH = """Measure steps per second with random actions: with one step per kernel launch and, for environments
+with one agent, with many. A step of a team is a step of all its agents. The time excludes
+compilation. Writes no files.
 
-After IDs, only those."""
+Without IDs, measure all environments."""
 
 _EXAMPLES = """examples:
   gpu-envs bench
@@ -39,69 +39,69 @@ _EXAMPLES = """examples:
   gpu-envs bench CartPole-v1 --gpus all
   gpu-envs bench TagContinuous-v0 --num-envs 2000 --param num_taggers=5"""
 
-REPLICAS: Mapping[bool, tuple[int, int]] = {True: (2**20, 2**19), False: (2**15, 2**14)}
-"""By whether it is a GPU: replicas of an environment with one agent; agents in all replicas of a team."""
+DEFAULT_SIZES: Mapping[bool, tuple[int, int]] = {True: (2**20, 2**19), False: (2**15, 2**14)}
+"""By whether the device is a GPU: replicas of an environment with one agent; agents in all replicas of a team."""
 
-_ACTIONS = 16
-"""Sets of actions, drawn beforehand."""
+_NUM_ACTIONS = 16
+"""Number of action arrays that are sampled before the measurement and used in turn."""
 
 
-def bench(words: Sequence[str]) -> int:
+def bench(argv: Sequence[str]) -> int:
     """``gpu-envs bench [ID ...]``."""
     parser = _parser()
-    found, ids = take_all(parser, words)
-    if found.help:
+    args, ids = parse_many(parser, argv)
+    if args.help:
         return parser.show_help()
-    if not (math.isfinite(found.seconds) and found.seconds > 0):
-        parser.error(f"--seconds is {found.seconds:g}; give a number above 0")
-    parser.check_least(found, "num_envs", 1)
+    if not (math.isfinite(args.seconds) and args.seconds > 0):
+        parser.error(f"--seconds is {args.seconds:g}; give a number above 0")
+    parser.check_minimum(args, "num_envs", 1)
     specs = registry.specs(ids or registry.ids())
     for spec in specs:
-        spec.check_params(found.params, 1)  # before anything is measured
-    wide = max(len(spec.id) for spec in specs)
-    row = f"{{:{wide}}}  {{:8}}  {{:>9}}  {{:>12}}  {{:>14}}"
-    if found.gpus is None:
-        groups: list[tuple[str, ...]] = [(device,) for device in devices_of(found.device)]
+        spec.check_params(args.params, 1)  # raise before the first measurement
+    id_width = max(len(spec.id) for spec in specs)
+    row = f"{{:{id_width}}}  {{:8}}  {{:>9}}  {{:>12}}  {{:>14}}"
+    if args.gpus is None:
+        groups: list[tuple[str, ...]] = [(device,) for device in find_devices(args.device)]
     else:
-        groups = [together(found.gpus, "auto" if found.device == "all" else found.device)]
+        groups = [process_devices(args.gpus, "auto" if args.device == "all" else args.device)]
     for device in set(itertools.chain(*groups)):
-        open_backend(device)  # says what is wrong with it
-    measured = []
-    if not found.json:
-        say(row.format("environment", "device", "replicas", "one a launch", "many a launch"))
+        open_backend(device)  # raises if the device is unusable
+    results = []
+    if not args.json:
+        echo(row.format("environment", "device", "replicas", "1 step/launch", "many/launch"))
     for group in groups:
         for spec in specs:
-            count = found.num_envs or replicas_for(spec, found.params, group[0])
-            rates = rates_of(group, spec, count, found.params, found.seconds)
-            one, many = (*rates, None)[:2]
-            speeds = {"one_a_launch": one, "many_a_launch": many}
-            what = {"environment": spec.id, "devices": group, "replicas": len(group) * count}
-            measured.append({**what, "steps_per_s": speeds})
-            if not found.json:
-                place = group[0] if len(group) == 1 else f"{len(group)} x {group[0].partition(':')[0]}"
-                shown = ["" if rate is None else amount(rate) for rate in speeds.values()]
-                say(row.format(spec.id, place, f"{len(group) * count:,}", *shown).rstrip())
-    if found.json:
-        say_json(measured)
+            count = args.num_envs or default_replicas(spec, args.params, group[0])
+            rates = measure_rates(group, spec, count, args.params, args.seconds)
+            single, rollout = (*rates, None)[:2]
+            steps_per_s = {"one_a_launch": single, "many_a_launch": rollout}
+            case = {"environment": spec.id, "devices": group, "replicas": len(group) * count}
+            results.append({**case, "steps_per_s": steps_per_s})
+            if not args.json:
+                device_text = group[0] if len(group) == 1 else f"{len(group)} x {group[0].partition(':')[0]}"
+                cells = ["" if rate is None else format_rate(rate) for rate in steps_per_s.values()]
+                echo(row.format(spec.id, device_text, f"{len(group) * count:,}", *cells).rstrip())
+    if args.json:
+        echo_json(results)
     else:
-        say("(steps a second of all replicas together)")
+        echo("(steps per second, all replicas together)")
     return OK
 
 
-def devices_of(word: str) -> list[str]:
-    """The devices that are meant; all: those that can be used here."""
-    if word != "all":
+def find_devices(name: str) -> list[str]:
+    """Return the devices of ``--device``; all: every usable device of this machine."""
+    if name != "all":
         try:
-            device = resolve_device(word)
+            device = resolve_device(name)
         except ValueError as error:
             raise ValueError(f"{error}, or all") from None
         if device == "cpu":
             find_compiler()
         return [device]
-    found = []
+    devices = []
     try:
         find_compiler()
-        found.append("cpu")
+        devices.append("cpu")
     except NoCompilerError:
         if device_count() == 0:
             raise
@@ -109,98 +109,109 @@ def devices_of(word: str) -> list[str]:
         try:
             import_cupy()
         except ImportError as error:
-            if not found:
+            if not devices:
                 raise
-            say(f"gpu-envs: the GPU is left out: {error}", error=True)
+            echo(f"gpu-envs: the GPU is left out: {error}", error=True)
         else:
-            found += [f"cuda:{number}" for number in range(device_count())]
-    return found
+            devices += [f"cuda:{number}" for number in range(device_count())]
+    return devices
 
 
-def together(gpus: str, device: str) -> tuple[str, ...]:
-    """The devices of so many processes, or says why there cannot be so many."""
-    count = count_of(gpus, device)
+def process_devices(gpus: str, device: str) -> tuple[str, ...]:
+    """Return the device of each process; raise if the machine cannot run that many processes."""
+    count = process_count(gpus, device)
     if device == "cpu" or (device == "auto" and device_count() == 0):
         return ("cpu",) * count
     return tuple(f"cuda:{number}" for number in range(count))
 
 
-def rates_of(devices: Sequence[str], spec: Spec, count: int, params: Mapping[str, Any], seconds: float) -> list[float]:
-    """Steps a second in each way, of all devices at the same time: where there are several, a process for each."""
-    if len(devices) == 1:
-        return _rates(devices[0], registry.portable_name(spec.id), count, params, seconds)
-    context = multiprocessing.get_context("spawn")
-    size, meeting = len(devices), (context.Barrier(len(devices)),)
-    with ProcessPoolExecutor(size, context, initializer=_meet_at, initargs=meeting) as pool:
-        env = registry.portable_name(spec.id)
-        each = [pool.submit(_rates, device, env, count, params, seconds, n * count) for n, device in enumerate(devices)]
-    failed = [error for future in each if (error := future.exception()) is not None]
-    if failed:  # the others wait for one that fails in vain
-        raise min(failed, key=lambda error: isinstance(error, threading.BrokenBarrierError))
-    return [sum(rates) for rates in zip(*(future.result() for future in each), strict=True)]
-
-
-_meeting: Any = None
-"""Where the processes wait for one another; None: there is one."""
-
-
-def _meet_at(barrier: Any) -> None:
-    global _meeting  # noqa: PLW0603  # a process has one, which it is given when it starts
-    _meeting = barrier
-
-
-def _rates(
-    device: str, env: str, count: int, params: Mapping[str, Any], seconds: float, first_replica: int = 0
+def measure_rates(
+    devices: Sequence[str], spec: Spec, num_envs: int, params: Mapping[str, Any], seconds: float
 ) -> list[float]:
-    found = []
+    """Return the steps per second of each workload, summed over devices that run at the same time, one process each."""
+    if len(devices) == 1:
+        return _measure_device(devices[0], registry.portable_name(spec.id), num_envs, params, seconds)
+    context = multiprocessing.get_context("spawn")
+    processes, initargs = len(devices), (context.Barrier(len(devices)),)
+    with ProcessPoolExecutor(processes, context, initializer=_set_barrier, initargs=initargs) as pool:
+        env = registry.portable_name(spec.id)
+        futures = [
+            pool.submit(_measure_device, device, env, num_envs, params, seconds, n * num_envs)
+            for n, device in enumerate(devices)
+        ]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:  # report the cause rather than the broken barrier of the other processes
+        raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    return [sum(rates) for rates in zip(*(future.result() for future in futures), strict=True)]
+
+
+_barrier: Any = None
+"""The barrier before each measurement; None: there is one process."""
+
+
+def _set_barrier(barrier: Any) -> None:
+    global _barrier  # noqa: PLW0603  # set once, when the process starts
+    _barrier = barrier
+
+
+def _measure_device(
+    device: str, env: str, num_envs: int, params: Mapping[str, Any], seconds: float, first_replica: int = 0
+) -> list[float]:
+    rates = []
     try:
-        for work, wait, steps in works(registry.spec(env), count, device, params, first_replica):
-            work(1)  # compiled, and warm
+        for work, wait, steps in workloads(registry.spec(env), num_envs, device, params, first_replica):
+            work(1)  # compile and warm up
             wait()
-            if _meeting is not None:
-                _meeting.wait()
-            found.append(rate(work, wait, steps, seconds))
+            if _barrier is not None:
+                _barrier.wait()
+            rates.append(rate(work, wait, steps, seconds))
     except BaseException:
-        if _meeting is not None:
-            _meeting.abort()
+        if _barrier is not None:
+            _barrier.abort()
         raise
-    return found
+    return rates
 
 
-def replicas_for(spec: Spec, params: Mapping[str, Any], device: str) -> int:
-    """So many that the device has enough to do."""
-    alone, together = REPLICAS[device != "cpu"]
+def default_replicas(spec: Spec, params: Mapping[str, Any], device: str) -> int:
+    """Return a number of replicas that keeps the device busy."""
+    replicas, agents = DEFAULT_SIZES[device != "cpu"]
     if not isinstance(spec, TeamSpec):
-        return alone
-    return max(1, together // sum(spec.counts(spec.check_params(params, 1)).values()))
+        return replicas
+    return max(1, agents // sum(spec.counts(spec.check_params(params, 1)).values()))
 
 
-def works(
-    spec: Spec, count: int, device: str, params: Mapping[str, Any], first_replica: int = 0
+def workloads(
+    spec: Spec, num_envs: int, device: str, params: Mapping[str, Any], first_replica: int = 0
 ) -> Iterator[tuple[Callable[[int], object], Callable[[], None], int]]:
-    """What is measured of an environment: a number of steps, how to wait for them, and steps of all replicas in one."""
+    """Yield the workloads of an environment, single steps and rollouts.
+
+    Yields:
+        A function that runs a number of steps, a function that waits for them, and the number of replicas.
+    """
     output = {"output": "numpy", "copy": False} if device == "cpu" else {"output": "cupy"}
-    place: dict[str, Any] = {"device": device, "first_replica": first_replica, "autoreset_mode": "SameStep"}
-    env = gpu_envs.make(spec.id, count, **place, **output, **params)
+    options: dict[str, Any] = {"device": device, "first_replica": first_replica, "autoreset_mode": "SameStep"}
+    env = gpu_envs.make(spec.id, num_envs, **options, **output, **params)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
-    actions = [random_actions(env, rng, device) for _ in range(_ACTIONS)]
+    actions = [random_actions(env, rng, device) for _ in range(_NUM_ACTIONS)]
 
     def step(times: int) -> None:
         for t in range(times):
-            env.step(actions[t % _ACTIONS])
+            env.step(actions[t % _NUM_ACTIONS])
 
-    yield step, env.check, count
+    yield step, env.check, num_envs
     if isinstance(env, gpu_envs.VectorEnv):
-        yield env.rollout, env.check, count
+        yield env.rollout, env.check, num_envs
     env.close()
 
 
 def random_actions(env: Any, rng: np.random.Generator | None = None, device: str = "cpu") -> Any:
-    """Uniform actions for all replicas; of a team by role."""
-    rng, env = rng or np.random.default_rng(0), ByRole(env)
-    units = {name: rng.random((*env.rows(name), elements(role.action))) for name, role in env.roles.items()}
-    return env.join({n: _on_device(chosen(role.action, units[n], None), device) for n, role in env.roles.items()})
+    """Return uniform random actions for all replicas; for a team by role."""
+    rng, env = rng or np.random.default_rng(0), RoleInterface(env)
+    units = {name: rng.random((*env.batch_shape(name), num_elements(role.action))) for name, role in env.roles.items()}
+    return env.join(
+        {name: _on_device(sample_actions(role.action, units[name], None), device) for name, role in env.roles.items()}
+    )
 
 
 def _on_device(array: np.ndarray, device: str) -> Array:
@@ -212,25 +223,29 @@ def _on_device(array: np.ndarray, device: str) -> Array:
 
 
 def rate(work: Callable[[int], object], wait: Callable[[], None], steps: int, seconds: float) -> float:
-    """Steps a second: warmed up, and measured for about so long.
+    """Warm up, measure for about ``seconds``, and return the steps per second.
 
-    ``work`` does a number of times what is worth so many ``steps``; ``wait`` waits for its end.
+    Args:
+        work: Runs a number of iterations, which may continue after it returns.
+        wait: Waits until they are done.
+        steps: The number of steps of one iteration.
+        seconds: The approximate duration of the measurement.
     """
     work(1)
     wait()
     times = 1
     while True:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         work(times)
         wait()
-        took = time.perf_counter() - begin
-        if took >= seconds / 2:
-            return steps * times / took
-        times = min(10 * times, max(times + 1, math.ceil(times * seconds / max(took, 1e-9))))
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds / 2:
+            return steps * times / elapsed
+        times = min(10 * times, max(times + 1, math.ceil(times * seconds / max(elapsed, 1e-9))))
 
 
-def amount(per_second: float) -> str:
-    """A number in three digits or so: 41.0 G, 337 M, 6.2 k."""
+def format_rate(per_second: float) -> str:
+    """Format a rate with about three digits: 41.0 G, 337 M, 6.2 k."""
     for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if per_second >= size:
             scaled = per_second / size
@@ -240,15 +255,21 @@ def amount(per_second: float) -> str:
 
 def _parser() -> Parser:
     parser = Parser("gpu-envs bench", "gpu-envs bench [ID ...] [options]", _BENCH, _EXAMPLES)
-    parser.add_word("--device", "all", "all that are here, auto, cpu, cuda or cuda:N")
+    parser.add_string("--device", "all", "all, auto, cpu, cuda or cuda:N")
     parser.add_argument(
-        "--gpus", metavar="N", help="on so many GPUs at the same time, or all; with --device cpu, so many processes"
+        "--gpus",
+        metavar="N",
+        help="number of GPUs to use at the same time, or all; with --device cpu, number of processes",
     )
     parser.add_argument(
-        "--seconds", type=number, default=0.5, metavar="X", help="of each measurement, about (default: 0.5)"
+        "--seconds",
+        type=parse_number,
+        default=0.5,
+        metavar="X",
+        help="approximate duration of each measurement (default: 0.5)",
     )
-    parser.add_whole(
-        "--num-envs", "replicas; none: so many that the device has enough to do (default: automatic)", none=True
+    parser.add_integer(
+        "--num-envs", "replicas; none: enough to keep the device busy (default: automatic)", optional=True
     )
     parser.add_params("a parameter of the environments")
     parser.add_json()

@@ -1,38 +1,37 @@
-"""``gpu-envs check``: whether an environment keeps what environments promise."""
+"""``gpu-envs check``: test an environment for mistakes."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.cli.parser import FAILED, OK, Parser, take_all
-from gpu_envs.cli.report import say, say_json
+from gpu_envs.cli.parser import FAILED, OK, Parser, parse_many
+from gpu_envs.cli.report import echo, echo_json
 from gpu_envs.registry import catalog as registry
 
-_CHECK = """Look for mistakes in an environment: whether the same seeds give the same bits, on all devices here
-and in batches of any size; whether replicas know nothing of one another; whether all numbers are
-finite and within their spaces; whether episodes end as they should, a state goes out and in again,
-and no array is written beyond its end. What was looked at is told line by line.
+_CHECK = """Test an environment for mistakes and print one line per check: equal seeds give equal bits on all
+devices of this machine and with any number of replicas; replicas are independent; all numbers are
+finite and inside their spaces; episodes end correctly; a saved state can be restored; and no array
+is written out of bounds.
 
-ID is an environment's, or the place of its spec, such as path/to/my_env.py:MY_ENV.
+ID is an environment's ID or the path of its spec, such as path/to/my_env.py:MY_ENV.
 
-The exit code is 1 where something is wrong with the environment, 2 is that of a mistake in the
-options."""
+The exit code is 1 if the environment has a mistake, and 2 for a mistake in the options."""
 
 _EXAMPLES = """examples:
   gpu-envs check my_env/my_env.py:MY_ENV
   gpu-envs check CartPole-v1 --device cpu --no-sanitize"""
 
 
-def check(words: Sequence[str]) -> int:
+def check(argv: Sequence[str]) -> int:
     """``gpu-envs check ID ...``."""
     parser = _parser()
-    found, names = take_all(parser, words)
-    if found.help:
+    args, names = parse_many(parser, argv)
+    if args.help:
         return parser.show_help()
     if not names:
-        parser.error("which environment? Give an ID, or the place of a spec: path/to/my_env.py:MY_ENV")
+        parser.error("which environment? Give an ID or the path of a spec, such as path/to/my_env.py:MY_ENV")
     specs = registry.specs(names)
-    devices = [resolve_device(device) for device in found.devices or ()] or None
+    devices = [resolve_device(device) for device in args.devices or ()] or None
 
     from gpu_envs.testing import CheckError, Line, check_environment
 
@@ -43,18 +42,18 @@ def check(words: Sequence[str]) -> int:
             report = check_environment(
                 spec,
                 devices=devices,
-                num_envs=found.num_envs,
-                steps=found.steps,
-                seed=found.seed,
-                params=found.params,
-                report=(lambda _: None) if found.json else say,
-                sanitize=not found.no_sanitize,
+                num_envs=args.num_envs,
+                steps=args.steps,
+                seed=args.seed,
+                params=args.params,
+                report=(lambda _: None) if args.json else echo,
+                sanitize=not args.no_sanitize,
             )
             checks[spec.id] = report.lines
-        except CheckError as error:  # the report has said what
+        except CheckError as error:  # already printed
             checks[spec.id], code = error.lines, FAILED
-    if found.json:
-        say_json([{"id": env, "checks": list(map(dataclasses.asdict, lines))} for env, lines in checks.items()])
+    if args.json:
+        echo_json([{"id": env, "checks": list(map(dataclasses.asdict, lines))} for env, lines in checks.items()])
     return code
 
 
@@ -65,13 +64,13 @@ def _parser() -> Parser:
         dest="devices",
         action="append",
         metavar="WORD",
-        help="cpu, cuda or cuda:N (default: the CPU and CUDA, as far as they are here). May be given several times.",
+        help="cpu, cuda or cuda:N (default: cpu, and cuda if available). May be given several times.",
     )
-    parser.add_whole("--num-envs", "replicas, at least 4 (default: 9)", 9)
-    parser.add_whole("--steps", "that most checks take (default: 60)", 60)
-    parser.add_whole("--seed", "of environments and actions (default: 0)", 0)
+    parser.add_integer("--num-envs", "replicas, at least 4 (default: 9)", 9)
+    parser.add_integer("--steps", "number of steps of most checks (default: 60)", 60)
+    parser.add_integer("--seed", "seed of environments and actions (default: 0)", 0)
     parser.add_params()
     parser.add_json()
-    parser.add_argument("--no-sanitize", action="store_true", help="leave out the builds with sanitizers")
+    parser.add_argument("--no-sanitize", action="store_true", help="skip the builds with sanitizers")
     parser.add_debug()
     return parser

@@ -1,4 +1,4 @@
-"""The commands, each imported when it is run: listing environments takes no trainer."""
+"""The commands of ``gpu-envs``. Each is in a module that is imported when the command runs."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -6,35 +6,35 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """A word that ``gpu-envs`` understands."""
+    """A command of ``gpu-envs``."""
 
     summary: str
-    """What it does, in a few words."""
-    place: str
-    """The function, as ``module:name`` of this package: it takes the rest of the command line, and returns the exit
-    code."""
-    trains: bool = False
-    """Whether the function takes what trains, too: what has ``train``, ``resume`` and ``evaluate``."""
+    """A line of ``gpu-envs --help``."""
+    entry_point: str
+    """The function, as ``module:name`` of this package. It takes the arguments after the command's name and returns the
+    exit code."""
+    takes_trainer: bool = False
+    """Whether the function's second argument is a trainer: an object with ``train``, ``resume`` and ``evaluate``."""
 
-    def run(self, words: Sequence[str], trainer: Any = None) -> int:
-        """Runs the function; ``trainer`` None: ``gpu_envs.training``."""
-        module, _, name = self.place.partition(":")
+    def run(self, argv: Sequence[str], trainer: Any = None) -> int:
+        """Run the command and returns the exit code; ``trainer`` None: ``gpu_envs.training``."""
+        module, _, name = self.entry_point.partition(":")
         function = getattr(importlib.import_module(f"gpu_envs.cli.{module}"), name)
-        return int(function(words, trainer) if self.trains else function(words))
+        return int(function(argv, trainer) if self.takes_trainer else function(argv))
 
 
 COMMANDS: Mapping[str, Command] = {
-    "demo": Command("train, measure and show, on one page", "demo:demo"),
-    "train": Command("train policies for an environment, or go on with a run", "train:train", trains=True),
-    "tune": Command("measure how many replicas suit a run on a device", "train:tune", trains=True),
-    "eval": Command("say how well the policies of a run do", "train:evaluate", trains=True),
-    "new": Command("write an environment of your own, to begin with", "new:new"),
-    "check": Command("look for mistakes in an environment", "check:check"),
+    "demo": Command("train two environments and write a page with replays and speeds", "demo:demo"),
+    "train": Command("train policies for an environment, or resume a run", "train:train", takes_trainer=True),
+    "tune": Command("measure which number of replicas trains fastest", "train:tune", takes_trainer=True),
+    "eval": Command("evaluate the policies of a run", "train:evaluate", takes_trainer=True),
+    "new": Command("create the files of a new environment", "new:new"),
+    "check": Command("test an environment for mistakes", "check:check"),
     "list": Command("list the environments and their parameters", "listing:list_environments"),
-    "info": Command("say what is installed here, what is missing, and how to get it", "info:info"),
-    "bench": Command("measure steps a second on the devices here", "bench:bench"),
-    "show": Command("print the C++ that an environment is compiled from", "show:show"),
-    "play": Command("show what the policies of a run do, as a page or a video", "play:play"),
-    "completion": Command("print what makes a shell complete all this", "completion:completion"),
+    "info": Command("show what is installed, what is missing, and how to install it", "info:info"),
+    "bench": Command("measure steps per second on the devices of this machine", "bench:bench"),
+    "show": Command("print the C++ source of an environment", "show:show"),
+    "play": Command("record the policies of a run as a page or a video", "play:play"),
+    "completion": Command("print a script for tab completion in a shell", "completion:completion"),
 }
-"""Every command by its word."""
+"""Every command by its name."""

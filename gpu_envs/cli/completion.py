@@ -1,4 +1,4 @@
-"""``gpu-envs completion``: what a shell offers after the words of a command line so far."""
+"""``gpu-envs completion``: tab completion for bash, zsh and fish."""
 
 import contextlib
 import io
@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_envs.cli.parser import OK, Parser, take_one
-from gpu_envs.cli.report import say
+from gpu_envs.cli.parser import OK, Parser, parse_one
+from gpu_envs.cli.report import echo
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import catalog as registry
 
-_COMPLETION = """Print what makes a shell complete commands, options, environments, presets and runs.
+_COMPLETION = """Print a script that adds tab completion of commands, options, environments, presets and runs.
 
 SHELL is bash, zsh or fish."""
 
@@ -31,42 +31,44 @@ SHELLS = {
     "zsh": f"autoload -U +X compinit bashcompinit && compinit && bashcompinit\n{_BASH}",
     "fish": "complete -c gpu-envs -a '(gpu-envs completion --after (commandline -opc)[2..] (commandline -ct))'",
 }
-"""What each shell is to load."""
+"""The completion script of each shell."""
 
 
-def completion(words: Sequence[str]) -> int:
-    """``gpu-envs completion SHELL``; ``--after WORD ...`` is what the shell calls then."""
-    if words and words[0] == "--after":
-        say("\n".join(offered(words[1:])))
+def completion(argv: Sequence[str]) -> int:
+    """``gpu-envs completion SHELL``; the scripts call it with ``--after WORD ...``."""
+    if argv and argv[0] == "--after":
+        echo("\n".join(completions(argv[1:])))
         return OK
     parser = Parser("gpu-envs completion", "gpu-envs completion SHELL", _COMPLETION, _EXAMPLES)
     parser.add_debug()
-    found, shell = take_one(parser, words, "shell")
-    if found.help:
+    args, shell = parse_one(parser, argv, "shell")
+    if args.help:
         return parser.show_help()
     if shell not in SHELLS:
-        parser.error(f"which shell? Give one of {', '.join(SHELLS)}{did_you_mean(shell or '', SHELLS)}")
-    say(SHELLS[shell])
+        parser.error(f"which shell? Give {', '.join(SHELLS)}{did_you_mean(shell or '', SHELLS)}")
+    echo(SHELLS[shell])
     return OK
 
 
-def offered(words: Sequence[str]) -> list[str]:
-    """What the last word, of which a part may be typed, can become; nothing where files are to be offered."""
+def completions(words: Sequence[str]) -> list[str]:
+    """Return the completions of the last word of a command line; empty: the shell completes file names."""
     *before, last = words or [""]
-    return [word for word in _possible(before, last) if word.startswith(last)]
+    return [word for word in _candidates(before, last) if word.startswith(last)]
 
 
-def _possible(before: Sequence[str], last: str) -> list[str]:
+def _candidates(before: Sequence[str], last: str) -> list[str]:
     from gpu_envs.cli.commands import COMMANDS
-    from gpu_envs.cli.settings import words_of
-    from gpu_envs.training.run import OF_A_POLICY
+    from gpu_envs.cli.settings import choices_of
+    from gpu_envs.training.run import POLICY_SETTINGS
 
     if not before:
         return list(COMMANDS)
     trains = before[0] in ("train", "tune")
     if last.startswith("-"):
         policy, dot, _ = last.rpartition(".")
-        return [f"{policy}.{name.replace('_', '-')}" for name in OF_A_POLICY if trains] if dot else _options(before[0])
+        return (
+            [f"{policy}.{name.replace('_', '-')}" for name in POLICY_SETTINGS if trains] if dot else _options(before[0])
+        )
     match before[-1]:
         case "completion":
             return list(SHELLS)
@@ -81,7 +83,7 @@ def _possible(before: Sequence[str], last: str) -> list[str]:
         case "play":
             return _runs() + registry.ids()
         case option if option.startswith("-"):
-            return words_of(option) if trains else []
+            return choices_of(option) if trains else []
         case _:
             return registry.ids()
 
@@ -91,7 +93,7 @@ def _runs() -> list[str]:
 
 
 def _options(command: str) -> list[str]:
-    """The options that the help of a command names."""
+    """Return the options of a command, read from its help."""
     from gpu_envs.cli.commands import COMMANDS
 
     text = io.StringIO()

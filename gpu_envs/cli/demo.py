@@ -1,4 +1,4 @@
-"""``gpu-envs demo``: policies trained before one's eyes, and a page of what they do and how fast it all is."""
+"""``gpu-envs demo``: train two environments, and write a page with replays, learning curves and speeds."""
 
 import dataclasses
 import html
@@ -18,9 +18,9 @@ import gymnasium
 import gpu_envs
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.background import available_threads
-from gpu_envs.cli.bench import amount, rate, replicas_for, works
-from gpu_envs.cli.parser import OK, Parser, refuse_extras
-from gpu_envs.cli.report import say, size_of, table
+from gpu_envs.cli.bench import default_replicas, format_rate, rate, workloads
+from gpu_envs.cli.parser import OK, Parser, refuse_arguments
+from gpu_envs.cli.report import echo, file_size, table
 from gpu_envs.extras import extra
 from gpu_envs.registry import catalog as registry
 from gpu_envs.training.presets import PRESETS
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from gpu_envs.replays import Replay
     from gpu_envs.training import Result
 
-_DEMO = """Train CartPole and the taggers of Tag, in half a minute on two cores and in
-seconds on a GPU; measure how fast CartPole steps, beside Gymnasium's own; and
-write one page with replays, learning curves and speeds. Without a GPU it is a
-smaller game of Tag.
+_DEMO = """Train CartPole and the taggers of Tag, in half a minute on two cores or in
+seconds on a GPU; measure the steps per second of CartPole, here and in
+Gymnasium; and write one page with replays, learning curves and speeds. Without
+a GPU the game of Tag is smaller.
 
-Nothing but the page is left behind."""
+Writes no other files."""
 
 _EXAMPLES = """examples:
   gpu-envs demo
@@ -48,78 +48,79 @@ _SHOWN: Mapping[str, Mapping[str, int]] = {
     _CARTPOLE: {"replicas": 4, "steps": 500},
     _TAG: {"replicas": 1, "episodes": 1},
 }
-"""What is recorded of each environment."""
+"""The length of each environment's replay."""
 
-_OTHERS: Mapping[str, tuple[str, int]] = {
+_GYMNASIUM_ENVS: Mapping[str, tuple[str, int]] = {
     "SyncVectorEnv": ("sync", 64),
     "CartPoleVectorEnv": ("vector_entry_point", 2**14),
 }
-"""Gymnasium's own: what it calls them, and with how many replicas they are fastest."""
+"""Gymnasium's vectorised environments: vectorization mode, and the number of replicas at which each is fastest."""
 
 _SECONDS = 0.5
-"""Of a measurement, about."""
+"""Approximate duration of a measurement."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Lesson:
-    """A run of training, and what its policies do."""
+class TrainingExample:
+    """A trained environment: settings, result, log and replays."""
 
     config: Run
     result: "Result"
     log: Mapping[str, Sequence[float]]
     before: "Replay"
-    """Random actions."""
+    """A replay of random actions."""
     after: "Replay"
+    """A replay of the trained policies."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """What it has come to, in a few words: the return of who learns, and how long that took."""
+        """Return rows of text: the return of the trained role, and steps and seconds of training."""
         name = next(name for name in self.log if name.rpartition("/")[2] == "return")
-        known = [value for value in self.log[name] if not math.isnan(value)]
-        aim = "" if self.config.target_return is None else f", for {self.config.target_return:g}"
-        returns = f"{known[0]:.4g} at first, {known[-1]:.4g} at the end{aim}" if known else "no episode ended"
+        returns = [value for value in self.log[name] if not math.isnan(value)]
+        target = "" if self.config.target_return is None else f", target {self.config.target_return:g}"
+        text = f"{returns[0]:.4g} at first, {returns[-1]:.4g} at the end{target}" if returns else "no episode ended"
         return [
-            ("return" if name == "return" else f"return of {name.rpartition('/')[0]}", returns),
+            ("return" if name == "return" else f"return of {name.rpartition('/')[0]}", text),
             ("training", f"{self.result.steps:,} steps in {self.result.seconds:.2f} s"),
         ]
 
 
-def demo(words: Sequence[str]) -> int:
+def demo(argv: Sequence[str]) -> int:
     """``gpu-envs demo``."""
     parser = _parser()
-    found, extras = parser.parse_known_args(list(words))
-    if found.help:
+    args, extras = parser.parse_known_args(list(argv))
+    if args.help:
         return parser.show_help()
-    refuse_extras(parser, extras)
-    parser.check_least(found, "seed", 0)
-    parser.check_least(found, "total_steps", 1)
+    refuse_arguments(parser, extras)
+    parser.check_minimum(args, "seed", 0)
+    parser.check_minimum(args, "total_steps", 1)
     with extra("train", "torch"):
-        import torch  # noqa: F401  # said now, where it is missing
+        import torch  # noqa: F401  # raises now if torch is not installed
 
         from gpu_envs.replays import page
         from gpu_envs.replays.files import check_folder, replacing
-    out, began = Path(found.out), time.perf_counter()
+    out, start = Path(args.out), time.perf_counter()
     page.check(out)
     check_folder(out)
-    device = resolve_device(found.device)
-    open_backend(device)  # says what is missing
-    lessons = []
+    device = resolve_device(args.device)
+    open_backend(device)  # raises if the device is unusable
+    examples = []
     with tempfile.TemporaryDirectory(prefix="gpu-envs-demo-") as folder:
         for env, preset in ((_CARTPOLE, "default"), (_TAG, "small" if device == "cpu" else "taggers")):
-            say(f"Training {env}")
-            lesson = _lesson(env, preset, Path(folder) / env, device, found)
-            if lesson.result.reason == "interrupted":
+            echo(f"Training {env}")
+            example = _train_example(env, preset, Path(folder) / env, device, args)
+            if example.result.reason == "interrupted":
                 raise KeyboardInterrupt
-            lessons.append(lesson)
-            say(table([(f"  {name}", text) for name, text in lesson.rows()]))
-    say(f"Measuring {_CARTPOLE}, beside Gymnasium's own")
+            examples.append(example)
+            echo(table([(f"  {name}", text) for name, text in example.rows()]))
+    echo(f"Measuring {_CARTPOLE}, here and in Gymnasium")
     speeds = _speeds(device)
     for row in speeds:
-        say("  {:28}  {:>9}  {:>9}  {:>8}".format(*row))
+        echo("  {:28}  {:>9}  {:>9}  {:>8}".format(*row))
     with replacing(out) as partial:
-        partial.write_text(_page(lessons, speeds, device, found.seed, time.perf_counter() - began), encoding="utf-8")
-    opened = found.open and _screen() and webbrowser.open(out.absolute().as_uri())
-    say(f"page: {out} ({size_of(out)}){', opened in the browser' if opened else ''}")
+        partial.write_text(_page(examples, speeds, device, args.seed, time.perf_counter() - start), encoding="utf-8")
+    opened = args.open and _screen() and webbrowser.open(out.absolute().as_uri())
+    echo(f"page: {out} ({file_size(out)}){', opened in the browser' if opened else ''}")
     return OK
 
 
@@ -127,32 +128,40 @@ def _parser() -> Parser:
     parser = Parser("gpu-envs demo", "gpu-envs demo [options]", _DEMO, _EXAMPLES)
     parser.add_argument("--out", default="demo.html", metavar="FILE", help="the page (default: demo.html)")
     parser.add_device()
-    parser.add_whole("--seed", "of training and replays (default: 0)", 0)
-    parser.add_whole("--total-steps", "train for so many at most; none: until it is learnt (default: none)", none=True)
+    parser.add_integer("--seed", "seed of training and replays (default: 0)", 0)
+    parser.add_integer(
+        "--total-steps", "maximum steps of each training; none: no maximum (default: none)", optional=True
+    )
     parser.add_argument(
         "--no-open",
         dest="open",
         action="store_false",
-        help="do not open the page (default: do, where there is a screen)",
+        help="do not open the page in a browser (default: open it if there is a screen)",
     )
     parser.add_progress()
     parser.add_debug()
     return parser
 
 
-def _lesson(env: str, preset: str, folder: Path, device: str, found: Any) -> Lesson:
-    """Trains, and records what random actions and the trained policies do."""
+def _train_example(env: str, preset: str, folder: Path, device: str, args: Any) -> TrainingExample:
+    """Train a preset, and record random actions and the trained policies."""
     from gpu_envs.replays import record
     from gpu_envs.training import train
 
-    own = {} if found.total_steps is None else {"total_steps": found.total_steps}
-    kept = {"run_dir": str(folder), "log_interval": 1, "checkpoint_interval": 0, "seed": found.seed, "device": device}
-    config = Run.from_flat({"env": env} | dict(PRESETS[env][preset]) | own | kept)
-    result = train(config, progress=found.progress)
-    shown: dict[str, Any] = {**_SHOWN[env], "device": device, "seed": found.seed}
-    before = record(env, params=config.params, **shown)
-    after = record(folder, **shown)
-    return Lesson(
+    total_steps = {} if args.total_steps is None else {"total_steps": args.total_steps}
+    run_options = {
+        "run_dir": str(folder),
+        "log_interval": 1,
+        "checkpoint_interval": 0,
+        "seed": args.seed,
+        "device": device,
+    }
+    config = Run.from_flat({"env": env} | dict(PRESETS[env][preset]) | total_steps | run_options)
+    result = train(config, progress=args.progress)
+    record_options: dict[str, Any] = {**_SHOWN[env], "device": device, "seed": args.seed}
+    before = record(env, params=config.params, **record_options)
+    after = record(folder, **record_options)
+    return TrainingExample(
         config,
         result,
         summary.read_log(folder / "log.csv"),
@@ -162,13 +171,15 @@ def _lesson(env: str, preset: str, folder: Path, device: str, found: Any) -> Les
 
 
 def _speeds(device: str) -> list[tuple[str, ...]]:
-    """Rows of a table, below its headings: Gymnasium's vectorised environments and ours."""
-    found = [(f"Gymnasium, {name}", count, _gymnasium_rate(kind, count)) for name, (kind, count) in _OTHERS.items()]
-    unit, spec = found[-1][-1], registry.spec(_CARTPOLE)
-    count = replicas_for(spec, {}, device)
-    for way, (work, wait, steps) in zip(("one step", "many steps"), works(spec, count, device, {}), strict=True):
-        found.append((f"gpu_envs, {way} a call", count, rate(work, wait, steps, _SECONDS)))
-    rows = [(name, f"{count:,}", amount(speed), f"{speed / unit:.2g} x") for name, count, speed in found]
+    """Measure CartPole in Gymnasium and in gpu_envs; return the rows of a table, with its header."""
+    rates = [
+        (f"Gymnasium, {name}", count, _gymnasium_rate(kind, count)) for name, (kind, count) in _GYMNASIUM_ENVS.items()
+    ]
+    reference, spec = rates[-1][-1], registry.spec(_CARTPOLE)
+    count = default_replicas(spec, {}, device)
+    for name, (work, wait, steps) in zip(("one step", "many steps"), workloads(spec, count, device, {}), strict=True):
+        rates.append((f"gpu_envs, {name} per call", count, rate(work, wait, steps, _SECONDS)))
+    rows = [(name, f"{count:,}", format_rate(speed), f"{speed / reference:.2g} x") for name, count, speed in rates]
     return [("", "replicas", "steps/s", "relative"), *rows]
 
 
@@ -188,12 +199,14 @@ def _gymnasium_rate(kind: str, count: int) -> float:
 
 
 def _screen() -> bool:
-    """Whether somebody would see a browser."""
+    """Return whether there is a screen for a browser."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _page(lessons: Sequence[Lesson], speeds: Sequence[tuple[str, ...]], device: str, seed: int, seconds: float) -> str:
-    """The page's text."""
+def _page(
+    examples: Sequence[TrainingExample], speeds: Sequence[tuple[str, ...]], device: str, seed: int, seconds: float
+) -> str:
+    """Return the page's HTML."""
     from gpu_envs.replays import page
     from gpu_envs.training.record.run_directory import device_name
 
@@ -208,27 +221,27 @@ def _page(lessons: Sequence[Lesson], speeds: Sequence[tuple[str, ...]], device: 
     parts = {
         "STYLE": page.read_asset("page.css"),
         "FACTS": _facts(facts.items()),
-        "LESSONS": "\n".join(map(_section, lessons)),
+        "LESSONS": "\n".join(map(_section, examples)),
         "SPEEDS": summary.table(speeds, heading=True),
     }
     return page.fill_template(page.read_asset("demo.html", "gpu_envs.cli"), parts)
 
 
-def _section(lesson: Lesson) -> str:
-    """What was learnt, and how it looks."""
+def _section(example: TrainingExample) -> str:
+    """Return the HTML of one environment: facts, learning curves and replays."""
     from gpu_envs.replays import page
 
-    params = [f"{name} = {value}" for name, value in lesson.config.params.items()]
-    facts = [*lesson.rows(), *([("parameters", ", ".join(params))] if params else [])]
+    params = [f"{name} = {value}" for name, value in example.config.params.items()]
+    facts = [*example.rows(), *([("parameters", ", ".join(params))] if params else [])]
     return "\n".join(
         [
-            f"<section>\n<h2>{html.escape(lesson.config.env)}</h2>",
-            f"<p>{html.escape(registry.spec(lesson.config.env).description)}</p>",
+            f"<section>\n<h2>{html.escape(example.config.env)}</h2>",
+            f"<p>{html.escape(registry.spec(example.config.env).description)}</p>",
             f"<dl>{_facts(facts)}</dl>",
             '<div class="curves">',
-            *(f"<figure>{drawn}</figure>" for drawn in summary.curves(lesson.log)),
+            *(f"<figure>{drawn}</figure>" for drawn in summary.curves(example.log)),
             '</div>\n<div class="pair">',
-            *map(page.to_iframe, (lesson.before, lesson.after)),
+            *map(page.to_iframe, (example.before, example.after)),
             "</div>\n</section>",
         ]
     )

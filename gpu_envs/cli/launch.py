@@ -1,4 +1,4 @@
-"""``gpu-envs train --gpus N``: torch's launcher starts a process for each GPU, and each finds its place among them."""
+"""``gpu-envs train --gpus N``: torch's launcher starts a process for each GPU, and the processes join one group."""
 
 import collections
 import contextlib
@@ -21,58 +21,64 @@ import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.driver import device_count
-from gpu_envs.cli.launched import FELL, LOST, PROCESS, SHORT, launched, tell_process
+from gpu_envs.cli.launched import FAILURE, LOST_PEER, OUT_OF_MEMORY, PID_FILE, launched, report_pid
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
-from gpu_envs.cli.report import say
+from gpu_envs.cli.report import echo
 from gpu_envs.training.process.watch import ENDED, REQUESTS, request_handlers, set_handlers, signal_reader, state_of
 
-_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
+_SEPARATE_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Must be 1 for restarts: otherwise restarted processes find stale keys in the store (PyTorch's issue 135712)."""
 
-_ROOT = Path(gpu_envs.__file__).parents[1]
-_WORKER = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module('gpu_envs', None, '__main__', True)"
-"""``python -m gpu_envs``, also where it is not installed: the folder that follows comes last in ``sys.path``."""
+_PACKAGE_PARENT = Path(gpu_envs.__file__).parents[1]
+_WORKER_CODE = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module('gpu_envs', None, '__main__', True)"
+)
+"""``python -m gpu_envs``, also if the package is not installed: the next argument is appended to ``sys.path``."""
 
-_LOOKS = 5
-"""A process that is stopped at so many looks, one a second, is named."""
+_STOPPED_POLLS = 5
+"""Number of polls, one per second, after which a stopped process is reported."""
 
 
-class Place(NamedTuple):
-    """Where a process stands among those that train together."""
+class ProcessContext(NamedTuple):
+    """The process group and the device of this process."""
 
     group: Any
-    """torch's process group; None: it trains alone."""
+    """torch's process group; None: this process trains alone."""
     device: str | None
-    """Its device; None: what the settings say."""
-    first: bool = True
-    """Whether this process speaks for all."""
+    """The device of this process; None: as in the settings."""
+    is_first: bool = True
+    """Whether this process prints for the whole group: its rank is 0."""
 
 
-def count_of(gpus: str, device: str) -> int:
-    """How many processes ``--gpus`` asks for, or says why there cannot be so many."""
+def process_count(gpus: str, device: str) -> int:
+    """Return the number of processes that ``--gpus`` requests; raise if the machine cannot run them."""
     if device.startswith("cuda:"):
-        raise ValueError(f"--gpus says how many GPUs train, and --device {device} names one; leave one of them out")
+        raise ValueError(f"--gpus is a number of GPUs, and --device {device} names one GPU; leave out one")
     if device not in ("auto", "cpu", "cuda"):
-        resolve_device(device)  # says what there is
+        resolve_device(device)  # raises, and names the devices
     on_gpus = device == "cuda" or (device == "auto" and device_count() > 0)
     if gpus == "all":
         if not on_gpus:
-            raise ValueError("--gpus all asks for every GPU, and there is none to train on; give a number of processes")
+            raise ValueError(
+                "--gpus all requests every GPU, but there is no GPU to train on; give a number of processes"
+            )
         return device_count()
     if not gpus.isdecimal() or int(gpus) < 1:
-        raise ValueError(f"--gpus is {gpus!r}; give a whole number from 1 up, or all")
+        raise ValueError(f"--gpus is {gpus!r}; give an integer of at least 1, or all")
     if on_gpus and int(gpus) > device_count():
-        raise ValueError(f"--gpus is {gpus}, and there are {device_count()} GPUs here; give at most so many")
+        raise ValueError(
+            f"--gpus is {gpus}, but this machine has {device_count()} GPUs; give {device_count()} or fewer"
+        )
     return int(gpus)
 
 
 def restarted() -> bool:
-    """Whether a launcher has started this process in the place of one that failed."""
+    """Return whether a launcher restarted this process after a failure."""
     return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def goes_on(run: str | None) -> bool:
-    """Whether this process was started again to go on with a run, which the one before it had begun."""
+def continues_run(run: str | None) -> bool:
+    """Return whether a launcher restarted this process to continue a run that exists in ``run``."""
     if not restarted() or not (Path(run or "") / "config.json").is_file():
         return False
     from gpu_envs.training.record.run_directory import RunDirectory
@@ -80,15 +86,19 @@ def goes_on(run: str | None) -> bool:
     return RunDirectory.open(run or "").about().get("launch") == os.environ.get("TORCHELASTIC_RUN_ID")
 
 
-def restarts() -> int:
-    """How often a launcher would do so."""
+def launcher_restarts() -> int:
+    """Return how often the launcher of this process restarts it."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
 
 
-def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) -> Any:
-    """The launcher of torch for so many processes on this machine, which run a function or a program's path.
+def create_launcher(processes: int, entrypoint: Any, run_id: str = "", folder: str | None = None) -> Any:
+    """Return torch's launcher for processes of this machine.
 
-    They belong together by ``run_id`` (empty: a new one), and leave word of their ends in a folder.
+    Args:
+        processes: The number of processes.
+        entrypoint: The function or the path of the program that each process runs.
+        run_id: The ID of the process group; empty: a new one.
+        folder: Where the processes write their errors; None: a temporary folder.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -96,7 +106,7 @@ def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) 
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=gpus,
+        nproc_per_node=processes,
         run_id=run_id or uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -104,224 +114,232 @@ def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) 
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
     config.signals_to_handle = ",".join(number.name for number in request_handlers())
-    return elastic_launch(config, work)
+    return elastic_launch(config, entrypoint)
 
 
-class Ending(NamedTuple):
-    """How processes that trained together ended."""
+class Outcome(NamedTuple):
+    """How the processes of a launch ended."""
 
     code: int
-    """The exit code that one alone would have."""
+    """The exit code of the command."""
     message: str = ""
-    """What went wrong."""
+    """The error message; empty without an error."""
     kind: str = ""
-    """One of ``MISTOOK``, ``SHORT`` and ``FELL``, where something went wrong."""
+    """The kind of error: ``USER_MISTAKE``, ``OUT_OF_MEMORY`` or ``FAILURE``; empty without an error."""
 
 
-def launch(gpus: int, words: Sequence[str], run: str | None, restarts: int, stays: Sequence[str] | None) -> int:
-    """Runs ``gpu-envs train`` in so many processes, and starts it again where that may help.
+def launch(
+    gpus: int, argv: Sequence[str], run: str | None, max_restarts: int, resume_options: Sequence[str] | None
+) -> int:
+    """Run ``gpu-envs train`` in several processes, and restart them after failures that a restart may cure.
 
     Args:
-        gpus: How many processes.
-        words: The command's own.
-        run: The folder that they name; None: they name none.
-        restarts: How often it may be started again.
-        stays: Options of a new run that hold when it goes on; None: this is no new run.
+        gpus: The number of processes.
+        argv: The command's arguments.
+        run: The run directory in ``argv``; None: ``argv`` has none.
+        max_restarts: The maximum number of restarts.
+        resume_options: The options of a new run that a restart repeats; None: ``argv`` resumes a run.
 
     Returns:
-        The exit code that one process alone would have.
+        The exit code of the command.
     """
     launch_id = uuid.uuid4().hex
-    for restart in range(restarts + 1):
-        ending = _ended(gpus, [*words, "--max-restarts", "0"], launch_id)
-        if not ending.message:
-            return ending.code
-        folder, done = _begun(run, launch_id if stays is not None else None)
-        helps = ending.kind == FELL or (ending.kind == SHORT and folder is not None)
-        if not helps or restart == restarts:
+    for restart in range(max_restarts + 1):
+        outcome = _run_processes(gpus, [*argv, "--max-restarts", "0"], launch_id)
+        if not outcome.message:
+            return outcome.code
+        folder, done = _find_run(run, launch_id if resume_options is not None else None)
+        restartable = outcome.kind == FAILURE or (outcome.kind == OUT_OF_MEMORY and folder is not None)
+        if not restartable or restart == max_restarts:
             break
         start = f"from update {done:,} of {folder}" if done else "from the beginning"
-        say(f"gpu-envs: {ending.message}; goes on {start} (restart {restart + 1} of {restarts})", error=True)
-        if folder is not None and stays is not None:
-            words = ["--resume", str(folder), *stays]
-    resumes = f"; gpu-envs train --resume {folder} --gpus {gpus} goes on from update {done:,}"
-    say(f"gpu-envs: error: {ending.message}{resumes * (helps and done > 0)}", error=True)
-    return ending.code
+        echo(f"gpu-envs: {outcome.message}; restarting {start} (restart {restart + 1} of {max_restarts})", error=True)
+        if folder is not None and resume_options is not None:
+            argv = ["--resume", str(folder), *resume_options]
+    advice = f"; gpu-envs train --resume {folder} --gpus {gpus} resumes from update {done:,}"
+    echo(f"gpu-envs: error: {outcome.message}{advice * (restartable and done > 0)}", error=True)
+    return outcome.code
 
 
-def _begun(run: str | None, launch_id: str | None) -> tuple[Path | None, int]:
-    """The folder of the run that was launched so, and the update of its last checkpoint; None before it is made."""
+def _find_run(run: str | None, launch_id: str | None) -> tuple[Path | None, int]:
+    """Return the directory of the launched run, None before it exists, and the iteration of its last checkpoint."""
     from gpu_envs.training.record.checkpoint import iteration_of
     from gpu_envs.training.record.run_directory import ROOT, RunDirectory
 
     for folder in [Path(run)] if run else sorted(Path(ROOT).glob("*/"), reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            found = RunDirectory.open(folder)
-            if launch_id in (None, found.about().get("launch")):
-                latest = found.checkpoints.latest()
+            run_directory = RunDirectory.open(folder)
+            if launch_id in (None, run_directory.about().get("launch")):
+                latest = run_directory.checkpoints.latest()
                 return folder, 0 if latest is None else iteration_of(latest)
     return None, 0
 
 
-def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
-    """Starts the processes, and waits for their end."""
+def _run_processes(gpus: int, argv: Sequence[str], launch_id: str) -> Outcome:
+    """Start the processes, and wait until they end."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     codes: dict[int, int] = {}
     with tempfile.TemporaryDirectory(prefix="gpu_envs_") as folder:
         try:
-            with silent_launcher(gpus), signal_reader(functools.partial(_attend, gpus, Path(folder))):
-                launcher(gpus, sys.executable, launch_id, folder)("-c", _WORKER, str(_ROOT), "train", *words)
-            return Ending(OK)
+            with silent_launcher(gpus), signal_reader(functools.partial(_watch_processes, gpus, Path(folder))):
+                run = create_launcher(gpus, sys.executable, launch_id, folder)
+                run("-c", _WORKER_CODE, str(_PACKAGE_PARENT), "train", *argv)
+            return Outcome(OK)
         except SignalException:
             pass
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        told = {}
+        errors = {}
         for path in Path(folder).rglob("error.json"):
-            with contextlib.suppress(ValueError):  # one that was killed as it wrote
-                told[int(path.parent.name)] = json.loads(path.read_text("utf-8"))
-    return explained(gpus, codes, told)
+            with contextlib.suppress(ValueError):  # the process was killed while it wrote the file
+                errors[int(path.parent.name)] = json.loads(path.read_text("utf-8"))
+    return find_outcome(gpus, codes, errors)
 
 
-def _attend(gpus: int, folder: Path, signals: socket.socket) -> None:
-    """Names a stopped process, for which the others wait, and kills all processes at the second request to end.
+def _watch_processes(gpus: int, folder: Path, signals: socket.socket) -> None:
+    """Report a stopped process, for which the others wait, and kill all processes at the second stop signal.
 
-    torch's launcher would wait for it as for one that saves, for ten minutes, and leave it behind at the third request.
+    torch's launcher alone would wait ten minutes for a stopped process, and leave it running at the third signal.
     """
     signals.settimeout(1.0)
-    requests, looks = 0, collections.Counter[int]()
+    stop_requests, stopped_polls = 0, collections.Counter[int]()
     while True:
         try:
-            number = signals.recv(1)
+            data = signals.recv(1)
         except TimeoutError:
-            for rank, process in _processes(folder).items():
-                looks[rank] = looks[rank] + 1 if state_of(process) in ("T", "t") else 0
-                if looks[rank] == _LOOKS:
-                    say(
-                        f"gpu-envs: process {rank} of {gpus} (PID {process}) is stopped, and the others wait for it: "
-                        f"kill -CONT {process} resumes it; a second Ctrl-C ends all, and the last checkpoint stays",
+            for rank, pid in _read_pids(folder).items():
+                stopped_polls[rank] = stopped_polls[rank] + 1 if state_of(pid) in ("T", "t") else 0
+                if stopped_polls[rank] == _STOPPED_POLLS:
+                    echo(
+                        f"gpu-envs: process {rank} of {gpus} (PID {pid}) is stopped, and the others wait for it: "
+                        f"kill -CONT {pid} resumes it; a second Ctrl-C ends all, and the last checkpoint is kept",
                         error=True,
                     )
             continue
-        if not number:
+        if not data:
             return
-        requests += number[0] in REQUESTS
-        if requests > 1:
-            for process in _processes(folder).values():
+        stop_requests += data[0] in REQUESTS
+        if stop_requests > 1:
+            for pid in _read_pids(folder).values():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
 
-def _processes(folder: Path) -> dict[int, int]:
-    """Returns the IDs of the processes that have left theirs, by rank."""
-    found = {}
-    for path in folder.rglob(PROCESS):
-        with contextlib.suppress(ValueError):  # it is being written
-            found[int(path.parent.name)] = int(path.read_text("utf-8"))
-    return found
+def _read_pids(folder: Path) -> dict[int, int]:
+    """Return the PIDs that the processes have written, by rank."""
+    pids = {}
+    for path in folder.rglob(PID_FILE):
+        with contextlib.suppress(ValueError):  # a process is writing the file
+            pids[int(path.parent.name)] = int(path.read_text("utf-8"))
+    return pids
 
 
-def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[str, Any]]) -> Ending:
-    """Finds the process that failed first: the others have lost it, or were told to end.
+def find_outcome(gpus: int, codes: Mapping[int, int], errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
+    """Find the process that failed first; the others lost it, or the launcher ended them.
 
-    ``codes`` are exit codes of those that failed, by rank; none where the launcher was told to end.
+    Args:
+        gpus: The number of processes.
+        codes: Exit codes of failed processes, by rank; empty after a signal to the launcher.
+        errors: The errors that the processes wrote, by rank.
     """
-    causes = {rank: words for rank, words in told.items() if words["kind"] != LOST}
+    causes = {rank: error for rank, error in errors.items() if error["kind"] != LOST_PEER}
     if causes:
         rank = min(causes, key=lambda rank: (causes[rank]["timestamp"], rank))
         message, kind = str(causes[rank]["message"]), causes[rank]["kind"]
-        if kind == FELL:
-            return Ending(FAILED, f"process {rank} of {gpus} failed: {message}", kind)
-        alone = rank > 0 or kind == SHORT  # what is wrong with the options is so for all, and the first says it
-        return Ending(MISTAKE, message + f" (process {rank} of {gpus})" * alone, kind)
-    for code, rank in sorted((code, rank) for rank, code in codes.items() if rank not in told):
+        if kind == FAILURE:
+            return Outcome(FAILED, f"process {rank} of {gpus} failed: {message}", kind)
+        name_rank = rank > 0 or kind == OUT_OF_MEMORY  # a mistake in the options is the same in all processes
+        return Outcome(MISTAKE, message + f" (process {rank} of {gpus})" * name_rank, kind)
+    for code, rank in sorted((code, rank) for rank, code in codes.items() if rank not in errors):
         if code not in (INTERRUPTED, -signal.SIGTERM, ENDED):
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            return Ending(FAILED, f"process {rank} of {gpus} {how}", FELL)
-    if told and INTERRUPTED not in codes.values() and codes:
-        return Ending(FAILED, f"process {min(told)} of {gpus} failed: {told[min(told)]['message']}", FELL)
-    return Ending(INTERRUPTED)
+            return Outcome(FAILED, f"process {rank} of {gpus} {how}", FAILURE)
+    if errors and INTERRUPTED not in codes.values() and codes:
+        return Outcome(FAILED, f"process {min(errors)} of {gpus} failed: {errors[min(errors)]['message']}", FAILURE)
+    return Outcome(INTERRUPTED)
 
 
 @contextlib.contextmanager
 def silent_launcher(gpus: int) -> Iterator[None]:
-    """Leaves to us what torch's launcher would say; environment and signal handlers are put back afterwards."""
+    """Silence torch's launcher inside the block; restore environment variables and signal handlers after it."""
     from torch.distributed.elastic.multiprocessing import SignalException
 
-    importlib.import_module("torch.distributed.launcher.api")  # now its loggers are there
+    importlib.import_module("torch.distributed.launcher.api")  # creates its loggers
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
-    added = {
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # that another process is lost is said here, too
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save in, after Ctrl-C
+    variables = {
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # this module reports lost processes itself
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save the run after Ctrl-C
         "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
     }
-    added = {name: value for name, value in added.items() if name not in os.environ}
-    added["PYTHONSAFEPATH"] = "1"  # no random.py of the working folder is imported in place of the real one
-    replaced = {name: os.environ[name] for name in added if name in os.environ}
-    handlers, hook = request_handlers(), sys.unraisablehook
+    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    variables["PYTHONSAFEPATH"] = "1"  # imports nothing from the working folder, such as a random.py
+    replaced = {name: os.environ[name] for name in variables if name in os.environ}
+    handlers, previous_hook = request_handlers(), sys.unraisablehook
 
-    def unraisable(found: Any) -> None:
-        if not isinstance(found.exc_value, SignalException):  # its timer is thrown away: the processes have ended
-            hook(found)
+    def ignore_signal_exception(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, SignalException):  # raised in a finalizer, after the processes ended
+            previous_hook(unraisable)
 
-    sys.unraisablehook = unraisable
-    os.environ.update(added)
+    sys.unraisablehook = ignore_signal_exception
+    os.environ.update(variables)
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         set_handlers(handlers)
-        sys.unraisablehook = hook
+        sys.unraisablehook = previous_hook
         for logger, level in levels.items():
             logger.setLevel(level)
-        for name in added:
+        for name in variables:
             del os.environ[name]
         os.environ.update(replaced)
 
 
 @contextlib.contextmanager
-def place(device: str) -> Iterator[Place]:
-    """Joins the processes that a launcher started, and leaves them; alone, there is nothing to join."""
+def join_process_group(device: str) -> Iterator[ProcessContext]:
+    """Join the process group of the launcher inside the block; without a launcher, do nothing."""
     if not launched():
-        yield Place(None, None)
+        yield ProcessContext(None, None)
         return
-    tell_process()
+    report_pid()
     if device.startswith("cuda:"):
-        raise ValueError(f"each process trains on the GPU that its launcher gives it; --device is {device}: give cuda")
-    if restarts() > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        raise ValueError(f"a launcher with --max-restarts needs {_OWN_STORE}=1 in its environment, or restarts fail")
+        raise ValueError(f"--device is {device}, but the launcher assigns a GPU to each process: give cuda")
+    if launcher_restarts() > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            f"a launcher with --max-restarts needs {_SEPARATE_STORE}=1 in its environment: restarts fail without it"
+        )
     import torch
     import torch.distributed as dist
 
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if rank > 0:
-        _name_warnings(rank)
+        _prefix_warnings(rank)
     if device == "cpu" or (device == "auto" and device_count() == 0):
         dist.init_process_group("gloo")
-        yield Place(dist.group.WORLD, "cpu", rank == 0)
+        yield ProcessContext(dist.group.WORLD, "cpu", rank == 0)
     else:
         if local >= device_count():
             raise ValueError(
-                f"this is process {local} of its machine, and there are {device_count()} GPUs: start fewer"
+                f"the launcher started process {local}, but this machine has {device_count()} GPUs: start fewer"
             )
-        os.environ.setdefault("NCCL_ALGO", "Ring,Tree")  # what adds up in the same order every time
+        os.environ.setdefault("NCCL_ALGO", "Ring,Tree")  # these sum in the same order every time
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-        yield Place(dist.group.WORLD, f"cuda:{local}", rank == 0)
-    dist.barrier()  # the first one has written and said all: a launcher ends the others when one leaves interrupted
+        yield ProcessContext(dist.group.WORLD, f"cuda:{local}", rank == 0)
+    dist.barrier()  # rank 0 has saved and printed: a launcher ends all processes when an interrupted one exits
     dist.destroy_process_group()
 
 
-def _name_warnings(rank: int) -> None:
-    """Lets this process's warnings say which it is."""
-    plain = warnings.formatwarning
+def _prefix_warnings(rank: int) -> None:
+    """Prefix this process's warnings with its rank."""
+    original = warnings.formatwarning
 
-    def named(message: Any, *where: Any, **more: Any) -> str:
-        return f"process {rank}: {plain(message, *where, **more)}"
+    def format_with_rank(message: Any, *args: Any, **kwargs: Any) -> str:
+        return f"process {rank}: {original(message, *args, **kwargs)}"
 
-    warnings.formatwarning = named
+    warnings.formatwarning = format_with_rank

@@ -1,37 +1,37 @@
-"""What a process that a launcher started knows of that, and tells it."""
+"""Communication of a training process with the launcher that started it: environment variables and files."""
 
 import json
 import os
 import time
 from pathlib import Path
 
-_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-"""What launchers set."""
+_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+"""Environment variables that torch's launchers set."""
 
-MISTOOK, SHORT, LOST, FELL = "a mistake", "too little memory", "lost another", "a failure"
-"""What processes say of their ends."""
+USER_MISTAKE, OUT_OF_MEMORY, LOST_PEER, FAILURE = "a mistake", "too little memory", "lost another", "a failure"
+"""Kinds of errors that end a process."""
 
-PROCESS = "pid"
-"""The file in which a process leaves its ID, in the folder that is called as its rank."""
+PID_FILE = "pid"
+"""The name of the file with a process's PID, in a folder named by the process's rank."""
 
 
 def launched() -> bool:
-    """Whether this process is one of several that a launcher has started."""
-    return all(name in os.environ for name in _PLACE)
+    """Return whether a launcher started this process."""
+    return all(name in os.environ for name in _LAUNCHER_VARIABLES)
 
 
-def tell_launcher(message: str, kind: str) -> bool:
-    """Leaves the launcher, where there is one, to tell what went wrong: it may be the same in all processes."""
+def report_error(message: str, kind: str) -> bool:
+    """Write an error for the launcher, which prints one message for all processes; return False without a launcher."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not launched() or not file:
         return False
-    partial = Path(f"{file}.partial")  # the launcher reads the file when it has ended this process, and as it is
+    partial = Path(f"{file}.partial")  # the launcher may read the file at any time
     partial.write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
     partial.replace(file)
     return True
 
 
-def tell_process() -> None:
-    """Leaves the launcher, where there is one, the ID of this process."""
+def report_pid() -> None:
+    """Write the PID of this process for the launcher, if there is one."""
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        Path(file).with_name(PROCESS).write_text(str(os.getpid()), "utf-8")
+        Path(file).with_name(PID_FILE).write_text(str(os.getpid()), "utf-8")

@@ -1,4 +1,4 @@
-"""``gpu-envs list``: the environments that there are, and their parameters."""
+"""``gpu-envs list``: list the environments and their parameters."""
 
 import itertools
 import re
@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from gpu_envs.cli.parser import OK, Parser, take_all
-from gpu_envs.cli.report import line_width, say, say_json, table, wrapped
+from gpu_envs.cli.parser import OK, Parser, parse_many
+from gpu_envs.cli.report import echo, echo_json, line_width, table, wrap_table
 from gpu_envs.errors import display
 from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
@@ -18,11 +18,11 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 
-_LIST = """List the environments: how many agents they have, what those see and do, the step at which an
-episode is cut off, and the mean return from which on an environment counts as solved.
+_LIST = """List the environments with their agents, observation and action spaces, time limit in steps, and
+the mean return at which an environment counts as solved.
 
-After IDs, only those. An ID may be the place of a spec, path/to/my_env.py:MY_ENV; a file without
-a name stands for all of its specs."""
+Without IDs, list all environments. An ID may be the path of a spec, path/to/my_env.py:MY_ENV; a
+file without a name means all of its specs."""
 
 _EXAMPLES = """examples:
   gpu-envs list
@@ -30,71 +30,71 @@ _EXAMPLES = """examples:
   gpu-envs list path/to/my_env.py
   gpu-envs list TagContinuous-v0 --params | less"""
 
-_HEAD = ("environment", "agents", "observation", "action", "limit", "solved", "from")
+_HEADER = ("environment", "agents", "observation", "action", "limit", "solved", "from")
 
 
-def list_environments(words: Sequence[str]) -> int:
+def list_environments(argv: Sequence[str]) -> int:
     """``gpu-envs list [ID ...]``."""
     parser = Parser("gpu-envs list", "gpu-envs list [ID ...] [--params]", _LIST, _EXAMPLES)
     parser.add_argument(
-        "--params", action="store_true", help="their parameters, reset options and metrics, with defaults"
+        "--params", action="store_true", help="list parameters, reset options and metrics, with defaults"
     )
     parser.add_json()
     parser.add_debug()
-    found, ids = take_all(parser, words)
-    if found.help:
+    args, ids = parse_many(parser, argv)
+    if args.help:
         return parser.show_help()
     specs = registry.specs(ids or registry.ids())
-    if found.json:
-        say_json([facts(spec) for spec in specs])
+    if args.json:
+        echo_json([environment_info(spec) for spec in specs])
         return OK
-    say("\n\n".join(map(parameters, specs)) if found.params else overview(specs))
+    echo("\n\n".join(map(parameter_lists, specs)) if args.params else overview(specs))
     return OK
 
 
 def overview(specs: Sequence[Spec]) -> str:
-    """A table with a row for each environment; where it is too wide for the terminal, a few lines for each."""
-    whole: list[tuple[Sequence[str], ...]] = [
-        tuple((name,) for name in _HEAD),
-        *((*_row(spec), (_origin(spec),)) for spec in specs),
+    """Return a table with a row for each environment; if the terminal is too narrow, a few lines for each."""
+    all_rows: list[tuple[Sequence[str], ...]] = [
+        tuple((name,) for name in _HEADER),
+        *((*_row(spec), (_source_of(spec),)) for spec in specs),
     ]
-    elsewhere = any(row[-1][0] for row in whole[1:])
-    head, *rows = whole if elsewhere else [row[:-1] for row in whole]
-    wide = table([line for row in (head, *rows) for line in itertools.zip_longest(*row, fillvalue="")])
-    if max(map(len, wide.splitlines())) <= line_width():
-        return wide
-    named = [[(name[0], ", ".join(cell)) for name, cell in zip(head, row, strict=True) if cell[0]] for row in rows]
-    return "\n".join(f"{of_all[1]}\n{wrapped(others, '  ')}" for of_all, *others in named)
+    has_sources = any(row[-1][0] for row in all_rows[1:])
+    header, *rows = all_rows if has_sources else [row[:-1] for row in all_rows]
+    text = table([line for row in (header, *rows) for line in itertools.zip_longest(*row, fillvalue="")])
+    if max(map(len, text.splitlines())) <= line_width():
+        return text
+    labelled = [[(name[0], ", ".join(cell)) for name, cell in zip(header, row, strict=True) if cell[0]] for row in rows]
+    return "\n".join(f"{first[1]}\n{wrap_table(cells, '  ')}" for first, *cells in labelled)
 
 
 def _row(spec: Spec) -> tuple[Sequence[str], ...]:
-    """Its cells, with a line for each role where these differ."""
+    """Return the cells of an environment's row; observation and action have a line for each role if these differ."""
     params = spec.check_params({}, 1)
     if isinstance(spec, TeamSpec):
         agents = [f"{count} {role}" for role, count in spec.counts(params).items()]
         spaces = [
-            (_shown(spec.role_observation(role, params).full, params), _shown(role.action, params))
+            (_format_space(spec.role_observation(role, params).full, params), _format_space(role.action, params))
             for role in spec.roles
         ]
         if len(set(spaces)) == 1:
             agents, spaces = [", ".join(agents)], spaces[:1]
     else:
         assert isinstance(spec, EnvSpec)
-        agents, spaces = ["1"], [(_shown(spec.observation, params), _shown(spec.action, params))]
+        agents, spaces = ["1"], [(_format_space(spec.observation, params), _format_space(spec.action, params))]
     steps = spec.step_limit(params)
     limit = "none" if steps is None else str(steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
     return (spec.id,), agents, *zip(*spaces, strict=True), (limit,), (solved,)
 
 
-def facts(spec: Spec) -> dict[str, Any]:
-    """All that is listed of an environment, for programs."""
+def environment_info(spec: Spec) -> dict[str, Any]:
+    """Return the description of an environment for ``--json``."""
     _, _, observations, actions, *_ = _row(spec)
     params, drawn = spec.check_params({}, 1), spec.drawn({name: p.default for name, p in spec.params.items()})
     counts = spec.counts(params) if isinstance(spec, TeamSpec) else {"agent": 1}
     spaces = zip(observations, actions, strict=True)
-    seen = dict(zip(counts, itertools.cycle(spaces), strict=False))
-    named = {
+    role_spaces = dict(zip(counts, itertools.cycle(spaces), strict=False))
+    settings = {
         kind: {
             name: {
                 "description": param.description,
@@ -103,65 +103,67 @@ def facts(spec: Spec) -> dict[str, Any]:
                 "fixed": param.fixed,
                 "choices": param.choices,
             }
-            for name, param in of_kind.items()
+            for name, param in params_of_kind.items()
         }
-        for kind, of_kind in (("params", spec.params), ("options", spec.options))
+        for kind, params_of_kind in (("params", spec.params), ("options", spec.options))
     }
     return {
         "id": spec.id,
         "description": spec.description,
         "roles": {
-            role: {"agents": count, "observation": seen[role][0], "action": seen[role][1]}
+            role: {"agents": count, "observation": role_spaces[role][0], "action": role_spaces[role][1]}
             for role, count in counts.items()
         },
         "max_episode_steps": spec.step_limit(params),
         "reward_threshold": spec.reward_threshold,
-        "from": _origin(spec) or "gpu_envs",
-        **named,
+        "from": _source_of(spec) or "gpu_envs",
+        **settings,
         "metrics": {
             name: {"description": metric.description, "reduce": metric.reduce} for name, metric in spec.metrics.items()
         },
     }
 
 
-def _origin(spec: Spec) -> str:
-    """Where a spec comes from; empty for those of this package."""
+def _source_of(spec: Spec) -> str:
+    """Return the file or distribution of a spec; empty for this package's environments."""
     shown = registry.origin_of(spec.id).shown
     return "" if shown == "gpu_envs" else display(shown)
 
 
-def _shown(source: Any, params: Mapping[str, Any]) -> str:
-    """A space in few letters."""
+def _format_space(source: Any, params: Mapping[str, Any]) -> str:
+    """Format a space, briefly."""
     space = source if isinstance(source, gymnasium.Space) else source(params)
     if isinstance(space, gymnasium.spaces.Discrete):
         return f"Discrete({space.n})"
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        runs = [(choices, len(list(same))) for choices, same in itertools.groupby(space.nvec.tolist())]
-        shown = [f"{count} x {n}" if count > 3 else ", ".join([str(n)] * count) for n, count in runs]
-        return f"MultiDiscrete({', '.join(shown)})"
+        runs = [(choices, len(list(repeats))) for choices, repeats in itertools.groupby(space.nvec.tolist())]
+        parts = [f"{count} x {size}" if count > 3 else ", ".join([str(size)] * count) for size, count in runs]
+        return f"MultiDiscrete({', '.join(parts)})"
     if isinstance(space, gymnasium.spaces.Box):
         return f"Box({', '.join(map(str, space.shape))})"
     return str(space)
 
 
-def parameters(spec: Spec) -> str:
-    """An environment's parameters, reset options and metrics, one a line."""
-    lines = [wrapped([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
+def parameter_lists(spec: Spec) -> str:
+    """Format an environment's parameters, reset options and metrics, one per line."""
+    lines = [wrap_table([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
     for title, named in (("parameters", spec.params), ("reset options", spec.options)):
         if named:
-            rows = [(name, _default(param), _described(param)) for name, param in named.items()]
-            lines += [f"  {title}", wrapped(rows, "    ")]
+            rows = [(name, _format_default(param), _describe(param)) for name, param in named.items()]
+            lines += [f"  {title}", wrap_table(rows, "    ")]
     if spec.metrics:
         rows = [(name, metric.reduce, metric.description) for name, metric in spec.metrics.items()]
-        lines += ["  metrics", wrapped(rows, "    ")]
+        lines += ["  metrics", wrap_table(rows, "    ")]
     if spec.start_fields:
-        lines.append(wrapped([("explicit starts", ", ".join(spec.start_fields))], "  "))
+        lines.append(wrap_table([("explicit starts", ", ".join(spec.start_fields))], "  "))
     if any(param.fixed for param in spec.params.values()):
-        lines.append(wrapped([("*", "one value for all replicas; of the others each may have its own")], "  "))
+        lines.append(
+            wrap_table([("*", "one value for all replicas; other parameters may differ between replicas")], "  ")
+        )
     return "\n".join(lines)
 
 
-def _default(param: Param) -> str:
+def _format_default(param: Param) -> str:
     if isinstance(param.default, Distribution):
         return str(param.default)
     if isinstance(param, Derived) or param.rank:
@@ -169,8 +171,10 @@ def _default(param: Param) -> str:
     return f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)
 
 
-def _described(param: Param) -> str:
+def _describe(param: Param) -> str:
     allowed = ", ".join(param.choices)
     if param.kind in ("int", "real"):
-        allowed = re.sub("^a (whole|finite) number ?(of )?", "", param.allowed)  # which, the default shows
+        allowed = re.sub(
+            "^(an integer|a (whole|finite) number) ?(of )?", "", param.allowed
+        )  # the default shows the type
     return " ".join([param.description, *([f"({allowed})"] if allowed else []), *(["*"] if param.fixed else [])])

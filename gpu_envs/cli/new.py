@@ -1,48 +1,47 @@
-"""``gpu-envs new``: an environment to begin with."""
+"""``gpu-envs new``: create the files of a new environment."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_envs import scaffold
-from gpu_envs.cli.parser import OK, Parser, take_one
-from gpu_envs.cli.report import say, this_program, wrapped
+from gpu_envs.cli.parser import OK, Parser, parse_one
+from gpu_envs.cli.report import echo, program_command, wrap_table
 
-_NEW = """Write an environment of your own into a folder of its name: the rules, a spec that names all else,
-and a test. It is a small one that works, to be changed into yours: a boat that keeps its place in
-a current or, of a team, its crew.
+_NEW = """Create a folder with a new environment: its rules, its spec, and a test. It starts as a small working
+example, which you change: a boat that holds its position in a current or, for a team, its crew.
 
-Rules are in C++, compiled for GPUs and CPUs alike; with --python they are functions in Python,
-which are translated to that and cost no more."""
+The rules are in C++, compiled for GPUs and CPUs. With --python they are Python functions, which are
+translated to C++ and run as fast."""
 
 _EXAMPLES = """examples:
   gpu-envs new my_env
   gpu-envs new envs/my_team --multi-agent --python"""
 
 
-def new(words: Sequence[str]) -> int:
+def new(argv: Sequence[str]) -> int:
     """``gpu-envs new NAME``."""
     parser = Parser("gpu-envs new", "gpu-envs new NAME [--multi-agent] [--python]", _NEW, _EXAMPLES)
-    parser.add_argument("--multi-agent", action="store_true", help="one with a team of agents")
-    parser.add_argument("--python", action="store_true", help="with rules in Python")
+    parser.add_argument("--multi-agent", action="store_true", help="create an environment with a team of agents")
+    parser.add_argument("--python", action="store_true", help="write the rules in Python")
     parser.add_debug()
-    found, word = take_one(parser, words, "name")
-    if found.help:
+    args, path = parse_one(parser, argv, "name")
+    if args.help:
         return parser.show_help()
-    if word is None:
-        parser.error("what is it called? Give a name, such as my_env")
-    folder = Path(word)
-    files = scaffold.write(folder, team=found.multi_agent, python=found.python)
-    say(wrapped([("wrote", str(file)) if file == files[0] else ("", str(file)) for file in files]))
-    say(f"\nnext:\n{next_steps(folder, team=found.multi_agent)}")
+    if path is None:
+        parser.error("which name? Give a name for the environment, such as my_env")
+    folder = Path(path)
+    files = scaffold.write(folder, team=args.multi_agent, python=args.python)
+    echo(wrap_table([("wrote", str(file)) if file == files[0] else ("", str(file)) for file in files]))
+    echo(f"\nnext:\n{next_commands(folder, team=args.multi_agent)}")
     return OK
 
 
-def next_steps(folder: Path, *, team: bool) -> str:
-    """Commands that try out what was written."""
+def next_commands(folder: Path, *, team: bool) -> str:
+    """Return commands that train, show and test the new environment."""
     name = folder.name
-    run, goal = Path("runs") / name, 150 if team else 190
-    place = shlex.quote(f"{folder / name}.py:{name.upper()}")
-    program = this_program()
-    train = f"  {program} train {place} --target-return {goal} --run-dir {run}"
+    run, target = Path("runs") / name, 150 if team else 190
+    spec_path = shlex.quote(f"{folder / name}.py:{name.upper()}")
+    program = program_command()
+    train = f"  {program} train {spec_path} --target-return {target} --run-dir {run}"
     return f"{train}\n  {program} play {run} --trust\n  pytest {shlex.quote(str(folder))}"

@@ -1,68 +1,68 @@
-"""``gpu-envs play``: what the policies of a run do, or random actions, as a page, a video or in a window."""
+"""``gpu-envs play``: show the policies of a run, or random actions, as a page, as a video or in a window."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_envs.cli.parser import OK, Parser, take_one, whole
-from gpu_envs.cli.report import say, size_of, table
+from gpu_envs.cli.parser import OK, Parser, parse_integer, parse_one
+from gpu_envs.cli.report import echo, file_size, table
 
 if TYPE_CHECKING:
     from gpu_envs.replays import Replay
 
-_PLAY = """Show what the policies of a run do, or random actions in an environment.
+_PLAY = """Show the policies of a run, or random actions in an environment.
 
 RUN_OR_ID is a run's folder, such as runs/CartPole-v1-20250131-120000, or an environment's ID.
 
---html writes a page, one file that any browser plays from the disk: with returns beside it, and to be stopped and
-looked at step by step. --video writes a video; --window shows it at once. Several may be given. Without any of them a
-page is written: RUN.html beside the run's folder, or ID.html here."""
+--html writes a page, one file that plays in any browser, with the returns, and can be paused and stepped through.
+--video writes a video; --window shows a window. They can be combined. The default is a page: RUN.html next to the run's
+folder, or ID.html in the working folder."""
 
-_COUNTS = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width", 1), ("fps", 1))
-"""Options that are whole numbers, and the least that each may be."""
+_MINIMA = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width", 1), ("fps", 1))
+"""Options that are integers, and their minimum values."""
 
 
-def play(words: Sequence[str]) -> int:
+def play(argv: Sequence[str]) -> int:
     """``gpu-envs play RUN_OR_ID``."""
     parser = _parser()
-    found, word = take_one(parser, words, "run directory or environment ID")
-    if found.help:
+    args, source_name = parse_one(parser, argv, "run directory or environment ID")
+    if args.help:
         return parser.show_help()
-    if word is None:
-        parser.error("what is to be played? Give a run's folder, or an environment's ID")
-    for name, least in _COUNTS:
-        parser.check_least(found, name, least)
-    if found.width is not None and not (found.video or found.window):
-        parser.error("--width is that of a video or a window; a page is as wide as there is room. Leave it out")
-    page, video = _outputs(word, found)
+    if source_name is None:
+        parser.error("which run or environment? Give a run's folder or an environment ID")
+    for name, minimum in _MINIMA:
+        parser.check_minimum(args, name, minimum)
+    if args.width is not None and not (args.video or args.window):
+        parser.error("--width needs --video or --window: a page fits the browser's window. Leave out --width")
+    page, video = _output_files(source_name, args)
 
     from gpu_envs.replays import record
 
     replay = record(
-        word,
-        replicas=found.replicas,
-        steps=found.steps,
-        episodes=found.episodes,
-        seed=found.seed,
-        greedy=found.greedy,
-        policies=found.policies or None,
-        params=found.params or None,
-        device=found.device,
-        progress=found.progress,
-        trust=found.trust,
+        source_name,
+        replicas=args.replicas,
+        steps=args.steps,
+        episodes=args.episodes,
+        seed=args.seed,
+        greedy=args.greedy,
+        policies=args.policies or None,
+        params=args.params or None,
+        device=args.device,
+        progress=args.progress,
+        trust=args.trust,
     )
-    if found.width is not None:
-        replay.tile(found.width)  # too narrow a picture shows before anything is written
-    rows = _recorded(replay)
+    if args.width is not None:
+        replay.tile(args.width)  # raises before a file is written if the width is too small
+    rows = _summary_rows(replay)
     if page is not None:
-        replay.save_html(page, fps=found.fps)
-        rows.append(("page", f"{page} ({size_of(page)})"))
+        replay.save_html(page, fps=args.fps)
+        rows.append(("page", f"{page} ({file_size(page)})"))
     if video is not None:
-        replay.save_video(video, width=found.width, fps=found.fps, progress=found.progress)
-        rows.append(("video", f"{video} ({size_of(video)})"))
-    say(table(rows))
-    if found.window:
-        replay.show(width=found.width, fps=found.fps)
+        replay.save_video(video, width=args.width, fps=args.fps, progress=args.progress)
+        rows.append(("video", f"{video} ({file_size(video)})"))
+    echo(table(rows))
+    if args.window:
+        replay.show(width=args.width, fps=args.fps)
     return OK
 
 
@@ -71,59 +71,65 @@ def _parser() -> Parser:
     parser.add_argument("--html", metavar="FILE", help="write a page, FILE.html")
     parser.add_argument("--video", metavar="FILE", help="write a video, FILE.mp4 or FILE.gif")
     parser.add_argument("--window", action="store_true", help="show it in a window")
-    parser.add_whole("--replicas", "how many are shown side by side, at most 64 (default: 9)")
+    parser.add_integer("--replicas", "number of replicas to show, at most 64 (default: 9)")
     spans = parser.add_mutually_exclusive_group()
-    spans.add_argument("--steps", type=whole, metavar="N", help="of every replica, whatever ends in them")
-    spans.add_argument("--episodes", type=whole, metavar="N", help="of every replica (default: 1)")
-    parser.add_greedy()
-    parser.add_whole(
-        "--seed", "of the episodes; none: that of gpu-envs eval, and of an ID 0 (default: automatic)", none=True
+    spans.add_argument(
+        "--steps", type=parse_integer, metavar="N", help="steps of every replica, over the ends of episodes"
     )
-    parser.add_policies("as in training, and of an ID random")
+    spans.add_argument("--episodes", type=parse_integer, metavar="N", help="episodes of every replica (default: 1)")
+    parser.add_greedy()
+    parser.add_integer(
+        "--seed",
+        "seed of the episodes; none: the seed of gpu-envs eval, for an ID 0 (default: automatic)",
+        optional=True,
+    )
+    parser.add_policies("as in training; for an ID random")
     parser.add_params("a parameter of the environment (default: as in training)")
     parser.add_device()
-    parser.add_argument("--width", type=whole, metavar="PX", help="of video and window (default: at most 1200)")
-    parser.add_whole("--fps", "steps shown in a second (default: so that time passes as in the world)")
+    parser.add_argument(
+        "--width", type=parse_integer, metavar="PX", help="width of video and window in pixels (default: at most 1200)"
+    )
+    parser.add_integer("--fps", "steps per second of the replay (default: the environment's real time)")
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()
     return parser
 
 
-def _outputs(word: str, found: Any) -> tuple[Path | None, Path | None]:
-    """The files of page and video, if they are wanted and can be written."""
+def _output_files(source_name: str, args: Any) -> tuple[Path | None, Path | None]:
+    """Return the files of page and video, None for no file; raise if they cannot be written."""
     from gpu_envs.replays import page, video, window
     from gpu_envs.replays.files import check_folder
     from gpu_envs.replays.source import find
 
-    source = find(word)
+    source = find(source_name)
     if isinstance(source, Path):
         from gpu_envs.training.record.run_directory import RunDirectory
 
         RunDirectory.open(source)
-    html = Path(found.html) if found.html is not None else None
-    film = Path(found.video) if found.video is not None else None
-    if html is None and film is None and not found.window:
-        html = _beside(source) if isinstance(source, Path) else Path(f"{source}.html")
-    if html is not None:
-        page.check(html)
-        check_folder(html)
-    if film is not None:
-        video.check(film, found.fps, found.width)
-        check_folder(film)
-    if found.window:
+    page_file = Path(args.html) if args.html is not None else None
+    video_file = Path(args.video) if args.video is not None else None
+    if page_file is None and video_file is None and not args.window:
+        page_file = _page_of_run(source) if isinstance(source, Path) else Path(f"{source}.html")
+    if page_file is not None:
+        page.check(page_file)
+        check_folder(page_file)
+    if video_file is not None:
+        video.check(video_file, args.fps, args.width)
+        check_folder(video_file)
+    if args.window:
         window.import_pygame()
-    return html, film
+    return page_file, video_file
 
 
-def _beside(run: Path) -> Path:
-    """The page that has a run's name and stands beside it."""
+def _page_of_run(run: Path) -> Path:
+    """Return the path of a run's page: next to the run's folder, with its name."""
     folder = run.resolve() if run.name in ("", "..") else run
     return folder.with_name(f"{folder.name}.html")
 
 
-def _recorded(replay: "Replay") -> list[tuple[str, str]]:
-    """What was recorded, and how well it went."""
+def _summary_rows(replay: "Replay") -> list[tuple[str, str]]:
+    """Return rows of text: the length of the recording, and the mean return of each role."""
     replicas = "1 replica" if replay.replicas == 1 else f"{replay.replicas} replicas"
     rows = [("recorded", f"{replicas} of {replay.env}, {replay.steps:,} steps")]
     for role, returns in replay.returns().items():

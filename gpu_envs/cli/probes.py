@@ -1,4 +1,4 @@
-"""What ``gpu-envs info`` finds out of a machine, without anything that is wrong there ending this process."""
+"""Tests of the compiler, the driver and libraries for ``gpu-envs info``, in subprocesses where they may crash."""
 
 import contextlib
 import ctypes
@@ -14,53 +14,53 @@ from typing import Any, Final, NamedTuple, final
 
 from gpu_envs.backend.toolchain import FLAGS
 
-PATIENCE = 120
-"""Seconds until a trial is given up."""
+TIMEOUT = 120
+"""Seconds until a test is stopped."""
 
-_CUPY = """
+_CUPY_TEST = """
 import json, sys
-found = {}
+result = {}
 try:
     import cupy
-    found["version"] = cupy.__version__
+    result["version"] = cupy.__version__
     try:
-        found["nvrtc"] = ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
+        result["nvrtc"] = ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
     except Exception as error:
-        found["nvrtc error"] = f"{type(error).__name__}: {error}"
+        result["nvrtc error"] = f"{type(error).__name__}: {error}"
     try:
         if cupy.cuda.runtime.getDeviceCount():
-            found["sum"] = str(int(cupy.arange(3).sum()))
+            result["sum"] = str(int(cupy.arange(3).sum()))
     except Exception as error:
-        found["sum error"] = f"{type(error).__name__}: {error}"
+        result["sum error"] = f"{type(error).__name__}: {error}"
 except BaseException as error:
-    found["error"] = f"{type(error).__name__}: {error}"
-print(json.dumps(found))
+    result["error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(result))
 """
 
-_TORCH = """
+_TORCH_TEST = """
 import json
-found = {}
+result = {}
 try:
     import torch
-    found["version"], found["cuda"] = torch.__version__, torch.version.cuda
-    found["available"] = torch.cuda.is_available() and bool(torch.zeros(1, device="cuda").add(1).item())
+    result["version"], result["cuda"] = torch.__version__, torch.version.cuda
+    result["available"] = torch.cuda.is_available() and bool(torch.zeros(1, device="cuda").add(1).item())
 except BaseException as error:
-    found["error"] = f"{type(error).__name__}: {error}"
-print(json.dumps(found))
+    result["error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(result))
 """
 
 
-_TRIAL = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }'
+_TEST_SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }'
 
 
 def brief(error: BaseException | str) -> str:
-    """An error in one line."""
+    """Return an error's first line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160]
 
 
 def is_installed(module: str) -> bool:
-    """Whether it would be found, without importing it."""
+    """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError, AttributeError):
@@ -68,19 +68,21 @@ def is_installed(module: str) -> bool:
 
 
 @final
-class Trials:
-    """Libraries that are imported and tried in processes of their own, all at once: one that crashes ends only that."""
+class LibraryProbes:
+    """Imports and tests of libraries, in parallel subprocesses that may crash."""
 
     def __init__(self) -> None:
         self._running: Final[dict[str, Any]] = {
-            name: self._start(code) for name, code in (("cupy", _CUPY), ("torch", _TORCH)) if is_installed(name)
+            name: self._start(code)
+            for name, code in (("cupy", _CUPY_TEST), ("torch", _TORCH_TEST))
+            if is_installed(name)
         }
 
     @staticmethod
     def _start(code: str) -> Any:
         try:
             return subprocess.Popen(
-                [sys.executable, "-P", "-c", code],  # -P: a torch.py of the working folder is not torch
+                [sys.executable, "-P", "-c", code],  # -P: do not import a torch.py in the working folder
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -89,47 +91,47 @@ class Trials:
             return error
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What was found; ``error`` says why it is little. None: it is not installed."""
+        """Return the results of a library's test, with ``error`` if it failed; None if it is not installed."""
         process = self._running.get(name)
         if process is None:
             return None
         if isinstance(process, OSError):
             return {"error": brief(process)}
         try:
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return {"error": f"no answer within {PATIENCE} s"}
+            return {"error": f"no answer within {TIMEOUT} s"}
         lines = out.decode(errors="replace").splitlines()
         try:
-            found = json.loads(lines[-1])
+            result = json.loads(lines[-1])
         except (IndexError, ValueError):
             last = (err.decode(errors="replace").strip().splitlines() or [""])[-1]
-            return {"error": brief(f"it ended Python with code {process.returncode} {last}".strip())}
-        return {key: brief(each) if isinstance(each, str) else each for key, each in found.items()}
+            return {"error": brief(f"Python exited with code {process.returncode} {last}".strip())}
+        return {key: brief(value) if isinstance(value, str) else value for key, value in result.items()}
 
 
-def compile_something(command: Sequence[str]) -> str:
-    """Compiles a line of C++ as the backend would; returns what is wrong, or nothing."""
+def try_compiler(command: Sequence[str]) -> str:
+    """Compile a line of C++ with the backend's flags; return the error, empty if it works."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "trial.cpp"
-        source.write_text(_TRIAL)
-        made = Path(folder) / "trial.so"
+        source.write_text(_TEST_SOURCE)
+        library = Path(folder) / "trial.so"
         try:
-            done = subprocess.run(
-                [*command, *FLAGS, "-pthread", "-o", str(made), str(source)],
+            process = subprocess.run(
+                [*command, *FLAGS, "-pthread", "-o", str(library), str(source)],
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return brief(error)
-        if done.returncode != 0:
-            return brief(done.stderr or done.stdout or f"code {done.returncode}")
+        if process.returncode != 0:
+            return brief(process.stderr or process.stdout or f"code {process.returncode}")
         try:
-            return "" if ctypes.CDLL(str(made)).answer() == 42 else "what it makes gives wrong results"
+            return "" if ctypes.CDLL(str(library)).answer() == 42 else "the compiled program gives wrong results"
         except (OSError, AttributeError) as error:
             return brief(error)
 
@@ -149,23 +151,23 @@ class Gpu(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """What NVIDIA's driver says."""
+    """The state of NVIDIA's driver."""
 
-    there: bool
+    is_present: bool
     version: str = ""
     cuda: tuple[int, int] = (0, 0)
-    """The newest CUDA that it runs."""
+    """The newest CUDA version that it supports."""
     gpus: tuple[Gpu, ...] = ()
     error: str = ""
-    """Why it does not start."""
+    """The error at its start."""
 
 
 @functools.cache
 def driver() -> Driver:
-    """Asks the driver itself, so that nothing heavy is imported."""
-    library = _loaded("libcuda.so.1")
+    """Query the driver's library, without importing CuPy or torch."""
+    library = _load("libcuda.so.1")
     if library is None:
-        return Driver(there=False)
+        return Driver(is_present=False)
     number = ctypes.c_int(0)
     cuda = (0, 0)
     if library.cuDriverGetVersion(ctypes.byref(number)) == 0:
@@ -192,21 +194,21 @@ def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
 
 def _reason(library: ctypes.CDLL, code: int) -> str:
     text = ctypes.c_char_p()
-    known = library.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value is not None
-    return f"{text.value.decode(errors='replace')} (error {code})" if known and text.value else f"error {code}"
+    has_text = library.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value is not None
+    return f"{text.value.decode(errors='replace')} (error {code})" if has_text and text.value else f"error {code}"
 
 
 def _driver_version() -> str:
-    library = _loaded("libnvidia-ml.so.1")
+    library = _load("libnvidia-ml.so.1")
     text = ctypes.create_string_buffer(100)
     if library is None or library.nvmlInit_v2() != 0:
         return ""
-    found = library.nvmlSystemGetDriverVersion(text, len(text)) == 0
+    has_version = library.nvmlSystemGetDriverVersion(text, len(text)) == 0
     library.nvmlShutdown()
-    return text.value.decode(errors="replace") if found else ""
+    return text.value.decode(errors="replace") if has_version else ""
 
 
-def _loaded(name: str) -> ctypes.CDLL | None:
+def _load(name: str) -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
         return ctypes.CDLL(name)
     return None

@@ -1,4 +1,4 @@
-"""``gpu-envs show``: the C++ that an environment is compiled from."""
+"""``gpu-envs show``: print the C++ source of an environment."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Any
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.program import Device
-from gpu_envs.cli.parser import OK, Parser, take_one
-from gpu_envs.cli.report import say
+from gpu_envs.cli.parser import OK, Parser, parse_one
+from gpu_envs.cli.report import echo
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Layout, generate, layout_of
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.options import Options, config_of
@@ -16,9 +16,10 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
 
-_SHOW = """Print the C++ of an environment, as it is compiled: what is generated from its spec, and its
-header with the rules. Parameters may be compiled in, so that others give another text. With --training
-print which kernels compute the policies of a run with the environment's preset, and why where torch does."""
+_SHOW = """Print the C++ source of an environment: the code that is generated from its spec, and the header with
+its rules. Some parameters are compiled in, so the source depends on their values. With --training,
+print which kernels compute the policies of a run with the environment's preset, and the reason if
+torch computes them."""
 
 _EXAMPLES = """examples:
   gpu-envs show CartPole-v1 --header
@@ -26,100 +27,102 @@ _EXAMPLES = """examples:
   gpu-envs show CartPole-v1 --all > cartpole.cpp
   gpu-envs show TagContinuous-v0 --training --preset taggers --device cuda"""
 
-_SOME_GPU = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
-"""That for which code is shown where there is none: an H100 or H200."""
+_EXAMPLE_GPU = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
+"""The GPU for which code is generated on a machine without one: an H100 or H200."""
 
 
-def show(words: Sequence[str]) -> int:
+def show(argv: Sequence[str]) -> int:
     """``gpu-envs show ID``."""
     parser = _parser()
-    found, env = take_one(parser, words, "environment ID")
-    if found.help:
+    args, env = parse_one(parser, argv, "environment ID")
+    if args.help:
         return parser.show_help()
     if env is None:
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec(env)
-    parser.check_least(found, "num_envs", 1)
-    if found.preset is not None and not found.training:
-        parser.error("--preset is the run's whose kernels --training tells; give --training too, or leave it out")
-    if found.training and (found.header or found.all or found.driver):
-        parser.error("--training tells of kernels and prints no C++; leave --header, --all and --driver out")
-    if found.training:
-        return _tell_of_training(spec.id, found)
-    layout = layout_for(spec, found)
-    if found.header:
-        say(rules_part(layout.config)[1].rstrip("\n"))
+    parser.check_minimum(args, "num_envs", 1)
+    if args.preset is not None and not args.training:
+        parser.error("--preset needs --training; give --training too, or leave out --preset")
+    if args.training and (args.header or args.all or args.driver):
+        parser.error("--training lists kernels and prints no C++; leave out --header, --all and --driver")
+    if args.training:
+        return _show_training(spec.id, args)
+    layout = layout_for(spec, args)
+    if args.header:
+        echo(rules_part(layout.config)[1].rstrip("\n"))
         return OK
-    module = found.driver or layout.modules[0]
+    module = args.driver or layout.modules[0]
     if module not in layout.modules:
         parser.error(
             f"--driver is {module!r}{did_you_mean(module, layout.modules)} There are: {', '.join(layout.modules)}"
         )
     source = generate(layout, module).source
-    say((source if found.all else own_parts(source, rules_part(layout.config)[0])).rstrip("\n"))
+    echo((source if args.all else environment_parts(source, rules_part(layout.config)[0])).rstrip("\n"))
     return OK
 
 
-def _tell_of_training(env: str, found: Any) -> int:
-    from gpu_envs.cli.train import preset  # torch comes with what follows, and nobody else here needs it
+def _show_training(env: str, args: Any) -> int:
+    from gpu_envs.cli.train import preset  # imports torch, which the rest of this command does not need
     from gpu_envs.training import Run
-    from gpu_envs.training.assembly import who_computes
+    from gpu_envs.training.assembly import describe_engines
 
-    name, values = preset(env, found.preset)
-    params = {**values.get("params", {}), **found.params}
+    name, values = preset(env, args.preset)
+    params = {**values.get("params", {}), **args.params}
     config = Run.from_flat({**values, "env": registry.portable_name(env), "params": params})
-    absent = found.device.partition(":")[0] == "cuda" and device_count() == 0
-    say(f"{env}, {f'preset {name}' if name else 'default settings'}")
-    for line in who_computes(config, found.device if absent else resolve_device(found.device)):
-        say(line)
+    no_gpu = args.device.partition(":")[0] == "cuda" and device_count() == 0
+    echo(f"{env}, {f'preset {name}' if name else 'default settings'}")
+    for line in describe_engines(config, args.device if no_gpu else resolve_device(args.device)):
+        echo(line)
     return OK
 
 
-def layout_for(spec: Spec, found: Any) -> Layout:
-    """What the generated code depends on, from the options."""
+def layout_for(spec: Spec, args: Any) -> Layout:
+    """Return the layout of the generated code for the options."""
     options = Options(
-        device=found.device,
-        autoreset_mode=found.autoreset_mode,
-        precision=found.precision,
-        max_episode_steps=found.max_episode_steps,
+        device=args.device,
+        autoreset_mode=args.autoreset_mode,
+        precision=args.precision,
+        max_episode_steps=args.max_episode_steps,
     )
-    options.check(found.device)
-    return layout_of(config_of(spec, found.num_envs, options, found.params), _device(found.device))
+    options.check(args.device)
+    return layout_of(config_of(spec, args.num_envs, options, args.params), _device(args.device))
 
 
 def _device(name: str) -> Device:
-    """The device for which code is generated; where there is no GPU but its code is asked for, some GPU."""
+    """Return the device for which code is generated; for cuda on a machine without a GPU, an example."""
     if name.partition(":")[0] == "cuda" and device_count() == 0:
-        resolve_device(name)  # says what is wrong with the name
-        return _SOME_GPU
+        resolve_device(name)  # raises if the name is invalid
+        return _EXAMPLE_GPU
     return open_backend(resolve_device(name)).traits
 
 
-def own_parts(source: str, header: str) -> str:
-    """Of a program's source those parts that are this environment's own: what was generated, and its header.
+def environment_parts(source: str, header: str) -> str:
+    """Return the parts of a program's source that belong to the environment: the generated code and the header.
 
-    Parts begin with a ``#line`` that names them.
+    Each part starts with a ``#line`` directive with its name.
     """
     _, *parts = re.split(r'^(?=#line 1 ")', source, flags=re.MULTILINE)
     names = ("generated", header)
-    chosen = [part for part in parts if part.partition("\n")[0][len('#line 1 "') : -1] in names]
-    return "".join(chosen)
+    kept_parts = [part for part in parts if part.partition("\n")[0][len('#line 1 "') : -1] in names]
+    return "".join(kept_parts)
 
 
 def _parser() -> Parser:
     parser = Parser("gpu-envs show", "gpu-envs show ID [options]", _SHOW, _EXAMPLES)
-    parser.add_argument("--header", action="store_true", help="only the header with the rules, as it is written")
-    parser.add_argument("--all", action="store_true", help="everything that the compiler gets, drivers included")
-    parser.add_argument("--driver", metavar="NAME", help="of which driver's program (default: the one that steps)")
-    parser.add_argument("--training", action="store_true", help="what computes the policies of a run, in place of C++")
-    parser.add_argument("--preset", metavar="NAME", help="with --training, that preset's run (default: default)")
-    known = "auto, cpu, cuda or cuda:N; without a GPU the code for an H100 is shown as that for cuda"
-    parser.add_word("--device", "auto", known)
+    parser.add_argument("--header", action="store_true", help="print only the header with the rules")
+    parser.add_argument("--all", action="store_true", help="print the complete source, with the drivers")
+    parser.add_argument(
+        "--driver", metavar="NAME", help="the driver whose program is printed (default: the driver of step)"
+    )
+    parser.add_argument("--training", action="store_true", help="print which kernels compute the policies of a run")
+    parser.add_argument("--preset", metavar="NAME", help="with --training, the preset of the run (default: default)")
+    devices = "auto, cpu, cuda or cuda:N; on a machine without a GPU, cuda prints the code for an H100"
+    parser.add_string("--device", "auto", devices)
     parser.add_params()
-    parser.add_whole("--num-envs", "replicas (default: 4096)", 4096)
-    limit = "the time limit; -1: there is none; none: the environment's own (default: automatic)"
-    parser.add_whole("--max-episode-steps", limit, none=True)
-    parser.add_word("--precision", PRECISIONS[0], f"of state and reward: {' or '.join(PRECISIONS)}")
-    parser.add_word("--autoreset-mode", AUTORESET_MODES[0], ", ".join(AUTORESET_MODES))
+    parser.add_integer("--num-envs", "replicas (default: 4096)", 4096)
+    limit = "time limit in steps; -1: no limit; none: the environment's limit (default: automatic)"
+    parser.add_integer("--max-episode-steps", limit, optional=True)
+    parser.add_string("--precision", PRECISIONS[0], f"data type of state and reward: {' or '.join(PRECISIONS)}")
+    parser.add_string("--autoreset-mode", AUTORESET_MODES[0], ", ".join(AUTORESET_MODES))
     parser.add_debug()
     return parser

@@ -1,4 +1,4 @@
-"""The command line: every setting can be given, presets and options combine, mistakes are explained."""
+"""Tests of the command line: every setting has an option, presets and options combine, mistakes give messages."""
 
 import json
 import re
@@ -17,21 +17,21 @@ from trainers import run_of
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
 from gpu_envs.cli import report as reports
-from gpu_envs.cli.settings import flag_of, options
+from gpu_envs.cli.settings import flag_of, setting_options
 from gpu_envs.errors import DivergedError
 from gpu_envs.training.algorithms import ALGORITHMS
-from gpu_envs.training.policy import owners_of
+from gpu_envs.training.policy import algorithms_with
 from gpu_envs.training.record.reports import Result
-from gpu_envs.training.run import NAMES, OF_A_POLICY, SETTINGS, Run
+from gpu_envs.training.run import NAMES, POLICY_SETTINGS, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import Setting
 
 
 class Trainer:
-    """Stands in for the trainer: remembers what it was asked."""
+    """A fake trainer that records its calls."""
 
     def __init__(self, reason: str = "total_steps", error: BaseException | None = None) -> None:
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.reason = reason
         self.error = error
         self.returns = {"agent": 487.25}
@@ -42,23 +42,23 @@ class Trainer:
         return Result(run_dir, self.reason, iterations=12, steps=3_000_000, seconds=1.5, returns=self.returns)
 
     def train(self, config: Run, *, progress: bool | None = None) -> Result:
-        self.asked.append((config, progress))
+        self.calls.append((config, progress))
         return self.result("runs/my run")
 
     def resume(self, run: str, *, progress: bool | None = None, **changes: Any) -> Result:
-        self.asked.append((run, changes.get("total_steps"), progress))
+        self.calls.append((run, changes.get("total_steps"), progress))
         return self.result(run)
 
     def evaluate(self, run: str, **options: Any) -> dict[str, SimpleNamespace]:
-        self.asked.append((run, options))
+        self.calls.append((run, options))
         row = SimpleNamespace(mean=4.5, std=2.0, interval=0.25, length=77.0, episodes=options["episodes"], metrics={})
         return {"tagger": row, "runner": row}
 
 
 @pytest.fixture(autouse=True)
 def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
-    """Presets of this test's own, so that those shipped may change."""
-    own = {
+    """Replace the presets of the package, which may change."""
+    values = {
         "CartPole-v1": {
             "default": {"num_envs": 256, "learning_rate": "0:0.003,1:0", "params": {"gravity": 9.0, "length": 0.6}},
             "big": {"num_envs": 65536, "hidden": (128,), "graphs": False},
@@ -66,14 +66,14 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
         },
         "Pendulum-v1": {"slow": {"gamma": 0.5, "x.gamma": 0.25, "x.hidden": (7, 8)}},
     }
-    monkeypatch.setattr("gpu_envs.cli.train.PRESETS", own)
-    return own
+    monkeypatch.setattr("gpu_envs.cli.train.PRESETS", values)
+    return values
 
 
-def trained(*words: str) -> Run:
+def train_config(*words: str) -> Run:
     trainer = Trainer()
     assert main(["train", *words], trainer=trainer) == OK
-    ((config, _),) = trainer.asked
+    ((config, _),) = trainer.calls
     assert isinstance(config, Run)
     return config
 
@@ -97,15 +97,15 @@ OTHER_VALUES: Mapping[str, Any] = {
     "target_role": "runner",
     "run_dir": "some where/else",
 }
-"""Some words, and multiples of one another; other values follow from the type and the default."""
+"""Values of settings for which ``other_value`` finds none: strings, and integers that must divide one another."""
 
 
 def other_value(setting: Setting) -> Any:
-    """A value that is allowed, and is not the default."""
+    """Return an allowed value that is not the default."""
     if setting.name in OTHER_VALUES:
         return OTHER_VALUES[setting.name]
     if setting.kind is str:
-        return setting.words[1]
+        return setting.choices[1]
     if setting.kind is bool:
         return not setting.default
     if setting.kind is Schedule:
@@ -118,55 +118,57 @@ def other_value(setting: Setting) -> Any:
     return (7, 8, 9)
 
 
-def words_for(setting: Setting, value: Any) -> list[str]:
+def arguments_for(setting: Setting, value: Any) -> list[str]:
     flag = flag_of(setting.name)
     if setting.kind is bool and value is not None:
         return [flag if value else f"--no-{flag.removeprefix('--')}"]
-    return [f"{flag}=none"] if value is None else [flag, setting.shown(value)]
+    return [f"{flag}=none"] if value is None else [flag, setting.format(value)]
 
 
-def value_of(run: Run, name: str) -> Any:
-    """A setting by its flat name."""
+def setting_value(run: Run, name: str) -> Any:
+    """Return a setting by its flat name."""
     return next(getattr(part, name) for part in (run, run.algorithm, run.network) if hasattr(part, name))
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
 
 
-@pytest.mark.parametrize("name", options())
-def test_every_setting_can_be_given(name: str) -> None:
+@pytest.mark.parametrize("name", setting_options())
+def test_every_setting_has_an_option(name: str) -> None:
     setting = SETTINGS[name]
-    value, algorithm = other_value(setting), (*owners_of(name), "ppo")[0]
+    value, algorithm = other_value(setting), (*algorithms_with(name), "ppo")[0]
     words = ["CartPole-v1", "--preset", "none", "--algorithm", algorithm]
-    config = trained(*words_for(setting, value), *words)
-    assert value_of(config, name) == value
-    assert type(value_of(config, name)) is type(value)
+    config = train_config(*arguments_for(setting, value), *words)
+    assert setting_value(config, name) == value
+    assert type(setting_value(config, name)) is type(value)
     others = run_of(env="CartPole-v1", algorithm=algorithm)
-    assert config.flat() == others.flat() | {name: plain(value)}  # and nothing else
+    assert config.flat() == others.flat() | {name: to_json(value)}
     assert Run.from_flat(json.loads(json.dumps(config.flat()))) == config
     if setting.optional:
-        config = trained(*words, *words_for(setting, value), *words_for(setting, None))
-        assert value_of(config, name) is None
+        config = train_config(*words, *arguments_for(setting, value), *arguments_for(setting, None))
+        assert setting_value(config, name) is None
 
 
-@pytest.mark.parametrize("name", OF_A_POLICY)
-def test_every_setting_of_a_policy_can_be_given(name: str) -> None:
-    """Of a policy alone, whose algorithm may be another one."""
-    algorithm = "pqn" if name == "algorithm" else (*owners_of(name), "ppo")[0]
+@pytest.mark.parametrize("name", POLICY_SETTINGS)
+def test_every_policy_setting_has_an_option(name: str) -> None:
+    """Also with another algorithm than that of the run."""
+    algorithm = "pqn" if name == "algorithm" else (*algorithms_with(name), "ppo")[0]
     value = "pqn" if name == "algorithm" else other_value(SETTINGS[name])
-    shown = value if name == "algorithm" else SETTINGS[name].shown(value)
+    shown = value if name == "algorithm" else SETTINGS[name].format(value)
     words = [f"--a.b.{name.replace('_', '-')}={shown}"]
-    config = trained("CartPole-v1", "--preset", "none", "--a.b.algorithm", algorithm, *words)
+    config = train_config("CartPole-v1", "--preset", "none", "--a.b.algorithm", algorithm, *words)
     others = run_of(env="CartPole-v1", **{"a.b.algorithm": algorithm})
-    assert config.flat() == others.flat() | {f"a.b.{name}": plain(value)}  # and nothing else
+    assert config.flat() == others.flat() | {f"a.b.{name}": to_json(value)}
     again = Run.from_flat(json.loads(json.dumps(config.flat())))
-    assert again.of_policy("a.b") == config.of_policy("a.b")
+    assert again.for_policy("a.b") == config.for_policy("a.b")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_can_be_given(name: str) -> None:
-    assert trained("CartPole-v1", "--preset", "none", "--algorithm", name) == run_of(env="CartPole-v1", algorithm=name)
+def test_every_algorithm_has_an_option(name: str) -> None:
+    assert train_config("CartPole-v1", "--preset", "none", "--algorithm", name) == run_of(
+        env="CartPole-v1", algorithm=name
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,38 +206,42 @@ def test_every_algorithm_can_be_given(name: str) -> None:
     ],
 )
 def test_values_are_read(words: list[str], name: str, value: Any) -> None:
-    run = trained("CartPole-v1", "--preset", "none", *words)
-    assert (run.flat()[name] if "." in name else value_of(run, name)) == value
+    run = train_config("CartPole-v1", "--preset", "none", *words)
+    assert (run.flat()[name] if "." in name else setting_value(run, name)) == value
 
 
 # --- presets ---
 
 
-def test_options_stand_above_presets_above_defaults() -> None:
-    config = trained("CartPole-v1", "--num-envs", "8", "--param", "length=0.7", "--param", "tau=0.01")
+def test_options_override_presets_and_presets_override_defaults() -> None:
+    config = train_config("CartPole-v1", "--num-envs", "8", "--param", "length=0.7", "--param", "tau=0.01")
     assert config.num_envs == 8  # the option's
     assert config.algorithm.learning_rate == Schedule(((0.0, 0.003), (1.0, 0.0)))  # the preset's
     assert config.horizon == run_of(env="CartPole-v1").horizon  # the default
     assert config.params == {"gravity": 9.0, "length": 0.7, "tau": 0.01}  # by name
-    assert trained("CartPole-v1", "--preset", "default") == trained("CartPole-v1") == trained("gpu_envs/CartPole-v1")
-    big = trained("CartPole-v1", "--preset", "big", "--graphs=none")
+    assert (
+        train_config("CartPole-v1", "--preset", "default")
+        == train_config("CartPole-v1")
+        == train_config("gpu_envs/CartPole-v1")
+    )
+    big = train_config("CartPole-v1", "--preset", "big", "--graphs=none")
     assert (big.num_envs, big.network.hidden, big.graphs) == (65536, (128,), None)
-    assert trained("CartPole-v1", "--preset", "none") == run_of(env="CartPole-v1")
+    assert train_config("CartPole-v1", "--preset", "none") == run_of(env="CartPole-v1")
 
 
-def test_presets_may_know_single_policies(presets: dict[str, Any]) -> None:
-    own = {"fox.gamma": 0.5, "fox.hidden": [8], "tagger.gamma": 0.9}
-    presets["TagGridWorld-v0"] = {"default": {"policies": {"runner": "fox"}, **own}}
+def test_presets_may_set_single_policies(presets: dict[str, Any]) -> None:
+    values = {"fox.gamma": 0.5, "fox.hidden": [8], "tagger.gamma": 0.9}
+    presets["TagGridWorld-v0"] = {"default": {"policies": {"runner": "fox"}, **values}}
     for words, expected in (
-        ([], own),
-        (["--fox.gamma=0.6"], own | {"fox.gamma": 0.6}),
+        ([], values),
+        (["--fox.gamma=0.6"], values | {"fox.gamma": 0.6}),
         (["--gamma=0.7"], {"fox.hidden": [8]}),  # options stand above presets
         (["--policy=runner=random"], {"tagger.gamma": 0.9}),
         (["--policy=tagger=fox"], {"fox.gamma": 0.5, "fox.hidden": [8]}),
         (["--preset=none"], {}),
     ):
-        found = trained("TagGridWorld-v0", *words).flat()
-        assert {name: value for name, value in found.items() if "." in name} == expected
+        settings = train_config("TagGridWorld-v0", *words).flat()
+        assert {name: value for name, value in settings.items() if "." in name} == expected
 
 
 # --- help ---
@@ -246,8 +252,8 @@ def unwrapped(text: str) -> str:
 
 
 def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below the algorithms that have it; options are all settings but five."""
-    assert {*options()} == {*NAMES} - {"env", "algorithm", "params", "policies", "gpus", "since"}
+    """In the group of its algorithms; all settings but six are options."""
+    assert {*setting_options()} == {*NAMES} - {"env", "algorithm", "params", "policies", "gpus", "since"}
     assert main(["train", "--help"]) == OK
     text = capsys.readouterr().out
     assert not re.search(r"``|\bNone\b|\bTrue\b|\bFalse\b|\bPython a\b", text)
@@ -255,14 +261,14 @@ def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"{re.escape(flag)} [A-Z=]+ .* \(default: (ppo|none)\)", unwrapped(text)), flag
     groups = text.split("\nsettings of ")
     assert groups[1].startswith("the run:")
-    for name, setting in options().items():
+    for name, setting in setting_options().items():
         flag, doc = flag_of(name), re.sub(r"\bNone\b", "none", setting.doc)
         limits = r"( (From|Above) \S+ to \S+\.)?"
         assert re.search(rf"{flag}\b.* {re.escape(doc)}{limits} \(default: ", unwrapped(text)), name
         (group,) = (each for each in groups[1:] if re.search(rf"^  {flag}[ ,\n]", each, re.MULTILINE))
-        title, _, _ = group.partition(" alone:")
-        assert {*title.replace(" and ", ", ").split(", ")} == {*owners_of(name)} or (
-            groups[1] is group and not owners_of(name)
+        title, _, _ = group.partition(" only:")
+        assert {*title.replace(" and ", ", ").split(", ")} == {*algorithms_with(name)} or (
+            groups[1] is group and not algorithms_with(name)
         )
 
 
@@ -277,11 +283,11 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
     big = shown("CartPole-v1", "--preset", "big", "--help")
     assert all(f"(preset big: {value})" in big for value in ("65536", "128", "off"))
     assert "(preset" not in shown("CartPole-v1", "--preset", "none", "--help")
-    assert "the first there is of 1. the option" in shown("--help")
+    assert "the first of these that is given: 1. the option" in shown("--help")
     assert "(preset pqn: 32)" in shown("CartPole-v1", "--algorithm", "pqn", "--help")
 
 
-def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == OK
     assert capsys.readouterr().out == f"gpu_envs {gpu_envs.__version__}\n"
     assert main(["--help"]) == OK
@@ -306,9 +312,9 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["train", "--num-env=7"], "no option '--num-env'. Did you mean '--num-envs'?"),
         (["train", "CartPole-v1", "--preset", "bigg"], "no preset 'bigg'. Did you mean 'big'?"),
         (["train", "Acrobot-v1", "--preset", "x"], "no preset 'x'. There are: none"),
-        (["train", "CartPole-v1", "--num-envs", "many"], "--num-envs: 'many' is not a whole number, nor auto"),
-        (["train", "CartPole-v1", "--num-envs", "1.5"], "--num-envs: '1.5' is not a whole number"),
-        (["train", "CartPole-v1", "--num-envs", "inf"], "--num-envs: 'inf' is not a whole number"),
+        (["train", "CartPole-v1", "--num-envs", "many"], "--num-envs: 'many' is not an integer, nor auto"),
+        (["train", "CartPole-v1", "--num-envs", "1.5"], "--num-envs: '1.5' is not an integer"),
+        (["train", "CartPole-v1", "--num-envs", "inf"], "--num-envs: 'inf' is not an integer"),
         (["train", "CartPole-v1", "--num-envs"], "--num-envs: expected one argument"),
         (["train", "CartPole-v1", "--gamma", "high"], "--gamma: 'high' is not a number"),
         (["train", "CartPole-v1", "--value-clip", "x"], "--value-clip: 'x' is not a number, nor none"),
@@ -317,20 +323,23 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
             ["train", "CartPole-v1", "--activation", "rellu"],
             "activation is 'rellu'. Did you mean 'relu'? Allowed: tanh",
         ),
-        (["train", "CartPole-v1", "--noise.gamma", "1"], "a policy 'noise', as a setting is called; give another name"),
-        (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' is not a list of whole numbers such as 64,64"),
+        (
+            ["train", "CartPole-v1", "--noise.gamma", "1"],
+            "a policy 'noise', which is the name of a setting; give another name",
+        ),
+        (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' is not a list of integers such as 64,64"),
         (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate/--lr: 'fast' is not a schedule"),
         (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
         (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
         (["train", "CartPole-v1", "--a.gama", "1"], "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'?"),
         (
             ["train", "CartPole-v1", "--a.device", "cpu"],
-            "a.device: the setting 'device' is the whole run's. A policy may",
+            "a.device: the setting 'device' applies to the whole run. A policy can",
         ),
         (["train", "CartPole-v1", "--a.gamma"], "--a.gamma needs a value, X"),
         (["train", "CartPole-v1", "--a.fused", "--seed", "3"], "--a.fused needs a value, on|off"),
         (["train", "CartPole-v1", "--a.gamma", "x"], "--a.gamma: 'x' is not a number"),
-        (["train", "CartPole-v1", "--a.gamma", "2"], "policy 'a': gamma is 2.0; it must lie from 0 to 1"),
+        (["train", "CartPole-v1", "--a.gamma", "2"], "policy 'a': gamma is 2.0; give a number from 0 to 1"),
         (["train", "CartPole-v1", "--a.fused=1"], "--a.fused: '1' is neither on nor off"),
         (["train", "CartPole-v1", "--a.algorithm", "sacc"], "policy 'a': algorithm is 'sacc'. Did you mean 'sac'?"),
         (
@@ -357,29 +366,29 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["train", "CartPole-v1", "-1e3"], "no option '-1e3'"),
     ],
 )
-def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert message in refused(capsys, *words, trainer=trainer)
-    assert trainer.asked == []
+    assert trainer.calls == []
 
 
-MENDED = (
+USER_ERRORS = (
     *(ValueError, TypeError, FileNotFoundError, FileExistsError, BlockingIOError, NotADirectoryError, MemoryError),
     *(gpu_envs.UnknownEnvironmentError, gpu_envs.NoCompilerError, DivergedError),
 )
-"""What a user can do something about; so can he about torch, where it does not import."""
+"""Errors that the user can fix; a failed import of torch is one, too."""
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        *(kind("what is wrong") for kind in MENDED),
+        *(kind("what is wrong") for kind in USER_ERRORS),
         ImportError("what is wrong", name="torch"),
         ModuleNotFoundError("what is wrong", name="torch.distributed"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_the_user_can_mend_has_no_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_errors_have_no_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer(error=error)
     assert "what is wrong" in refused(capsys, "train", "CartPole-v1", trainer=trainer)
     with pytest.raises(type(error)):
@@ -389,7 +398,7 @@ def test_what_the_user_can_mend_has_no_traceback(error: Exception, capsys: pytes
 @pytest.mark.parametrize(
     "error", [RuntimeError("a fault"), KeyError("x"), ImportError("x", name="numpy"), OSError("x")]
 )
-def test_what_the_user_cannot_mend_has_one(error: Exception) -> None:
+def test_other_errors_have_a_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         main(["train", "CartPole-v1"], trainer=Trainer(error=error))
 
@@ -397,54 +406,54 @@ def test_what_the_user_cannot_mend_has_one(error: Exception) -> None:
 FEW = ("--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1")
 
 
-def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    none = tmp_path / "none"
+    missing = tmp_path / "none"
     for words, option in ((["eval"], "RUN"), (["train", "--resume"], "--resume")):
-        for given in (str(none), f"{none}/"):
-            assert main([*words, given]) == MISTAKE
-            assert f"{option}: the run directory {none} does not exist" in capsys.readouterr().err
+        for run_argument in (str(missing), f"{missing}/"):
+            assert main([*words, run_argument]) == MISTAKE
+            assert f"{option}: the run directory {missing} does not exist" in capsys.readouterr().err
     file = tmp_path / "file"
     file.touch()
     assert main(["train", "CartPole-v1", *FEW, "--run-dir", str(file)]) == MISTAKE
     assert f"the run directory cannot be {file}, because {file} is a file" in capsys.readouterr().err
 
 
-# --- what is done and printed ---
+# --- reports and exit codes ---
 
 
-def test_training_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_prints_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "CartPole-v1"], trainer=Trainer("target_return")) == OK
     text = capsys.readouterr().out
     for part in ("487.25", "3,000,000", "12 updates", "1.50 s", "2,000,000 steps/s", "runs/my run", "aimed at"):
         assert part in text
-    assert "gpu-envs eval 'runs/my run'" in text  # as a shell wants it
+    assert "gpu-envs eval 'runs/my run'" in text  # quoted for a shell
     assert "gpu-envs play 'runs/my run'" in text
     assert "--resume" not in text
 
 
-def test_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They name this program as it can be started from here: a virtual environment need not be active."""
+def test_printed_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name the program by a path if PATH does not have it: a virtual environment need not be active."""
     program = tmp_path / "my venv" / "bin" / "gpu-envs"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    for started, called in (
+    for argv0, command in (
         (str(program), "'my venv/bin/gpu-envs'"),
         ("my venv/bin/gpu-envs", "'my venv/bin/gpu-envs'"),
         ("/somewhere/gpu_envs/__main__.py", f"{sys.executable} -m gpu_envs"),
         ("/somewhere/else.py", "gpu-envs"),
     ):
-        monkeypatch.setattr(sys, "argv", [started])
-        assert f"  {called} play runs/x" in reports.training_report(Trainer().result("runs/x"))
+        monkeypatch.setattr(sys, "argv", [argv0])
+        assert f"  {command} play runs/x" in reports.training_report(Trainer().result("runs/x"))
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setattr(sys, "argv", [str(program)])
-    assert reports.this_program() == "gpu-envs"
+    assert reports.program_command() == "gpu-envs"
 
 
-def test_an_interrupted_run_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_prints_how_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "CartPole-v1"], trainer=Trainer("interrupted")) == INTERRUPTED
     assert "gpu-envs train --resume 'runs/my run'" in capsys.readouterr().out
     assert main(["train", "CartPole-v1"], trainer=Trainer(error=KeyboardInterrupt())) == INTERRUPTED
@@ -461,7 +470,7 @@ def test_a_run_without_a_folder_in_which_no_episode_ended(capsys: pytest.Capture
     assert "eval" not in text
 
 
-READERLESS = """
+CLOSED_PIPE = """
 import os, sys
 from gpu_envs.cli import main
 class Trainer:
@@ -473,7 +482,7 @@ read, write = os.pipe()
 os.close(read)
 stream = int(sys.argv.pop(1))
 os.dup2(write, stream)
-if stream == 2:  # is still to be written when the process ends, where Python's own exit code would be 120
+if stream == 2:  # buffered until the process ends, where Python's exit code would be 120
     sys.stderr.buffer.write(b"half a line")
 sys.exit(main(trainer=Trainer()))
 """
@@ -488,18 +497,18 @@ sys.exit(main(trainer=Trainer()))
         (["--version"], 1, OK, ""),
         (["--version"], 2, OK, ""),
         (["trian"], 2, MISTAKE, ""),
-        (["train", "CartPole-v1"], 2, 141, ""),  # what goes wrong in the middle of a run
+        (["train", "CartPole-v1"], 2, 141, ""),  # an error in the middle of a run
     ],
-    ids=lambda given: given[0] if isinstance(given, list) else str(given),
+    ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
-def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffered: str) -> None:
-    """As behind ``| true``: the exit code is that of what was done."""
-    done = run(str(stream), *words, code=READERLESS, PYTHONUNBUFFERED=unbuffered)
-    told = f"gpu_envs {gpu_envs.__version__}\n" if stream == 2 and code == OK else ""
-    assert (done.returncode, done.stdout, done.stderr) == (code, told, "")
+def test_closed_outputs(words: list[str], stream: int, code: int, unbuffered: str) -> None:
+    """As with ``| true``: a closed output does not change the exit code."""
+    done = run(str(stream), *words, code=CLOSED_PIPE, PYTHONUNBUFFERED=unbuffered)
+    expected = f"gpu_envs {gpu_envs.__version__}\n" if stream == 2 and code == OK else ""
+    assert (done.returncode, done.stdout, done.stderr) == (code, expected, "")
 
 
-CLOSED = """
+CLOSED_STDERR = """
 import os, sys
 from gpu_envs.cli import main
 class Trainer:
@@ -512,12 +521,12 @@ sys.exit(main(trainer=Trainer()))
 """
 
 
-def test_what_is_said_where_standard_error_is_closed_reaches_no_file(tmp_path: Path) -> None:
+def test_messages_to_a_closed_standard_error_reach_no_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    words = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", CLOSED, "eval", str(file)]
+    words = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", CLOSED_STDERR, "eval", str(file)]
     done = subprocess.run(words, env=with_package(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (OK, "")
-    assert "likeliest" in done.stdout
+    assert "most likely" in done.stdout
     assert file.read_text() == ""
 
 
@@ -526,30 +535,30 @@ def test_resuming(words: list[str], progress: bool | None) -> None:
     trainer = Trainer()
     assert main(["train", "--resume", "runs/x", *words], trainer=trainer) == OK
     assert main(["train", *words, "--total-steps", "1e9", "--resume", "runs/x"], trainer=trainer) == OK
-    assert trainer.asked == [("runs/x", None, progress), ("runs/x", 10**9, progress)]
+    assert trainer.calls == [("runs/x", None, progress), ("runs/x", 10**9, progress)]
     assert main(["train", "CartPole-v1", *words], trainer=trainer) == OK
-    assert trainer.asked[-1][1] is progress
+    assert trainer.calls[-1][1] is progress
 
 
 def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["eval", "runs/x"], trainer=trainer) == OK
     defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None, "policies": {}}
-    assert trainer.asked.pop() == ("runs/x", defaults | {"trust": False, "progress": None})
+    assert trainer.calls.pop() == ("runs/x", defaults | {"trust": False, "progress": None})
     table = capsys.readouterr().out
-    for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "likeliest"):
+    for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "most likely"):
         assert part in table
     words = ["--episodes", "5", "--sampled", "--device", "cpu", "--seed", "9", "runs/x", "--num-envs", "4", "--trust"]
     words += ["--no-progress"]
     assert main(["eval", *words], trainer=trainer) == OK
-    given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
-    assert trainer.asked.pop() == ("runs/x", given | {"trust": True, "progress": False})
+    expected = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
+    assert trainer.calls.pop() == ("runs/x", expected | {"trust": True, "progress": False})
     words = ["--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"]
     assert main(["eval", "runs/x", *words], trainer=trainer) == OK
-    assert trainer.asked.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
+    assert trainer.calls.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
 
 
-def test_the_age_of_the_process_is_known() -> None:
+def test_process_seconds() -> None:
     first = reports.process_seconds()
     if first is None:
         pytest.skip("the operating system does not say")
@@ -560,7 +569,7 @@ def test_the_age_of_the_process_is_known() -> None:
 
 @pytest.mark.end_to_end
 def test_cartpole_is_solved_on_the_cpu(tmp_path: Path) -> None:
-    """The mean return of the last 100 episodes reaches the threshold, before the preset's steps are used up."""
+    """The mean return of the last 100 episodes reaches the threshold within the preset's steps."""
     pytest.importorskip("torch")
     words = ("--device", "cpu", "--threads", "1", "--no-progress", "--run-dir", str(tmp_path / "run"))
     done = run("train", "CartPole-v1", *words)
@@ -568,9 +577,9 @@ def test_cartpole_is_solved_on_the_cpu(tmp_path: Path) -> None:
     assert "the return that was aimed at is reached" in done.stdout
     threshold = gpu_envs.spec("CartPole-v1").reward_threshold
     assert threshold is not None
-    found = re.search(r"^return +([\d.]+)$", done.stdout, re.MULTILINE)
-    assert found is not None
-    assert float(found[1]) >= threshold
+    match = re.search(r"^return +([\d.]+)$", done.stdout, re.MULTILINE)
+    assert match is not None
+    assert float(match[1]) >= threshold
 
 
 # --- without torch ---
@@ -587,7 +596,7 @@ def test_cartpole_is_solved_on_the_cpu(tmp_path: Path) -> None:
         (["info"], OK, "not installed"),
     ],
 )
-def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
+def test_without_torch(words: list[str], code: int, message: str) -> None:
     done = run(*words, code=without("torch", "cupy"))
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What bench and tune measure, what show prints, and the tables of all."""
+"""Tests of ``gpu-envs bench``, ``show`` and ``tune``, and of wrapped tables."""
 
 import json
 import re
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
         (("CartPole-v1", "--num-envs", "8", "--gpus", "2"), ["CartPole-v1", "2 x cpu", "16"]),
     ],
 )
-def test_a_measurement_is_a_row(
+def test_bench_prints_a_row_for_each_measurement(
     words: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, row, note = said(capsys, "bench", *words, "--seconds", "0.001", "--device", "cpu").splitlines()
-    assert re.split("  +", head) == ["environment", "device", "replicas", "one a launch", "many a launch"]
+    assert re.split("  +", head) == ["environment", "device", "replicas", "1 step/launch", "many/launch"]
     cells = re.split("  +", row)
     assert cells[:3] == expected
     assert len(cells) == (4 if isinstance(gpu_envs.spec(cells[0]), TeamSpec) else 5)
@@ -40,32 +40,34 @@ def test_a_measurement_is_a_row(
     assert note.startswith("(")
 
 
-def test_all_are_measured_where_none_is_named(
+def test_bench_without_ids_measures_all_environments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "rates_of", lambda *_: [1.0, 2e6])
+    monkeypatch.setattr(bench, "measure_rates", lambda *_: [1.0, 2e6])
     lines = said(capsys, "bench", "--device", "cpu").splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == gpu_envs.ids()
     assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize("devices", [("cpu", "cuda:99"), ("cuda:99", "cpu")])
-def test_what_fails_in_one_of_several_is_told(devices: tuple[str, str]) -> None:
-    with pytest.raises((ValueError, ImportError), match=r"cuda|CUDA|CuPy"):  # and not that the other waited in vain
-        bench.rates_of(devices, gpu_envs.spec("CartPole-v1"), 8, {}, 0.001)
+def test_the_error_of_one_process_is_raised(devices: tuple[str, str]) -> None:
+    with pytest.raises(
+        (ValueError, ImportError), match=r"cuda|CUDA|CuPy"
+    ):  # not the broken barrier of the other process
+        bench.measure_rates(devices, gpu_envs.spec("CartPole-v1"), 8, {}, 0.001)
 
 
-def test_how_many_replicas_are_measured() -> None:
+def test_default_replicas() -> None:
     cartpole, tag = (gpu_envs.spec(each) for each in ("CartPole-v1", "TagContinuous-v0"))
-    assert bench.replicas_for(cartpole, {}, "cpu") == 2**15
-    assert bench.replicas_for(cartpole, {}, "cuda:0") == 2**20
-    assert bench.replicas_for(tag, {}, "cuda:0") == 2**19 // 110
-    assert bench.replicas_for(tag, {"num_runners": 10**6}, "cpu") == 1
+    assert bench.default_replicas(cartpole, {}, "cpu") == 2**15
+    assert bench.default_replicas(cartpole, {}, "cuda:0") == 2**20
+    assert bench.default_replicas(tag, {}, "cuda:0") == 2**19 // 110
+    assert bench.default_replicas(tag, {"num_runners": 10**6}, "cpu") == 1
 
 
 @pytest.mark.parametrize("seconds", [1e-7, 1e-4, 0.03, 2.0])
-def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that goes on only while work is done."""
+def test_rate_is_steps_per_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that advances only in ``work``."""
     now, waits = [100.0], []
 
     def work(times: int) -> None:
@@ -74,7 +76,7 @@ def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     found = bench.rate(work, lambda: waits.append(now[0]), 50, 1.0)
     assert found == pytest.approx(50 / seconds)
-    assert len(waits) >= 2  # the warm-up's end is waited for too
+    assert len(waits) >= 2  # also after the warm-up
     assert now[0] - 100 < max(4, 3 * seconds)
 
 
@@ -82,13 +84,11 @@ def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyP
     ("rate", "text"),
     [(41.04e9, "41.0 G"), (337.2e6, "337 M"), (6244, "6.24 k"), (999.7e6, "1000 M"), (512.4, "512"), (1e9, "1.00 G")],
 )
-def test_amounts(rate: float, text: str) -> None:
-    assert bench.amount(rate) == text
+def test_format_rate(rate: float, text: str) -> None:
+    assert bench.format_rate(rate) == text
 
 
-def test_all_devices_are_those_that_can_be_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_find_devices_finds_usable_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def missing(*_: object) -> Any:
         raise gpu_envs.NoCompilerError("there is no compiler")
 
@@ -105,18 +105,18 @@ def test_all_devices_are_those_that_can_be_used(
             patch.setattr(bench, "device_count", lambda count=count: count)
             patch.setattr(bench, "find_compiler", (lambda: ("c++",)) if compiler else missing)
             patch.setattr(bench, "import_cupy", (lambda: None) if cupy else no_cupy)
-            assert bench.devices_of("all") == expected
+            assert bench.find_devices("all") == expected
     assert "the GPU is left out: device='cuda' needs CuPy" in capsys.readouterr().err
     monkeypatch.setattr(bench, "find_compiler", missing)
     monkeypatch.setattr(bench, "device_count", lambda: 0)
     with pytest.raises(gpu_envs.NoCompilerError):
-        bench.devices_of("all")
+        bench.find_devices("all")
     assert "there is no compiler" in refused(capsys, "bench")
     assert "there is no compiler" in refused(capsys, "bench", "--device", "cpu")
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_what_is_shown_is_what_is_compiled(
+def test_show_prints_the_compiled_source(
     env_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources: list[str] = []
@@ -145,7 +145,7 @@ def test_what_is_shown_is_what_is_compiled(
     assert said(capsys, "show", env_id, "--header") == f"{rules.rstrip()}\n"
 
 
-def test_parameters_that_are_compiled_in_change_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_depends_on_compiled_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     plain = said(capsys, "show", "CartPole-v1", "--device", "cpu")
     assert plain == said(capsys, "show", "gpu_envs/CartPole-v1", "--device", "cpu", "--param", "gravity=3")
     other = said(capsys, "show", "CartPole-v1", "--device", "cpu", "--param", "kinematics_integrator=semi-implicit")
@@ -155,16 +155,16 @@ def test_parameters_that_are_compiled_in_change_what_is_shown(capsys: pytest.Cap
     )
 
 
-def test_a_team_s_code_for_a_gpu_is_shown_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_code_for_a_gpu_without_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SCHEDULE = BLOCK" in said(capsys, "show", "TagContinuous-v0", "--device", "cuda")
     few = ("--device", "cuda", "--num-envs", "1", "--param", "num_runners=9000", "--param", "num_taggers=1000")
     assert "SCHEDULE = SPREAD" in said(capsys, "show", "TagContinuous-v0", *few)
     assert "SCHEDULE = HOST" in said(capsys, "show", "TagContinuous-v0", "--device", "cpu")
 
 
-def test_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrap_table_wraps_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "44")
-    text = report.wrapped(
+    text = report.wrap_table(
         [("one", "a" * 10 + " " + "b" * 25), ("three", ""), ("x", "/a/path-that-is/not-broken" * 3)], "  "
     )
     assert text.splitlines() == [
@@ -174,7 +174,7 @@ def test_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
         "  x      " + "/a/path-that-is/not-broken" * 3,
     ]
     assert report.line_width() == 44
-    narrow = report.wrapped([("a" * 30, "some words"), ("b", "more of them")], " ")
+    narrow = report.wrap_table([("a" * 30, "some words"), ("b", "more of them")], " ")
     assert narrow.splitlines() == [" " + "a" * 30, "     some words", " b", "     more of them"]
     monkeypatch.setenv("COLUMNS", "400")
     assert report.line_width() == 100
@@ -185,7 +185,7 @@ def test_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
 FEW = ("CartPole-v1", "--preset", "none", "--device", "cpu", "--horizon", "8", "--hidden", "8", "--epochs", "1")
 
 
-def test_the_table_of_tune(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("gpu_envs.training.tuning._LIMIT", 0.5)
     header, *rows, until, knee, fits, auto = said(capsys, "tune", *FEW, "--total-steps", "25600").splitlines()
@@ -203,7 +203,7 @@ def test_the_table_of_tune(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_training_says_how_many_replicas_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_prints_the_automatic_number_of_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     run = tmp_path / "run"
     words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")

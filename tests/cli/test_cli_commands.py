@@ -1,4 +1,4 @@
-"""All commands, and what list and info tell."""
+"""Tests of messages, ``gpu-envs list``, ``info`` and ``show --training``, and of what a command imports."""
 
 import dataclasses
 import gc
@@ -42,21 +42,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["list", "CartPol-v1"], "there is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         (["list", "--parms"], "no option '--parms'. Did you mean '--params'?"),
         (["list", "CartPole-v1", "nonsense"], "there is no environment 'nonsense'"),
-        (["info", "CartPole-v1"], "nothing is expected after gpu-envs info but its options; got 'CartPole-v1'"),
+        (["info", "CartPole-v1"], "gpu-envs info takes only options; got 'CartPole-v1'"),
         (["bench", "Pendulum"], "Did you mean 'Pendulum-v1'?"),
         (["bench", "--seconds", "0"], "--seconds is 0; give a number above 0"),
         (["bench", "--seconds", "inf"], "--seconds is inf"),
         (["bench", "--seconds", "long"], "--seconds: 'long' is not a number"),
-        (["bench", "--num-envs", "0"], "--num-envs is 0; give a whole number from 1 up"),
+        (["bench", "--num-envs", "0"], "--num-envs is 0; give an integer of at least 1"),
         (["bench", "--device", "gpu"], "device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'cuda:0' and so on, or all"),
         (["bench", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
         (["bench", "RiceN-v0", "--param", "backstop_price=1,2e3"], "an array is written in brackets: [1,2e3]"),
-        (["eval", "CartPole-v1"], "CartPole-v1 is an environment, and a run is evaluated: train one first"),
+        (["eval", "CartPole-v1"], "CartPole-v1 is an environment ID; give the folder of a run. To train a run:"),
         (
             ["train", "CartPole-v1", "--env", "Acrobot-v1"],
             "one environment ID is expected; got 'CartPole-v1' and --env",
         ),
-        (["train", "CartPole-v1", "--total-steps", "1.5"], "argument --total-steps: '1.5' is not a whole number"),
+        (["train", "CartPole-v1", "--total-steps", "1.5"], "argument --total-steps: '1.5' is not an integer"),
         (["tune"], "which environment? Give an ID: Acrobot-v1, "),
         (["tune", "CartPole-v1", "--num-envs", "64"], "there is no option '--num-envs'"),
         (["tune", "CartPole-v1", "--preset", "defalt"], "no preset 'defalt'. Did you mean 'default'?"),
@@ -73,25 +73,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["show", "CartPole-v1", "--training", "--header"], "prints no C++"),
     ],
 )
-def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refused(capsys, *words)
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gpu_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     for words in (["bench", "CartPole-v1"], ["play", "CartPole-v1", "--policy", "agent=random"]):
         message = refused(capsys, *words, "--device", "cuda:0")
         assert "is not there" in message or "needs CuPy" in message
 
 
-def test_importing_the_program_imports_nothing_heavy() -> None:
+def test_commands_import_no_large_libraries() -> None:
     code = """
 import sys
 from gpu_envs.cli import main
 main(["list"])
 runs = {"gpu_envs.engine", "gpu_envs.codegen", "gpu_envs.training.run"} & set(sys.modules)
-assert not runs, runs  # listing is quick, and so is import gpu_envs
+assert not runs, runs  # list and import gpu_envs stay quick
 main(["show", "CartPole-v1", "--device", "cpu"])
 main(["bench", "CartPole-v1", "--device", "cpu", "--seconds", "0.001", "--num-envs", "1"])
 sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
@@ -101,8 +101,8 @@ sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
 
 
 @pytest.mark.slow
-def test_training_imports_nothing_of_torch_that_is_slow(tmp_path: Path) -> None:
-    """Its compiler, and SymPy for that: a second on a slow machine."""
+def test_training_imports_no_slow_part_of_torch(tmp_path: Path) -> None:
+    """Its compiler and SymPy take a second on a slow machine."""
     pytest.importorskip("torch")
     code = """
 import sys
@@ -115,7 +115,7 @@ assert not slow, slow
     assert done.returncode == 0, done.stderr
 
 
-def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     here = said(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
     assert here[:2] == ["CartPole-v1, preset default", "agent: 4 features, 64 x 64 tanh, tf32, cpu"]
@@ -132,30 +132,32 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "expected"),
     [
         ("Pendulum-v1 --preset sac --device cpu", "cpu/perceptrons.cuh"),
-        ("Pendulum-v1 --preset sac --device cuda", "off_policy/small_batch.cuh"),
+        ("Pendulum-v1 --preset sac --device cuda", "off_policy/small_batch"),
         ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/act.cuh"),
         ("Acrobot-v1 --preset pqn --device cuda", "off_policy/choices.cuh"),
         ("CartPole-v1 --device cuda", "small/act_and_step.cuh"),
     ],
 )
-def test_show_tells_of_kernels_that_the_device_runs(capsys: pytest.CaptureFixture[str], given: str, told: str) -> None:
-    """Each of them is in the header that is named, and no such header is for the other kind of device alone."""
+def test_show_training_names_kernels_that_the_device_runs(
+    capsys: pytest.CaptureFixture[str], options: str, expected: str
+) -> None:
+    """Each kernel is in the named header, and no header is only for the other kind of device."""
     pytest.importorskip("torch")
-    text = said(capsys, "show", "--training", *given.split())
+    text = said(capsys, "show", "--training", *options.split())
     headers = {name: header_text(f"training/{name}") for name in re.findall(r"[\w/]+\.cuh", text)}
-    assert told in headers
-    alone = "static_assert(!ON_GPU)" if "cuda" in given else "CUDA only"
-    assert [name for name, code in headers.items() if alone in code] == []
+    assert expected in headers
+    other_device = "static_assert(!ON_GPU)" if "cuda" in options else "CUDA only"
+    assert [name for name, code in headers.items() if other_device in code] == []
     for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of ([\w/]+\.cuh)", text):
         for kernel in kernels.split(" and "):
             function = rf"> FN void {kernel.removeprefix('kernel_')}\(const \w*Call& call\b"
             assert re.search(rf"\bKERNEL\w*\({kernel},|{function}", headers[name]), f"{kernel} of {name}"
 
 
-def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_lists_every_environment(capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = said(capsys, "list").splitlines()
     assert re.split("  +", head) == ["environment", "agents", "observation", "action", "limit", "solved"]
     assert [row.split()[0] for row in rows if not row.startswith(" ")] == gpu_envs.ids()
@@ -173,18 +175,16 @@ def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert [row.split()[0] for row in rows] == ["Pendulum-v1", "CartPole-v1"]
 
 
-def test_a_narrow_terminal_gets_a_few_lines_for_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_in_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for words in (["list"], ["list", "--params"]):
         text = said(capsys, *words)
         assert max(map(len, text.splitlines())) <= 60
     assert "TagContinuous-v0\n  agents       10 tagger, 100 runner\n" in said(capsys, "list")
-    assert "solved" not in said(capsys, "list", "TagContinuous-v0")  # it has no such threshold
+    assert "solved" not in said(capsys, "list", "TagContinuous-v0")  # it has no threshold
 
 
-def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_describes_every_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "list", "--params")
     blocks = text.split("\n\n")
     assert [block.partition(":")[0] for block in blocks] == gpu_envs.ids()
@@ -202,18 +202,18 @@ def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\n  explicit starts  x, y, heading\n" in text
 
 
-def test_an_environment_of_one_s_own_is_listed(
+def test_list_shows_registered_environments(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = gpu_envs.spec("TagGridWorld-v0")
     assert isinstance(tag, TeamSpec)
     name = "AnEnvironmentWhoseNameIsSoLongThatNoTableOfItFitsIntoAHundredColumnsOfAnyTerminal-v12"
-    own = dataclasses.replace(tag, id=name, description="", max_episode_steps=None)
-    monkeypatch.setattr(registry, "SPECS", {own.id: own})
+    spec = dataclasses.replace(tag, id=name, description="", max_episode_steps=None)
+    monkeypatch.setattr(registry, "SPECS", {spec.id: spec})
     text = said(capsys, "list")
-    assert text.startswith(f"{own.id}\n  agents       4 tagger, 1 runner\n")
+    assert text.startswith(f"{spec.id}\n  agents       4 tagger, 1 runner\n")
     assert "  limit        none\n" in text
-    assert said(capsys, "list", "--params").startswith(f"{own.id}\n  parameters\n")
+    assert said(capsys, "list", "--params").startswith(f"{spec.id}\n  parameters\n")
 
 
 def rows_of(text: str) -> dict[str, str]:
@@ -222,7 +222,7 @@ def rows_of(text: str) -> dict[str, str]:
     return {cells[0]: cells[1] for cells in (re.split("  +", line, maxsplit=1) for line in joined.splitlines())}
 
 
-def tried(**results: Mapping[str, Any]) -> Callable[[], SimpleNamespace]:
+def fake_probes(**results: Mapping[str, Any]) -> Callable[[], SimpleNamespace]:
     return lambda: SimpleNamespace(result=results.get)
 
 
@@ -233,12 +233,12 @@ CUPY = {"version": "14.2.0", "nvrtc": "13.0", "sum": "3"}
 TORCH = {"version": "2.13.0", "cuda": "13.0", "available": True}
 
 
-def told(
+def info_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], driver: Driver, **results: Mapping[str, Any]
 ) -> tuple[dict[str, str], str]:
-    """The table and the advice on a machine of this kind."""
+    """Return the rows and the advice of ``gpu-envs info`` for a driver and results of library tests."""
     monkeypatch.setattr(probes, "driver", lambda: driver)
-    monkeypatch.setattr(probes, "Trials", tried(**results))
+    monkeypatch.setattr(probes, "LibraryProbes", fake_probes(**results))
     text = said(capsys, "info")
     return rows_of(text), re.sub(r"\s+", " ", text.partition("\n\n")[2])
 
@@ -248,8 +248,8 @@ def working(cuda: tuple[int, int] = (13, 0)) -> Driver:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    rows, advice = told(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)
+def test_info_with_everything_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, advice = info_output(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)
     assert rows["gpu_envs"].startswith(f"{gpu_envs.__version__}, ")
     assert rows["Python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert rows["device auto"] == ("cuda:0" if HAS_CUDA else "cpu")
@@ -257,13 +257,13 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert rows["CUDA driver"] == "580.65, CUDA 13.0"
     assert rows["cuda:0"] == "NVIDIA H200, 140 GiB, compute capability 9.0"
     assert rows["CuPy, NVRTC"] == "CuPy 14.2.0, NVRTC 13.0"
-    assert rows["torch"] == "2.13.0, built for CUDA 13.0, sees the GPU"
+    assert rows["torch"] == "2.13.0, built for CUDA 13.0, finds the GPU"
     assert advice == "Nothing is missing. "
     assert {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))} == rows
 
 
 @pytest.mark.parametrize("absent", ["skrl", ""])
-def test_absent_libraries_are_named_with_what_brings_them(
+def test_info_names_the_extras_of_missing_libraries(
     absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def version(name: str) -> str:
@@ -272,8 +272,8 @@ def test_absent_libraries_are_named_with_what_brings_them(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    row = told(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)[0]["other libraries"]
-    assert row.endswith("; pip install 'gpu_envs[skrl]' would bring the others" if absent else "imageio-ffmpeg 1.0")
+    row = info_output(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)[0]["other libraries"]
+    assert row.endswith("; pip install 'gpu_envs[skrl]' installs the others" if absent else "imageio-ffmpeg 1.0")
 
 
 CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"
@@ -303,19 +303,19 @@ MISSING: Mapping[str, tuple[Driver, Mapping[str, Any] | None, Mapping[str, Any] 
     ),
     "torch for a GPU": (
         *(working(), CUPY, {"version": "2.13.0+cpu", "cuda": None, "available": False}, "torch"),
-        "2.13.0+cpu, built without CUDA, sees no GPU",
-        "torch does not see the GPU, so training would use the CPU: pip install --force-reinstall torch",
+        "2.13.0+cpu, built without CUDA, finds no GPU",
+        "torch does not find the GPU, so training uses the CPU: pip install --force-reinstall torch",
     ),
     "torch for this driver": (
         *(working((12, 4)), CUPY, TORCH | {"available": False}, "torch"),
-        *("2.13.0, built for CUDA 13.0, sees no GPU", "--index-url https://download.pytorch.org/whl/cu126"),
+        *("2.13.0, built for CUDA 13.0, finds no GPU", "--index-url https://download.pytorch.org/whl/cu126"),
     ),
     "a driver that starts": (
         *(Driver(True, "", (12, 0), (), "version mismatch (error 803)"), CUPY, TORCH, DRIVER_ROW),
         "unknown version, CUDA 12.0; it does not start: version mismatch (error 803)",
-        "does not start (version mismatch (error 803)): see what nvidia-smi says",
+        "does not start (version mismatch (error 803)): run nvidia-smi for details",
     ),
-    "a GPU": (Driver(True, "580.65", (13, 0)), CUPY, TORCH, DRIVER_ROW, "580.65, CUDA 13.0; it sees no GPU", ""),
+    "a GPU": (Driver(True, "580.65", (13, 0)), CUPY, TORCH, DRIVER_ROW, "580.65, CUDA 13.0; it finds no GPU", ""),
     "a driver": (Driver(False), None, TORCH, DRIVER_ROW, "none", ""),
     "both": (Driver(False), {"error": "x"}, TORCH, CUPY_ROW, "does not import: x", ""),
 }
@@ -323,25 +323,25 @@ MISSING: Mapping[str, tuple[Driver, Mapping[str, Any] | None, Mapping[str, Any] 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("missing", MISSING)
-def test_what_is_missing_is_named_with_what_brings_it(
+def test_info_names_what_is_missing_and_the_command_that_installs_it(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driver, cupy, torch, row, text, advice = MISSING[missing]
-    results = {name: found for name, found in (("cupy", cupy), ("torch", torch)) if found is not None}
-    rows, given = told(monkeypatch, capsys, driver, **results)
+    results = {name: result for name, result in (("cupy", cupy), ("torch", torch)) if result is not None}
+    rows, printed_advice = info_output(monkeypatch, capsys, driver, **results)
     assert rows[row] == text
-    assert advice in given if advice else given == "Nothing is missing. "
+    assert advice in printed_advice if advice else printed_advice == "Nothing is missing. "
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("broken", ["driver", "Trials", "compile_something", "is_installed"])
-def test_nothing_that_is_wrong_here_ends_it(
+@pytest.mark.parametrize("broken", ["driver", "LibraryProbes", "try_compiler", "is_installed"])
+def test_info_survives_failing_checks(
     broken: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("this machine is strange\nin many ways")
 
-    monkeypatch.setattr(probes, "Trials", tried(cupy=CUPY, torch=TORCH))
+    monkeypatch.setattr(probes, "LibraryProbes", fake_probes(cupy=CUPY, torch=TORCH))
     monkeypatch.setattr(probes, broken, fail)
     text = said(capsys, "info")
     assert "in many ways" not in text
@@ -350,68 +350,68 @@ def test_nothing_that_is_wrong_here_ends_it(
 
 CRASHES = {
     "raises": ("raise RuntimeError('broken to bits')", "does not import: RuntimeError: broken to bits"),
-    "is killed": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "it ended Python with code -11"),
-    "leaves": ("import os; os._exit(3)", "it ended Python with code 3"),
+    "is killed": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "Python exited with code -11"),
+    "leaves": ("import os; os._exit(3)", "Python exited with code 3"),
     "exits": ("import sys; sys.exit('goodbye')", "does not import: SystemExit: goodbye"),
     "chatters": ("print('hello'); raise ImportError('no such thing')", "does not import: ImportError: no such thing"),
     "is empty": ("", "does not import: AttributeError"),
 }
 
 
-@pytest.mark.parametrize(("of_cupy", "of_torch"), [*zip(CRASHES, reversed(CRASHES), strict=True)])
-def test_a_library_that_crashes_is_only_reported(of_cupy: str, of_torch: str, tmp_path: Path) -> None:
-    for library, crash in {"cupy": of_cupy, "torch": of_torch}.items():
+@pytest.mark.parametrize(("cupy_crash", "torch_crash"), [*zip(CRASHES, reversed(CRASHES), strict=True)])
+def test_a_library_that_crashes_is_only_reported(cupy_crash: str, torch_crash: str, tmp_path: Path) -> None:
+    for library, crash in {"cupy": cupy_crash, "torch": torch_crash}.items():
         (tmp_path / library).mkdir()
         (tmp_path / library / "__init__.py").write_text(CRASHES[crash][0])
     paths = os.pathsep.join([str(tmp_path), with_package()["PYTHONPATH"]])
     done = run("info", PYTHONPATH=paths, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (OK, "")
     rows = rows_of(done.stdout)
-    assert CRASHES[of_cupy][1] in rows["CuPy, NVRTC"]
-    assert CRASHES[of_torch][1] in rows["torch"]
+    assert CRASHES[cupy_crash][1] in rows["CuPy, NVRTC"]
+    assert CRASHES[torch_crash][1] in rows["torch"]
     assert "Traceback" not in done.stdout
 
 
 @pytest.mark.slow
-def test_torch_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a file of that name in the working folder, which may be a run directory of a stranger."""
+def test_info_imports_the_installed_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a file torch.py in the working folder, which may be an untrusted run directory."""
     torch = pytest.importorskip("torch")
     (tmp_path / "torch.py").write_text("raise SystemExit('a file of the working folder')")
     monkeypatch.chdir(tmp_path)
-    trials = probes.Trials()
-    found = {name: trials.result(name) or {} for name in ("cupy", "torch")}
-    assert found["torch"]["version"] == torch.__version__
+    library_probes = probes.LibraryProbes()
+    results = {name: library_probes.result(name) or {} for name in ("cupy", "torch")}
+    assert results["torch"]["version"] == torch.__version__
 
 
-def test_a_library_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_library_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cupy.py").write_text("import time; time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(probes, "PATIENCE", 0.2)
+    monkeypatch.setattr(probes, "TIMEOUT", 0.2)
     monkeypatch.setattr(probes, "is_installed", lambda name: name == "cupy")
-    trials = probes.Trials()
-    assert trials.result("cupy") == {"error": "no answer within 0.2 s"}
-    assert trials.result("torch") is None
+    library_probes = probes.LibraryProbes()
+    assert library_probes.result("cupy") == {"error": "no answer within 0.2 s"}
+    assert library_probes.result("torch") is None
 
 
 @pytest.fixture
 def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing on it, and no CXX; nothing heavy is tried."""
+    """An empty PATH and no CXX; no library is imported."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
+    monkeypatch.setattr(probes, "LibraryProbes", fake_probes(torch=TORCH))
     return folder
 
 
 @pytest.mark.usefixtures("cache")
-def test_without_a_compiler_the_ways_to_get_one_are_named(
+def test_info_without_a_compiler(
     bare_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not list(bare_path.iterdir())
-    real = importlib.util.find_spec
-    found = {"ziglang": None}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found[name] if name in found else real(name))
+    find_spec = importlib.util.find_spec
+    specs = {"ziglang": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: specs[name] if name in specs else find_spec(name))
     text = said(capsys, "info")
     assert rows_of(text)["C++ compiler"] == "none"
     assert "pip install ziglang" in text
@@ -419,13 +419,13 @@ def test_without_a_compiler_the_ways_to_get_one_are_named(
     assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", said(capsys, "info"))
     assert "CXX is '/nowhere/c++'" in refused(capsys, "bench", "--device", "cpu")
     monkeypatch.setenv("CXX", '"')
-    told = re.sub(r"\s+", " ", said(capsys, "info"))
-    assert "which is not a command (No closing quotation); correct it" in told
-    assert "Nothing is missing" not in told
+    text = re.sub(r"\s+", " ", said(capsys, "info"))
+    assert "which is not a command (No closing quotation); correct it" in text
+    assert "Nothing is missing" not in text
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_compiler_that_fails_is_found_out(bare_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_with_a_failing_compiler(bare_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = bare_path / "c++"
     program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mine 1.0" || { echo "out of order" >&2; exit 1; }\n')
     program.chmod(0o755)
@@ -438,34 +438,36 @@ def test_a_compiler_that_fails_is_found_out(bare_path: Path, capsys: pytest.Capt
 def test_the_cache_is_counted_and_cleared(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
-    assert said(capsys, "info", "--clear-cache") == f"removed 0 compiled, 0.0 MB, from {cache}\n"
+    monkeypatch.setattr(probes, "LibraryProbes", fake_probes(torch=TORCH))
+    assert said(capsys, "info", "--clear-cache") == f"removed 0 compiled programs, 0.0 MB, from {cache}\n"
     source = 'extern "C" __attribute__((visibility("default"))) int answer() { return 1; }'
     assert toolchain.build(source, "Mine-v0").answer() == 1
     toolchain.build(source.replace("1", "2"), "Mine-v0")
     toolchain.write_sealed(cache / f"Mine-v0-{'0' * 32}-{'0' * 8}.cubin", b"of a GPU")
     (cache / "build-abc").mkdir()
     (cache / "build-abc" / "left.cpp").write_text("x" * 10**6)
-    for foreign in ("notes.txt", "Mine-v0.so"):
-        (cache / foreign).write_text("not ours")
+    for name in ("notes.txt", "Mine-v0.so"):
+        (cache / name).write_text("not ours")
     libraries = toolchain.cache_files()
     assert len(libraries) == 4
-    assert re.fullmatch(rf"{cache}: 4 compiled, 1\.\d MB", rows_of(said(capsys, "info"))["cache"])
-    assert re.fullmatch(rf"removed 4 compiled, 1\.\d MB, from {cache}\n", said(capsys, "info", "--clear-cache"))
+    assert re.fullmatch(rf"{cache}: 4 compiled programs, 1\.\d MB", rows_of(said(capsys, "info"))["cache"])
+    assert re.fullmatch(
+        rf"removed 4 compiled programs, 1\.\d MB, from {cache}\n", said(capsys, "info", "--clear-cache")
+    )
     assert sorted(path.name for path in cache.iterdir()) == ["Mine-v0.so", "notes.txt"]
     assert toolchain.build(source, "Mine-v0").answer() == 1
 
 
-def test_a_cache_that_cannot_be_used_is_found_out(
+def test_info_with_an_unusable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
+    monkeypatch.setattr(probes, "LibraryProbes", fake_probes(torch=TORCH))
     for folder, row, advice in (
-        ("file/cache", "it cannot be written", "set GPU_ENVS_CACHE_DIR to a folder that can"),
-        ("open", "it is not used, as others can write to it", "empty it and chmod 700 it"),
+        ("file/cache", "it is not writable", "set GPU_ENVS_CACHE_DIR to a writable folder"),
+        ("open", "it is not used, because other users can write to it", "empty it and chmod 700 it"),
     ):
         monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / folder))
         text = said(capsys, "info")
@@ -473,10 +475,10 @@ def test_a_cache_that_cannot_be_used_is_found_out(
         assert advice in re.sub(r"\s+", " ", text)
 
 
-# --- what the program does without, so that it starts quickly ---
+# --- quick start ---
 
 
-def test_the_program_looks_for_cycles_seldom_and_not_at_its_end() -> None:
+def test_the_garbage_collector_runs_seldom_and_not_at_exit() -> None:
     script = """
         import gc, sys
         from gpu_envs.cli import main
@@ -488,7 +490,7 @@ def test_the_program_looks_for_cycles_seldom_and_not_at_its_end() -> None:
     assert run_python(script).splitlines()[1:] == ["True True"]
 
 
-def test_who_calls_it_from_python_keeps_his_settings() -> None:
+def test_calls_from_python_leave_the_garbage_collector_alone() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     main(["--version"])
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
@@ -512,18 +514,18 @@ def test_the_device_starts_before_torch_is_imported() -> None:
     [(train, "start_context_in_thread"), (launch, "device_count"), (settings, "field_docs"), (registry, "ids")],
     ids=["device", "number of GPUs", "descriptions of options", "environments"],
 )
-def test_what_a_run_does_not_need_is_not_asked_for(
+def test_a_run_calls_no_function_that_it_does_not_need(
     module: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A trainer of one's own starts no device, a run on one GPU counts none, and help alone describes options."""
+    """With a given trainer no device starts; with one GPU no GPU is counted; only help reads the descriptions."""
 
     def refuse(*_: Any) -> NoReturn:
-        raise AssertionError(f"asks for {name}")
+        raise AssertionError(f"calls {name}")
 
-    def say(config: Any, **_: Any) -> NoReturn:
-        raise ValueError(f"asked for {config.env} on {config.device}")
+    def fake_train(config: Any, **_: Any) -> NoReturn:
+        raise ValueError(f"training {config.env} on {config.device}")
 
     monkeypatch.setattr(module, name, refuse)
     words = ["train", "CartPole-v1", "--device=cuda", "--horizon=8"]
-    assert main(words, trainer=SimpleNamespace(train=say)) == 2
-    assert "asked for CartPole-v1 on cuda" in capsys.readouterr().err
+    assert main(words, trainer=SimpleNamespace(train=fake_train)) == 2
+    assert "training CartPole-v1 on cuda" in capsys.readouterr().err

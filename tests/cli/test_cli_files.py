@@ -1,4 +1,4 @@
-"""Settings from files, JSON for programs, words for shells, and help that fits a narrow terminal."""
+"""Tests of settings files, JSON output, tab completion, and help in a narrow terminal."""
 
 import dataclasses
 import json
@@ -19,10 +19,10 @@ from trainers import run_of
 import gpu_envs
 from gpu_envs.cli import main
 from gpu_envs.cli.commands import COMMANDS
-from gpu_envs.cli.completion import offered
+from gpu_envs.cli.completion import completions
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.run import Run
-from gpu_envs.training.settings_file import load_settings, written
+from gpu_envs.training.settings_file import load_settings, to_toml
 
 pytestmark = pytest.mark.usefixtures("ours_alone")
 
@@ -56,15 +56,15 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
-def asked(*words: str) -> Run:
-    found: list[Run] = []
+def parse_run(*words: str) -> Run:
+    configs: list[Run] = []
 
     def train(config: Run, **_: Any) -> None:
-        found.append(config)
+        configs.append(config)
         raise KeyboardInterrupt
 
     main(["train", *words, "--debug"], trainer=SimpleNamespace(train=train))
-    return found[0]
+    return configs[0]
 
 
 @pytest.mark.parametrize(
@@ -76,46 +76,46 @@ def asked(*words: str) -> Run:
     ],
 )
 def test_short_forms(words: list[str], name: str, value: Any) -> None:
-    assert asked("CartPole-v1", *words).flat()[name] == value
-    assert asked("--env", "CartPole-v1", *words).flat()[name] == value
+    assert parse_run("CartPole-v1", *words).flat()[name] == value
+    assert parse_run("--env", "CartPole-v1", *words).flat()[name] == value
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
-def test_a_file_says_all_of_a_run(config: Run, tmp_path: Path) -> None:
+def test_a_settings_file_has_all_settings_of_a_run(config: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text(written(config), "utf-8")
-    found = load_settings(path)
-    values, expected = found.flat(), config.flat()
+    path.write_text(to_toml(config), "utf-8")
+    result = load_settings(path)
+    values, expected = result.flat(), config.flat()
     for name in ("run_dir", "gpus"):
         del values[name], expected[name]
     np.testing.assert_equal(values, expected)
 
 
-def test_a_run_writes_what_repeats_it(run: Path) -> None:
-    again = asked("--config", str(run / "run.toml"))
+def test_the_settings_file_of_a_run_repeats_it(run: Path) -> None:
+    again = parse_run("--config", str(run / "run.toml"))
     assert again == dataclasses.replace(load_settings(run / "run.toml"), run_dir=None)
     assert (again.params, again.num_envs, again.total_steps) == ({"length": 0.7}, 8, 128)
 
 
-def test_options_overrule_a_file_and_a_file_presets(tmp_path: Path) -> None:
+def test_options_override_a_file_and_a_file_overrides_presets(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text(
         'env = "CartPole-v1"\ntotal_steps = 1e6\nvalue_clip = "none"\n[params]\ngravity = 1\nlength = 2.0\n'
     )
-    alone = asked("--config", str(file))
+    alone = parse_run("--config", str(file))
     plain = run_of(env="CartPole-v1")
     assert (alone.total_steps, alone.params) == (10**6, {"gravity": 1, "length": 2.0})
-    preset = asked("CartPole-v1")
+    preset = parse_run("CartPole-v1")
     assert alone.algorithm.learning_rate == plain.algorithm.learning_rate != preset.algorithm.learning_rate
-    over = asked("Pendulum-v1", "--config", str(file), "--param", "gravity=3", "--seed", "5", "--preset", "default")
+    over = parse_run("Pendulum-v1", "--config", str(file), "--param", "gravity=3", "--seed", "5", "--preset", "default")
     assert (over.env, over.seed, over.params) == ("Pendulum-v1", 5, {"gravity": 3, "length": 2.0})
     assert over.algorithm.gamma == PRESETS["Pendulum-v1"]["default"]["gamma"]
 
 
-def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_depends_on_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     pqn = {"algorithm": "pqn", "epsilon": 0.1}
-    own = {"default": {"seed": 1}, "big": {"seed": 2}, "pqn": {**pqn, "seed": 3}, "pqn-big": {**pqn, "seed": 4}}
-    monkeypatch.setattr("gpu_envs.cli.train.PRESETS", {"CartPole-v1": own, "Pendulum-v1": {"slow": {"seed": 5}}})
+    presets = {"default": {"seed": 1}, "big": {"seed": 2}, "pqn": {**pqn, "seed": 3}, "pqn-big": {**pqn, "seed": 4}}
+    monkeypatch.setattr("gpu_envs.cli.train.PRESETS", {"CartPole-v1": presets, "Pendulum-v1": {"slow": {"seed": 5}}})
     for words, seed in (
         ("", 1),
         ("--algorithm ppo", 1),
@@ -124,35 +124,35 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--preset big", 2),
         ("--algorithm pqn --preset pqn-big", 4),
         ("--algorithm pqn --preset none", 0),
-        ("--algorithm a2c", 0),  # never another algorithm's
+        ("--algorithm a2c", 0),  # no preset of another algorithm
     ):
-        config = asked("CartPole-v1", *words.split())
+        config = parse_run("CartPole-v1", *words.split())
         assert config.seed == seed
         assert config.algorithm.name == next((name for name in ("a2c", "pqn") if name in words), "ppo")
-    assert asked("Pendulum-v1", "--algorithm", "ppo") == run_of(env="Pendulum-v1")
+    assert parse_run("Pendulum-v1", "--algorithm", "ppo") == run_of(env="Pendulum-v1")
     with pytest.raises(ValueError, match=r"'big' of CartPole-v1 is for ppo, and the algorithm is pqn; .*: pqn, pqn-"):
-        asked("CartPole-v1", "--preset", "big", "--algorithm", "pqn")
+        parse_run("CartPole-v1", "--preset", "big", "--algorithm", "pqn")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("gama = 1", "my.toml: a training run has no setting 'gama'. Did you mean 'gamma'?"),
-        ("gamma = ", "my.toml is no TOML file"),
+        ("gamma = ", "my.toml is not a valid TOML file"),
         ("gamma = 'x'", "gamma is 'x'; give a number"),
         (
             "[a]\ndevice = 'cpu'",
-            "a.device: the setting 'device' is the whole run's. A policy may have of its own: algo",
+            "a.device: the setting 'device' applies to the whole run. A policy can set: algo",
         ),
         ("[a]\ngama = 1", "a.gama: the setting 'gama' does not exist. Did you mean 'gamma'?"),
-        ("[a]\ngamma = 2", "policy 'a': gamma is 2; it must lie from 0 to 1"),
+        ("[a]\ngamma = 2", "policy 'a': gamma is 2; give a number from 0 to 1"),
         ("[a]\ntau = 0.1", "policy 'a': ppo has no tau, which is a setting of sac, td3 and ddpg"),
         ("a = 3", "my.toml: a training run has no setting 'a'"),
         ("[policies]\na = {gamma = 1}", "policies gives 'a' {'gamma': 1}; give a Policy, or a policy's name"),
         ("params = 3", "my.toml: params is 3; give a table, [params]"),
         ("[gamma]\nhidden = [3]", "gamma is {'hidden': [3]}; give a number"),
         ("tau = 0.1", "ppo has no tau, which is a setting of sac, td3 and ddpg; leave it out"),
-        (f"hidden = {'[' * 2000}{']' * 2000}", "my.toml is no TOML file: maximum recursion"),
+        (f"hidden = {'[' * 2000}{']' * 2000}", "my.toml is not a valid TOML file: maximum recursion"),
         ("\ufeffgamma = 'x'", "gamma is 'x'; give a number"),
     ],
 )
@@ -162,7 +162,7 @@ def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pyt
     assert message in refused(capsys, "train", "CartPole-v1", "--config", str(file))
 
 
-def test_mistakes_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no file" in refused(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
     file = tmp_path / "my.toml"
     file.write_text("")
@@ -170,10 +170,10 @@ def test_mistakes_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "leave out --config" in refused(capsys, "train", "--resume", "runs/x", "--config", str(file))
     folder = file.parent
     (folder / "run.toml").touch()
-    assert f"goes on: gpu-envs train --resume {folder}" in refused(capsys, "train", str(folder))
+    assert f"to continue it: gpu-envs train --resume {folder}" in refused(capsys, "train", str(folder))
 
 
-def test_the_environment_of_a_file_is_imported_on_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_of_a_file_needs_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
     file = tmp_path / "my.toml"
     file.write_text(f'env = "{tmp_path}/mine.py:MINE"')
@@ -181,19 +181,19 @@ def test_the_environment_of_a_file_is_imported_on_trust(tmp_path: Path, capsys: 
     assert "SystemExit: imported" in refused(capsys, "train", "--config", str(file), "--trust")
 
 
-def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {each["id"]: each for each in json.loads(said(capsys, "list", "--json"))}
-    assert sorted(found) == gpu_envs.ids()
-    for name, facts in found.items():
+def test_list_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {item["id"]: item for item in json.loads(said(capsys, "list", "--json"))}
+    assert sorted(result) == gpu_envs.ids()
+    for name, facts in result.items():
         spec = gpu_envs.spec(name)
         params = spec.check_params({}, 1)
         assert (list(facts["params"]), list(facts["metrics"])) == (list(spec.params), list(spec.metrics))
         assert facts["max_episode_steps"] == spec.step_limit(params)
-        roles = {role: each["agents"] for role, each in facts["roles"].items()}
+        roles = {role: item["agents"] for role, item in facts["roles"].items()}
         assert roles == (dict(spec.counts(params)) if isinstance(spec, gpu_envs.TeamSpec) else {"agent": 1})
 
 
-def test_speeds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--num-envs", "64", "--seconds", "0.01", "--json")
     one, team = json.loads(said(capsys, "bench", "CartPole-v1", "TagGridWorld-v0", *words))
     assert (one["environment"], one["devices"], one["replicas"]) == ("CartPole-v1", ["cpu"], 64)
@@ -201,16 +201,16 @@ def test_speeds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert team["steps_per_s"]["many_a_launch"] is None
 
 
-def test_a_training_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     words = ("--device", "cpu", "--num-envs", "8", "--horizon", "8", "--hidden", "8", "--total-steps", "128")
-    found = json.loads(said(capsys, "train", "CartPole-v1", *words, "--json", "--run-dir", str(tmp_path / "run")))
-    assert (found["reason"], found["steps"], found["iterations"]) == ("total_steps", 128, 2)
-    assert set(found["returns"]) == {"agent"}
-    assert found["run_dir"] == str(tmp_path / "run")
+    result = json.loads(said(capsys, "train", "CartPole-v1", *words, "--json", "--run-dir", str(tmp_path / "run")))
+    assert (result["reason"], result["steps"], result["iterations"]) == ("total_steps", 128, 2)
+    assert set(result["returns"]) == {"agent"}
+    assert result["run_dir"] == str(tmp_path / "run")
 
 
-def test_a_complete_run_that_is_resumed_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_a_complete_run_prints_a_notice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", str(run), "--no-progress"]) == 0
     captured = capsys.readouterr()
     assert captured.err == f"{run} is already complete, with 128 steps: to continue, give more --total-steps\n"
@@ -219,7 +219,7 @@ def test_a_complete_run_that_is_resumed_says_so(run: Path, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_checks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--no-sanitize", "--steps", "4", "--json")
     (report,) = json.loads(said(capsys, "check", "CartPole-v1", *words))
     assert report["id"] == "CartPole-v1"
@@ -227,13 +227,13 @@ def test_checks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(check["title"] and check["detail"] for check in report["checks"])
 
 
-def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("eval", str(run), "--episodes", "16", "--device", "cpu")
-    found = json.loads(said(capsys, *words, "--json"))
-    assert found["greedy"] is True
-    assert found["roles"]["agent"]["episodes"] == 16
-    assert f"{found['roles']['agent']['mean']:.6g}" in said(capsys, *words)
-    assert set(found["roles"]["agent"]["metrics"]) == set(gpu_envs.spec("CartPole-v1").metrics)
+    result = json.loads(said(capsys, *words, "--json"))
+    assert result["greedy"] is True
+    assert result["roles"]["agent"]["episodes"] == 16
+    assert f"{result['roles']['agent']['mean']:.6g}" in said(capsys, *words)
+    assert set(result["roles"]["agent"]["metrics"]) == set(gpu_envs.spec("CartPole-v1").metrics)
 
 
 @pytest.mark.parametrize(
@@ -260,21 +260,21 @@ def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
     ids=" ".join,
 )
-def test_what_a_shell_offers(words: list[str], expected: list[str]) -> None:
-    assert offered(words) == expected
+def test_completions(words: list[str], expected: list[str]) -> None:
+    assert completions(words) == expected
 
 
-def test_runs_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completions_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("b", "a"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.json").touch()
-    assert offered(["eval", "runs/"]) == offered(["play", "runs/"]) == ["runs/a", "runs/b"]
-    assert offered(["play", "CartPole-v1"]) == ["CartPole-v1"]
+    assert completions(["eval", "runs/"]) == completions(["play", "runs/"]) == ["runs/a", "runs/b"]
+    assert completions(["play", "CartPole-v1"]) == ["CartPole-v1"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_a_shell_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "gpu-envs"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpu_envs "$@"\n')
     program.chmod(0o755)
@@ -302,8 +302,8 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
         assert "--debug" in text
 
 
-def test_automatic_defaults_are_not_called_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """The word none stands for settings that can be absent."""
+def test_help_calls_defaults_automatic_or_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """None means automatic for some settings and off for others."""
     text = " ".join(said(capsys, "train", "--help").split())
     assert "otherwise one for each core. (default: automatic)" in text
     assert "stops; none: no target. (default: none)" in text

@@ -1,4 +1,4 @@
-"""``gpu-envs play``, from the shell: what it writes, what it prints, and what it says of mistakes."""
+"""Tests of ``gpu-envs play`` as a subprocess: files, output and messages."""
 
 import os
 import pty
@@ -21,63 +21,63 @@ def play(*words: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess
     return run("play", *words, cwd=cwd, SDL_VIDEODRIVER="dummy", **settings)
 
 
-def played(*words: str, cwd: Path) -> dict[str, str]:
+def play_output(*words: str, cwd: Path) -> dict[str, str]:
     done = play(*words, cwd=cwd)
     assert (done.returncode, done.stderr) == (OK, "")
     return dict(re.split(r"  +", line, maxsplit=1) for line in done.stdout.splitlines())
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Small runs, trained for a moment: of one agent and of a team."""
+    """Two short runs, of one agent and of a team."""
     pytest.importorskip("torch")
     from trainers import GRID, small
 
     from gpu_envs.training import train
 
     folder = tmp_path_factory.mktemp("work") / "runs"
-    found = {"cart": folder / "cart", "grid": folder / "grid"}
-    train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(found["cart"])), progress=False)
+    folders = {"cart": folder / "cart", "grid": folder / "grid"}
+    train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(folders["cart"])), progress=False)
     short = {"max_episode_steps": 30}
-    train(small("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(found["grid"])), progress=False)
-    return found
+    train(small("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(folders["grid"])), progress=False)
+    return folders
 
 
-# --- what is written ---
+# --- files ---
 
 
-def test_an_id_becomes_a_page_here(tmp_path: Path) -> None:
+def test_an_id_writes_a_page_into_the_working_folder(tmp_path: Path) -> None:
     page = tmp_path / "CartPole-v1.html"
-    page.write_text("an old one, which is replaced")
-    told = played("gpu_envs/CartPole-v1", *CPU, cwd=tmp_path)
-    assert names(tmp_path) == [page.name]
+    page.write_text("an old page, which is replaced")
+    output = play_output("gpu_envs/CartPole-v1", *CPU, cwd=tmp_path)
+    assert file_names(tmp_path) == [page.name]
     assert "<!DOCTYPE html>" in page.read_text()
-    assert told["recorded"].startswith("9 replicas of CartPole-v1, ")
-    assert told["return"].endswith("(mean of 9 episodes)")
-    assert 10 < float(told["return"].split()[0]) < 40  # of random actions
-    assert told["page"] == f"CartPole-v1.html ({round(page.stat().st_size / 1000)} KB)"
+    assert output["recorded"].startswith("9 replicas of CartPole-v1, ")
+    assert output["return"].endswith("(mean of 9 episodes)")
+    assert 10 < float(output["return"].split()[0]) < 40  # of random actions
+    assert output["page"] == f"CartPole-v1.html ({round(page.stat().st_size / 1000)} KB)"
 
 
 @pytest.mark.slow
-def test_a_run_becomes_a_page_beside_it(
+def test_a_run_writes_a_page_next_to_it(
     runs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its name, what it was trained for, and the episodes by which it is evaluated."""
-    told = played(str(runs["cart"]) + "/", *CPU, "--replicas", "7", cwd=tmp_path)
+    """The page has the run's name and steps of training, and the episodes of ``gpu-envs eval``."""
+    output = play_output(str(runs["cart"]) + "/", *CPU, "--replicas", "7", cwd=tmp_path)
     page = runs["cart"].with_name("cart.html")
-    assert told["page"].startswith(f"{page} (")
-    assert names(tmp_path) == []
+    assert output["page"].startswith(f"{page} (")
+    assert file_names(tmp_path) == []
     text = page.read_text()
-    assert '["Run","cart"]' not in text  # as the title has it
+    assert '["Run","cart"]' not in text  # only in the title
     for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","most likely (greedy)"]'):
         assert part in text
     mean = re.search(r"agent +([\d.]+)", said(capsys, "eval", str(runs["cart"]), *CPU, "--episodes", "7"))
     assert mean is not None
-    assert told["return"] == f"{mean[1]} (mean of 7 episodes)"
+    assert output["return"] == f"{mean[1]} (mean of 7 episodes)"
     page.unlink()
     monkeypatch.chdir(runs["cart"])
     said(capsys, "play", ".", *CPU, "--steps", "1")
@@ -86,16 +86,16 @@ def test_a_run_becomes_a_page_beside_it(
 
 
 @pytest.mark.slow
-def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_video_and_a_page_together(runs: Mapping[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     words = "--video v.mp4 --html p.html --replicas 2 --steps 12 --width 300 --fps 24".split()
     others = ("--policy", "runner=random", "--sampled", "--seed", "4", "--window")
-    told = played(str(runs["grid"]), *CPU, *words, *others, cwd=tmp_path)
-    assert names(tmp_path) == ["p.html", "v.mp4"]
-    assert list(told) == ["recorded", "return of tagger", "return of runner", "page", "video"]
-    assert told["recorded"] == "2 replicas of TagGridWorld-v0, 12 steps"
-    assert told["return of tagger"] == told["return of runner"] == "no episode ended"
-    assert told["video"].startswith("v.mp4 (")
+    output = play_output(str(runs["grid"]), *CPU, *words, *others, cwd=tmp_path)
+    assert file_names(tmp_path) == ["p.html", "v.mp4"]
+    assert list(output) == ["recorded", "return of tagger", "return of runner", "page", "video"]
+    assert output["recorded"] == "2 replicas of TagGridWorld-v0, 12 steps"
+    assert output["return of tagger"] == output["return of runner"] == "no episode ended"
+    assert output["video"].startswith("v.mp4 (")
     text = (tmp_path / "p.html").read_text()
     expected = ('"fps":24', '["Actions","sampled, as in training"]', '["Seed","4"]', "max_episode_steps = 30")
     for part in (*expected, "runner: random"):
@@ -105,10 +105,10 @@ def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> N
 def test_gifs_of_random_actions(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     words = ("--video", "v.gif", "--replicas", "1", "--episodes", "2", "--param", "length=0.9", "--width", "120")
-    told = played("CartPole-v1", *CPU, *words, cwd=tmp_path)
-    steps = int(told["recorded"].split(", ")[1].split()[0])
-    assert told["return"].endswith("(mean of 2 episodes)")
-    assert names(tmp_path) == ["v.gif"]
+    output = play_output("CartPole-v1", *CPU, *words, cwd=tmp_path)
+    steps = int(output["recorded"].split(", ")[1].split()[0])
+    assert output["return"].endswith("(mean of 2 episodes)")
+    assert file_names(tmp_path) == ["v.gif"]
     with image.open(tmp_path / "v.gif") as gif:
         assert gif.size == (120, 80)
         assert gif.n_frames == steps + 1
@@ -120,21 +120,21 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "what is to be played? Give a run's folder, or an environment's ID"),
+        ([], "which run or environment? Give a run's folder or an environment ID"),
         (["CartPol-v1"], "no environment and no run's folder is named 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         (["runs/none"], "the run directory runs/none does not exist"),
         (["x" * 300], "File name too long"),
         (["CartPole-v1", "--html", "x" * 300 + ".html"], "too long"),
         (["CartPole-v1", "Pendulum-v1"], "one run directory or environment ID is expected"),
-        (["CartPole-v1", "--replicas", "0"], "--replicas is 0; give a whole number from 1 up"),
+        (["CartPole-v1", "--replicas", "0"], "--replicas is 0; give an integer of at least 1"),
         (["CartPole-v1", "--steps", "3", "--episodes", "3"], "not allowed with"),
         (["CartPole-v1", "--seed", "-1"], "--seed is -1"),
         (["CartPole-v1", "--video", "a.avi"], "a video cannot be 'a.avi'; its name ends in .mp4 or .gif"),
-        (["CartPole-v1", "--width", "300"], "--width is that of a video or a window"),
+        (["CartPole-v1", "--width", "300"], "--width needs --video or --window"),
         (["CartPole-v1", "--video", "a.gif", "--width", "20"], "9 replicas need a width of at least 52"),
     ],
 )
-def test_mistakes_are_explained(
+def test_messages_of_mistakes(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--video" in words:
@@ -144,7 +144,7 @@ def test_mistakes_are_explained(
     monkeypatch.chdir(tmp_path)
     device = [] if "--device" in words or not words else CPU
     assert message in refused(capsys, "play", *words, *device)
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -158,23 +158,23 @@ def test_mistakes_are_explained(
         ("torch", ["--help"], OK, "RUN_OR_ID"),
     ],
 )
-def test_what_is_missing_is_said(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
+def test_without_optional_libraries(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
     done = run("play", *words, *CPU, code=without(*absent.split(",")), cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert names(tmp_path) == (["CartPole-v1.html"] if code == OK and words != ["--help"] else [])
+    assert file_names(tmp_path) == (["CartPole-v1.html"] if code == OK and words != ["--help"] else [])
 
 
-def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+def test_a_progress_bar_is_shown_in_a_terminal(tmp_path: Path) -> None:
+    terminal, program_end = pty.openpty()
     words = [sys.executable, "-m", "gpu_envs", "play", "CartPole-v1", *CPU, "--steps", "50"]
-    out = subprocess.check_output(words, cwd=tmp_path, env=with_package(), stderr=theirs, text=True)
-    os.close(theirs)
-    drawn = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert "100%" in drawn
-    assert "steps/s" in drawn
+    out = subprocess.check_output(words, cwd=tmp_path, env=with_package(), stderr=program_end, text=True)
+    os.close(program_end)
+    progress = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert "100%" in progress
+    assert "steps/s" in progress
     assert "%" not in out
     assert play("CartPole-v1", *CPU, "--steps", "50", "--progress", cwd=tmp_path).stderr.count("100%") >= 1
     assert play("CartPole-v1", *CPU, "--steps", "50", cwd=tmp_path).stderr == ""

@@ -1,4 +1,4 @@
-"""``gpu-envs demo``: it trains, measures, and leaves one page, which plays in a browser."""
+"""Tests of ``gpu-envs demo`` and of the page that it writes, in a browser."""
 
 import os
 import re
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where it ran, trained for a moment, on a machine with a screen; what it printed is in ``told``."""
+    """Run the demo briefly, as on a machine with a screen; its output is in the file ``output`` of the folder."""
     folder = tmp_path_factory.mktemp("demo")
     (folder / "tmp").mkdir()
     (folder / "work").mkdir()
@@ -26,41 +26,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("--device", "cpu", "--total-steps", "20000", "--seed", "3")
     done = run("demo", *words, cwd=folder / "work", OPENED=str(folder / "opened"), **settings)
     assert (done.returncode, done.stderr) == (OK, "")
-    (folder / "told").write_text(done.stdout)
+    (folder / "output").write_text(done.stdout)
     return folder
 
 
 RECORD = "'import os,sys,pathlib;pathlib.Path(os.environ[\"OPENED\"]).write_text(sys.argv[1])'"
-"""A browser that keeps a note of what it was to open."""
+"""A fake browser that writes the address to a file."""
 
 
 @pytest.mark.slow
-def test_it_says_what_it_does(folder: Path) -> None:
-    """What was learnt, how fast it all is, and where the page is, which is all that it leaves; in 80 columns."""
+def test_the_output_and_the_files(folder: Path) -> None:
+    """It prints returns, speeds and the page's path in 80 columns, and writes only the page."""
     page = folder / "work" / "demo.html"
     assert list((folder / "work").iterdir()) == [page]
     assert list((folder / "tmp").iterdir()) == []
     assert (folder / "opened").read_text() == page.as_uri()
-    lines = (folder / "told").read_text().splitlines()
+    lines = (folder / "output").read_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if not line.startswith(" ")][:-1] == [
         "Training CartPole-v1",
         "Training TagContinuous-v0",
-        "Measuring CartPole-v1, beside Gymnasium's own",
+        "Measuring CartPole-v1, here and in Gymnasium",
     ]
-    first, last = map(float, re.findall(r"([\d.]+) at first, ([\d.]+) at the end, for 475", lines[1])[0])
+    first, last = map(float, re.findall(r"([\d.]+) at first, ([\d.]+) at the end, target 475", lines[1])[0])
     assert 10 < first <= last < 475
     assert re.match(r"page: demo.html \(\d+ KB\), opened in the browser$", lines[-1])
     rows = [re.split("  +", line.strip()) for line in lines if line.endswith(" x")]
     assert [row[0].split()[1] for row in rows] == ["SyncVectorEnv", "CartPoleVectorEnv", "one", "many"]
     sync, vectorised, one, many = (float(row[-1].removesuffix(" x")) for row in rows)
-    assert sync < 0.1 < vectorised == 1 < many  # so far apart that no other process hides it
+    assert sync < 0.1 < vectorised == 1 < many  # far apart, so that load on the machine does not matter
     assert one > 10 * sync
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
-    """Each environment before and after, its curves and the speeds; without a network, and whole at any width."""
+    """It shows replays, curves and speeds, needs no network, and fits any width."""
     tab = Tab(browser)
     tab.open(folder / "work" / "demo.html", width=width)
     tab.wait(f"{FRAMES}.every((it) => it.getElementById('player') && !it.getElementById('player').hidden)")
@@ -72,13 +72,13 @@ def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
         "TagContinuous-v0: after 20,480 steps of training",
     ]
     tab.run("document.querySelector('iframe').scrollIntoView()")
-    tab.wait(f"{FRAMES}[0].getElementById('scrub').value > 3")  # it plays when it is seen
+    tab.wait(f"{FRAMES}[0].getElementById('scrub').value > 3")  # a replay starts when it is scrolled into view
     tab.wait(f"{FRAMES}.every((it) => it.documentElement.scrollHeight <= it.defaultView.innerHeight)")
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.run("document.querySelectorAll('svg polyline').length") == 3 + 4
     assert tab.run("document.querySelectorAll('td').length") == 4 * 3
     assert tab.complaints() == []
-    assert [each for each in tab.requests() if not each.startswith(("file:", "data:", "about:"))] == []
+    assert [url for url in tab.requests() if not url.startswith(("file:", "data:", "about:"))] == []
     tab.close()
 
 
@@ -86,8 +86,7 @@ FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocumen
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    """And nothing is left."""
+def test_ctrl_c_ends_the_demo_and_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     words = ("--device", "cpu", "--no-open", "--progress")
     process = started("demo", *words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
@@ -96,26 +95,26 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, message = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == INTERRUPTED
-    assert said.endswith("gpu-envs: interrupted\n")
+    assert message.endswith("gpu-envs: interrupted\n")
     assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--out", "page.pdf"], "a page cannot be 'page.pdf'; its name ends in .html"),
         (["--out", "a/b.html"], "the folder a of a/b.html does not exist"),
-        (["--seed", "-1"], "--seed is -1; give a whole number from 0 up"),
-        (["CartPole-v1"], "nothing is expected after gpu-envs demo but its options; got 'CartPole-v1'"),
+        (["--seed", "-1"], "--seed is -1; give an integer of at least 0"),
+        (["CartPole-v1"], "gpu-envs demo takes only options; got 'CartPole-v1'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_reported_before_training(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in refused(capsys, "demo", "--device", "cpu", *words)
+    assert message in refused(capsys, "demo", "--device", "cpu", *words)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``gpu-envs new``: what it writes runs at once, as its own last lines say; and first environments of one's own."""
+"""Tests of ``gpu-envs new``: the printed commands work; and of typical mistakes in a first environment."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: " ".join(options) or "plain")
-def test_the_next_three_commands(options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_commands(options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     train, play, test = (line.strip() for line in said(capsys, "new", "a_boat", *options).splitlines()[-3:])
     few = ["--device=cpu", "--num-envs=64", "--total-steps=20_000", "--no-progress"]
@@ -44,12 +44,12 @@ def test_the_next_three_commands(options: tuple[str, ...], tmp_path: Path, capsy
     said(capsys, *shlex.split(play)[1:], "--html=boat.html", "--replicas=2", "--steps=20", "--device=cpu")
     assert "ABoat-v0" in (tmp_path / "boat.html").read_text()
     assert test == "pytest a_boat"
-    whole = options == ("--multi-agent",)
-    # these two take long: one kind of environment shows that they pass
-    quick = [] if whole else ["-k", "not training and not check_environment"]
+    all_tests = options == ("--multi-agent",)
+    # these two tests are slow: run them for one kind of environment
+    quick = [] if all_tests else ["-k", "not training and not check_environment"]
     done = run("-q", "-p", "no:cacheprovider", *shlex.split(test)[1:], *quick, module="pytest")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{4 if whole else 2 if '--multi-agent' in options else 1} passed" in done.stdout
+    assert f"{4 if all_tests else 2 if '--multi-agent' in options else 1} passed" in done.stdout
 
 
 @pytest.mark.parametrize("team", [False, True])
@@ -71,7 +71,7 @@ def test_both_languages_have_the_same_rules(team: bool, device: str) -> None:
 
 @pytest.mark.parametrize("team", [False, True])
 @pytest.mark.parametrize("python", [False, True])
-def test_no_trace_of_the_template_s_name_is_left(team: bool, python: bool) -> None:
+def test_the_name_replaces_the_template_s_name(team: bool, python: bool) -> None:
     files = scaffold.write(Path("some/where/kite_2"), team=team, python=python)
     assert {file.name for file in files} == {"kite_2.py", "test_kite_2.py"} | (set() if python else {"kite_2.cuh"})
     for file in files:
@@ -90,7 +90,7 @@ def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'random' is the name of another module" in refused(capsys, "new", "random")
     assert "'class' is not a valid environment name" in refused(capsys, "new", "class")
     assert "the environment 'CartPole-v0' exists already" in refused(capsys, "new", "cart_pole")
-    assert "what is it called?" in refused(capsys, "new")
+    assert "which name?" in refused(capsys, "new")
     assert not list(Path().iterdir())
     said(capsys, "new", "mine")
     before = Path("mine/mine.py").read_text()
@@ -122,23 +122,23 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert "say which, such as mine/both.py:MINE" in refused(capsys, "train", "mine/both.py")
 
 
-# --- what those who write their first environment try: it works, or the message says what to write instead ---
+# --- typical mistakes in a first environment: each works, or the message names the fix ---
 
 _ALLOW = "FN void allow(const State& s, const Params& p, Mask& mask) { mask[0] = s.x < real(0); }\n"
 
 
-def test_masks_that_the_spec_forgot(tmp_path: Path) -> None:
+def test_a_mask_function_without_action_mask_in_the_spec(tmp_path: Path) -> None:
     spec = walk(tmp_path)
     assert isinstance(spec.header, Path)
     text = spec.header.read_text()
     spec.header.write_text(f"{text}// {_ALLOW}/* {_ALLOW} */\nFN bool allow(int a) {{ return a > 0; }}\n")
-    gpu_envs.make(spec, device="cpu").close()  # neither a comment nor a function of another kind
+    gpu_envs.make(spec, device="cpu").close()  # comments and other functions do not count
     spec.header.write_text(text + _ALLOW)
     with pytest.raises(ValueError, match=r"has allow\(\.\.\.\), but the spec has no action_mask=True"):
         VectorEnv(spec, device="cpu")
 
 
-def test_make_takes_a_spec_whose_id_is_taken_then(tmp_path: Path) -> None:
+def test_make_registers_the_id_of_a_spec(tmp_path: Path) -> None:
     spec = walk(tmp_path)
     assert gpu_envs.make(spec, 3, device="cpu").num_envs == 3
     assert open_env(spec, 2, "SameStep", {"device": "cpu"}, output="torch").num_envs == 2
@@ -151,7 +151,7 @@ def test_make_takes_a_spec_whose_id_is_taken_then(tmp_path: Path) -> None:
     assert gpu_envs.spec(spec.id) is other
 
 
-def test_names_of_arguments_are_no_parameters() -> None:
+def test_parameters_cannot_have_names_of_arguments() -> None:
     taken = {name for kind in (VectorEnv, MultiAgentEnv) for name in inspect.signature(kind.__init__).parameters}
     assert set(ARGUMENTS) == {*taken, "id", "env_id", "seed"} - {"params"}
     for where in ("params", "options"):
@@ -182,7 +182,7 @@ def test_names_of_arguments_are_no_parameters() -> None:
         ),
     ],
 )
-def test_values_that_are_not_allowed(make: Any, said: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the whole message is looked at
+def test_messages_of_invalid_values(make: Any, said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the message is compared below
         make()
     assert str(caught.value).startswith(said)

@@ -1,4 +1,4 @@
-"""A run's folder may come from somebody else: no code that it names is run before the user trusts it."""
+"""Tests of ``--trust``: code that an untrusted run's folder names does not run without it."""
 
 import dataclasses
 import json
@@ -36,10 +36,10 @@ COMMANDS = (
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run whose environment is a file within its own folder, and beside the working folder's modules."""
+def untrusted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An untrusted run with an environment file in its folder, and a copy of the file in the working folder."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "stranger"
+    folder = tmp_path / "untrusted"
     few = Run(env="CartPole-v1", num_envs=4, horizon=16, network=Network(hidden=(8,)), total_steps=64, threads=1)
     train(dataclasses.replace(few, device="cpu", run_dir=str(folder)), progress=False)
     (folder / "mine.py").write_text(SPEC)
@@ -47,22 +47,22 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def name(folder: Path, env: str) -> None:
+def set_environment(folder: Path, env: str) -> None:
     path = folder / "config.json"
-    about = json.loads(path.read_text())
-    about["config"]["env"] = env
-    path.write_text(json.dumps(about))
+    content = json.loads(path.read_text())
+    content["config"]["env"] = env
+    path.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 @pytest.mark.parametrize("env", ["mine.py:MINE", "somewhere:MINE"])
-def test_code_that_nobody_named_is_not_run(
-    env: str, command: Sequence[str], stranger: Path, capsys: pytest.CaptureFixture[str]
+def test_code_that_the_user_did_not_name_does_not_run(
+    env: str, command: Sequence[str], untrusted_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env = str(stranger / env) if ".py" in env else env
-    name(stranger, env)
+    env = str(untrusted_run / env) if ".py" in env else env
+    set_environment(untrusted_run, env)
     at = command.index("--resume") + 1 if "--resume" in command else 1
-    words = [*command[:at], str(stranger), *command[at:]]
+    words = [*command[:at], str(untrusted_run), *command[at:]]
     error = refused(capsys, *words)
     assert env.rpartition(":")[0] in error
     assert "--trust" in error
@@ -73,34 +73,37 @@ def test_code_that_nobody_named_is_not_run(
 
 
 @pytest.mark.parametrize(
-    ("stored", "given"),
+    ("stored", "imported"),
     [
-        ("stranger/mine.py:MINE", "stranger/mine.py:MINE"),
+        ("untrusted/mine.py:MINE", "untrusted/mine.py:MINE"),
         ("somewhere:MINE", "somewhere:MINE"),
         ("somewhere.py:MINE", "somewhere:MINE"),  # the file of a module
     ],
 )
-def test_what_the_user_named_is_run(stored: str, given: str, stranger: Path) -> None:
+def test_code_that_the_user_named_runs(stored: str, imported: str, untrusted_run: Path) -> None:
     import gpu_envs
 
-    name(stranger, str(stranger.parent / stored) if ".py" in stored else stored)
+    set_environment(untrusted_run, str(untrusted_run.parent / stored) if ".py" in stored else stored)
     message = r"(mine\.py|somewhere\.py|'somewhere' .*) as its environment.*trust=True"
-    uses = (lambda: evaluate(stranger, episodes=2, device="cpu"), lambda: record(stranger, steps=2, device="cpu"))
-    for use in (*uses, lambda: resume(stranger, progress=False)):
+    uses = (
+        lambda: evaluate(untrusted_run, episodes=2, device="cpu"),
+        lambda: record(untrusted_run, steps=2, device="cpu"),
+    )
+    for use in (*uses, lambda: resume(untrusted_run, progress=False)):
         with pytest.raises(UntrustedError, match=message):
             use()
-    gpu_envs.spec(given)
+    gpu_envs.spec(imported)
     for use in uses:
         use()
     sys.modules.pop("somewhere", None)
 
 
 @pytest.mark.slow
-def test_what_is_installed_is_run(stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name(stranger, "package.inside:MINE")
+def test_installed_code_runs(untrusted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_environment(untrusted_run, "package.inside:MINE")
     (tmp_path / "elsewhere" / "package").mkdir(parents=True)
-    shutil.copy(stranger / "mine.py", tmp_path / "elsewhere" / "package" / "inside.py")
+    shutil.copy(untrusted_run / "mine.py", tmp_path / "elsewhere" / "package" / "inside.py")
     code = "import sys; from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
     paths = f"{tmp_path / 'elsewhere'}:{with_package()['PYTHONPATH']}"
-    assert "package.inside" in refused(capsys, "eval", str(stranger), "--episodes=2", "--device=cpu")
-    assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode == 0
+    assert "package.inside" in refused(capsys, "eval", str(untrusted_run), "--episodes=2", "--device=cpu")
+    assert run("eval", str(untrusted_run), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode == 0
