@@ -24,9 +24,9 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
     if spec.rules_text is not None:
         return spec.rules_text
     if isinstance(spec.header, Rules):
-        from gpu_envs.translation.translate import translated
+        from gpu_envs.translation.translate import translate_rules
 
-        return spec.header.file, translated(spec, config.params)
+        return spec.header.file, translate_rules(spec, config.params)
     name, text = _found_header(spec, spec.header)
     for function, begins, wanted, asked, missing in _optional(spec):
         if wanted and not re.search(rf"\b{function}\s*\(", blanked(text)):

@@ -1,1 +1,1 @@
-"""Rules written in Python are translated to a C++ header."""
+"""Translates rules written in Python to a C++ header."""

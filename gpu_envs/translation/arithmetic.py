@@ -1,4 +1,4 @@
-"""Operators, with Python's meaning and the types of their results."""
+"""Operators with Python's semantics, and the types of their results."""
 
 import ast
 import operator
@@ -9,8 +9,8 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import tree
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import BOOL, INT, REAL, STATIC, Array, Choice, Number, Type, described, wider
-from gpu_envs.translation.walk import draws, is_simple, known, literal
+from gpu_envs.translation.types import BOOL, INT, REAL, STATIC, Array, Choice, Number, Type, describe, wider
+from gpu_envs.translation.walk import constant_value, has_effects, is_simple, literal
 
 OPERATORS: Mapping[type, tuple[str, Callable[..., Any]]] = {
     ast.Add: ("+", operator.add),
@@ -35,13 +35,13 @@ OPERATORS: Mapping[type, tuple[str, Callable[..., Any]]] = {
     ast.UAdd: ("+", operator.pos),
     ast.Invert: ("~", operator.invert),
 }
-"""What each operator is in C++, once its operands have one type, and what it is of constants."""
+"""Operators: C++ operator or function for operands of one type, and Python function for constants."""
 
-MOST_FACTORS = 16
-"""The greatest exponent that becomes a product."""
+MAX_POWER = 16
+"""Maximum constant exponent that becomes a product."""
 
-MOST_FOLDED = 4096
-"""Bits of the greatest int that constants may make."""
+MAX_CONSTANT_BITS = 4096
+"""Maximum bits of an int computed from constants."""
 
 TRUNCATED = "python::truncated"
 
@@ -50,35 +50,39 @@ TRUNCATED = "python::truncated"
 
 
 def number(expr: Expr) -> Number:
-    """The type of an expression that must be a number."""
+    """Return the type of an expression that must be a number."""
     if write_only(expr):
-        raise RefusedError("what is observed is written and not read", "Compute it in a local first", expr.at)
+        raise RefusedError(
+            "observations are written and not read", "Compute the value in a local variable first", expr.at
+        )
     if isinstance(expr.kind, Number):
         return expr.kind
-    instead = ""
+    hint = ""
     if isinstance(expr, tree.Element) and isinstance(expr.kind, Array) and expr.at is not None:
         names = ("row", "column") if len(expr.indices) + len(expr.kind.sizes) == 2 else ("i", "j", "k")
-        instead = f"Write {ast.unparse(expr.at)[:-1]}, {', '.join(names[len(expr.indices) :])}]"
+        hint = f"Write {ast.unparse(expr.at)[:-1]}, {', '.join(names[len(expr.indices) :])}]"
         if isinstance(expr.of.kind, Array) and len(expr.indices) == len(expr.of.kind.sizes):  # an action
-            instead = f"Write {ast.unparse(expr.at)}[j]"
-    raise RefusedError(f"this is {described(expr.kind, known(expr))} and not a number", instead, expr.at)
+            hint = f"Write {ast.unparse(expr.at)}[j]"
+    raise RefusedError(f"this is {describe(expr.kind, constant_value(expr))} and not a number", hint, expr.at)
 
 
 def write_only(expr: Expr) -> bool:
-    """Whether an expression is a place that is never read."""
+    """Whether an expression is a place that must not be read, such as an element of an observation."""
     return isinstance(expr, tree.Element) and isinstance(expr.of.kind, Array) and expr.of.kind.write_only
 
 
 def converted(expr: Expr, kind: Type) -> Expr:
-    """The expression in a wider type of numbers, or as it is."""
+    """Convert an expression to a wider numeric type, if necessary."""
     if expr.kind == kind and not write_only(expr):
         return expr
     if not isinstance(kind, Number):
-        raise RefusedError(f"this is {described(expr.kind, known(expr))}", at=expr.at)
-    given = number(expr)
-    if given.width > kind.width:
-        how = {"int": "int(...), which cuts off the fraction", "bool": "a comparison, as in x != 0"}[kind.cpp]
-        raise RefusedError(f"{described(given)} is given where {described(kind)} belongs", f"Write {how}", expr.at)
+        raise RefusedError(f"this is {describe(expr.kind, constant_value(expr))}", at=expr.at)
+    expr_kind = number(expr)
+    if expr_kind.width > kind.width:
+        conversion = {"int": "int(...), which truncates", "bool": "a comparison, as in x != 0"}[kind.cpp]
+        raise RefusedError(
+            f"this must be {describe(kind)} and is {describe(expr_kind)}", f"Write {conversion}", expr.at
+        )
     if isinstance(expr, tree.Constant) and not expr.name:
         try:
             return literal(int(expr.value) if kind is INT else float(expr.value), expr.at)
@@ -90,26 +94,26 @@ def converted(expr: Expr, kind: Type) -> Expr:
 
 
 def _as_real(expr: Expr) -> Expr | None:
-    """A whole number as the real that it was made of, where there is one; an int has no negative zero."""
+    """Return the integral real that an int was converted from, if any, without a negative zero."""
     match expr:
-        case tree.Operation(name=name, operands=(whole,)) if name == TRUNCATED and _is_whole(whole):
-            return call("+", REAL, whole, literal(0.0))
+        case tree.Operation(name=name, operands=(integral,)) if name == TRUNCATED and _is_integral(integral):
+            return call("+", REAL, integral, literal(0.0))
         case tree.Operation(name="-", operands=(inner,)) if real := _as_real(inner):
             return call("-", REAL, literal(0.0), real)
     return None
 
 
-def _is_whole(expr: Expr) -> bool:
+def _is_integral(expr: Expr) -> bool:
     match expr:
         case tree.Operation(name="-", operands=(inner,)):
-            return _is_whole(inner)
+            return _is_integral(inner)
         case tree.Operation(name="round_down" | "python::rounded"):
             return True
     return False
 
 
 def truth(expr: Expr) -> Expr:
-    """Whether a number counts as true."""
+    """Convert a number to a bool."""
     if number(expr) is BOOL:
         return expr
     if isinstance(expr, tree.Constant):
@@ -118,7 +122,7 @@ def truth(expr: Expr) -> Expr:
 
 
 def call(name: str, kind: Type, *operands: Expr) -> Expr:
-    """An operation whose operands have the type of the result."""
+    """Return an operation whose operands are converted to the type of the result."""
     return tree.Operation(kind, name, tuple(converted(operand, kind) for operand in operands))
 
 
@@ -126,12 +130,12 @@ def call(name: str, kind: Type, *operands: Expr) -> Expr:
 
 
 def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
-    """``left op right``."""
+    """Return ``left op right``."""
     both = wider(number(left), number(right))
     if isinstance(op, ast.MatMult):
-        raise RefusedError("there are no matrices in rules", "Write the sums out, or in loops")
+        raise RefusedError("rules have no matrix product", "Write loops")
     if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
-        return _folded(op, left, right)  # in Python's double precision, and rounded once
+        return _fold_constants(op, left, right)  # in double precision, as in Python, and rounded once
     if isinstance(op, ast.Pow):
         return power(left, right)
     if isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.LShift | ast.RShift):
@@ -141,16 +145,16 @@ def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
     return call(OPERATORS[type(op)][0], REAL if isinstance(op, ast.Div) else wider(INT, both), left, right)
 
 
-def _folded(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
+def _fold_constants(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
     if isinstance(op, ast.LShift | ast.Pow) and isinstance(left.value, int) and isinstance(right.value, int):
         bits = abs(left.value).bit_length()
-        if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MOST_FOLDED:
+        if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MAX_CONSTANT_BITS:
             raise RefusedError("this number does not fit 32 bits", "Write a float, or a smaller number")
-    return computed(OPERATORS[type(op)][1], left.value, right.value)
+    return evaluate(OPERATORS[type(op)][1], left.value, right.value)
 
 
-def computed(function: Callable[..., Any], *values: Any) -> Expr:
-    """What Python computes of constants."""
+def evaluate(function: Callable[..., Any], *values: Any) -> Expr:
+    """Return the constant that a Python function computes from constants."""
     try:
         return literal(function(*values))
     except (ArithmeticError, TypeError, ValueError) as error:
@@ -159,46 +163,48 @@ def computed(function: Callable[..., Any], *values: Any) -> Expr:
 
 def _bits(op: ast.operator, both: Type, left: Expr, right: Expr) -> Expr:
     if both is REAL:
-        raise RefusedError("bits are of ints, and this has a float")
+        raise RefusedError("bit operations need ints, and this has a float")
     shift = isinstance(op, ast.LShift | ast.RShift)
-    by = known(right)
+    by = constant_value(right)
     if shift and by is not None and not 0 <= by < 32:
         raise RefusedError(f"an int of 32 bits cannot be shifted by {by}")
-    made = call(OPERATORS[type(op)][0], INT, left, right)
-    return truth(made) if both is BOOL and not shift else made
+    result = call(OPERATORS[type(op)][0], INT, left, right)
+    return truth(result) if both is BOOL and not shift else result
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
-    """``base ** exponent``: a product, for a small constant whole exponent."""
-    times, kinds = known(exponent), (number(base), number(exponent))
-    if times == 0.5:
+    """Return ``base ** exponent``; a product if the exponent is a small integer constant."""
+    n, kinds = constant_value(exponent), (number(base), number(exponent))
+    if n == 0.5:
         return call("python::root", REAL, base)
-    if times is None or not abs(times) <= MOST_FACTORS or times != int(times):  # (NaN is not less either)
-        if REAL not in kinds and (times is None or times > 0):
-            raise RefusedError("this power of an int is an int or a float, or too large", "Write float(a) ** b")
+    if n is None or not abs(n) <= MAX_POWER or n != int(n):  # NaN fails the second comparison
+        if REAL not in kinds and (n is None or n > 0):
+            raise RefusedError(
+                "this power of an int may be an int or a float, or does not fit 32 bits", "Write float(a) ** b"
+            )
         return call(OPERATORS[ast.Pow][0], REAL, base, exponent)
-    kind = REAL if isinstance(times, float) or times < 0 else wider(INT, kinds[0])
-    x, factors = converted(base, kind), abs(int(times))
-    if factors == 0:  # what is drawn is drawn all the same
+    kind = REAL if isinstance(n, float) or n < 0 else wider(INT, kinds[0])
+    x, factors = converted(base, kind), abs(int(n))
+    if factors == 0:  # random numbers in the base are still drawn
         one = converted(literal(1), kind)
-        return tree.Operation(kind, ",", (x, one)) if draws(x) else one
+        return tree.Operation(kind, ",", (x, one)) if has_effects(x) else one
     if factors == 1:
         product = x
     elif factors == 2 and is_simple(x):
         product = call("*", kind, x, x)
     else:
         product = call(f"python::power<{factors}>", kind, x)
-    return product if times > 0 else binary(ast.Div(), literal(1.0), product)
+    return product if n > 0 else binary(ast.Div(), literal(1.0), product)
 
 
 def unary(op: ast.unaryop, operand: Expr) -> Expr:
-    """``op operand``."""
+    """Return ``op operand``."""
     if isinstance(op, ast.Not):
         test = truth(operand)
         return literal(not test.value) if isinstance(test, tree.Constant) else call("!", BOOL, test)
     kind = wider(INT, number(operand))
     if isinstance(op, ast.Invert) and kind is REAL:
-        raise RefusedError("bits are of ints, and this is a float")
+        raise RefusedError("bit operations need ints, and this is a float")
     sign, compute = OPERATORS[type(op)]
     if isinstance(operand, tree.Constant):
         return literal(compute(operand.value))
@@ -209,59 +215,62 @@ def unary(op: ast.unaryop, operand: Expr) -> Expr:
 
 
 def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
-    """``left op right`` for two; of ``in``, the left is simple, or the result only says that it is possible."""
+    """Return ``left op right``.
+
+    The left operand of ``in`` is repeated: unless it is simple, use the result only to check the types.
+    """
     if isinstance(op, ast.Is | ast.IsNot):
-        raise RefusedError("objects are not compared in rules", "Write == or !=")
+        raise RefusedError("rules do not compare objects", "Write == or !=")
     if isinstance(op, ast.In | ast.NotIn):
-        words = known(right)
-        if not isinstance(words, tuple | list | set | frozenset | range) or not words:
-            raise RefusedError("'in' needs a tuple of constants", "Write a tuple of them, or comparisons")
-        found = logic(ast.Or(), [compare(ast.Eq(), left, literal(word)) for word in words])
-        return unary(ast.Not(), found) if isinstance(op, ast.NotIn) else found
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one.kind, Choice):
-            return _words(op, one.kind, one, other)
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one.kind, Number) and isinstance(known(other), str):
+        values = constant_value(right)
+        if not isinstance(values, tuple | list | set | frozenset | range) or not values:
+            raise RefusedError("'in' needs a tuple of constants", "Write a tuple of constants, or comparisons")
+        result = logic(ast.Or(), [compare(ast.Eq(), left, literal(value)) for value in values])
+        return unary(ast.Not(), result) if isinstance(op, ast.NotIn) else result
+    for first, second in ((left, right), (right, left)):
+        if isinstance(first.kind, Choice):
+            return _compare_choice(op, first.kind, first, second)
+    for first, second in ((left, right), (right, left)):
+        if isinstance(first.kind, Number) and isinstance(constant_value(second), str):
             raise RefusedError(
-                f"{described(one.kind)} is compared with the string {known(other)!r}",
-                "Actions, and all that rules compute with, are numbers: name them in the module, as in LEFT = 0",
+                f"{describe(first.kind)} is compared with the string {constant_value(second)!r}",
+                "Actions, like all values in rules, are numbers: name them in the module, as in LEFT = 0",
             )
     both = wider(number(left), number(right))
     if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
-        return _folded(op, left, right)
+        return _fold_constants(op, left, right)
     if not isinstance(op, ast.Eq | ast.NotEq):
         both = wider(INT, both)
     return tree.Operation(BOOL, OPERATORS[type(op)][0], (converted(left, both), converted(right, both)))
 
 
-def _words(op: ast.cmpop, kind: Choice, choice: Expr, word: Expr) -> Expr:
+def _compare_choice(op: ast.cmpop, kind: Choice, choice: Expr, string: Expr) -> Expr:
     if not isinstance(op, ast.Eq | ast.NotEq):
-        raise RefusedError("words have no order", "Write == or !=")
-    name = known(word)
-    if word.kind != kind:
-        if word.kind is not STATIC or not isinstance(name, str):
-            what = described(word.kind, name)
-            raise RefusedError(f"{described(kind)} is compared with {what}", "Write one of the words")
-        if name not in kind.words:
-            listed = ", ".join(map(repr, kind.words))
-            raise RefusedError(f"{name!r} is not one of {listed}{did_you_mean(name, kind.words)}".rstrip("."))
-        word = tree.Constant(kind, name, f"{kind.cpp}::{name.replace('-', '_')}")
-    return tree.Operation(BOOL, OPERATORS[type(op)][0], (choice, word))
+        raise RefusedError("the strings of a parameter have no order", "Write == or !=")
+    name = constant_value(string)
+    if string.kind != kind:
+        if string.kind is not STATIC or not isinstance(name, str):
+            other = describe(string.kind, name)
+            raise RefusedError(f"{describe(kind)} is compared with {other}", "Write one of these strings")
+        if name not in kind.options:
+            listed = ", ".join(map(repr, kind.options))
+            raise RefusedError(f"{name!r} is not in {listed}{did_you_mean(name, kind.options)}".rstrip("."))
+        string = tree.Constant(kind, name, f"{kind.cpp}::{name.replace('-', '_')}")
+    return tree.Operation(BOOL, OPERATORS[type(op)][0], (choice, string))
 
 
 def logic(op: ast.boolop, values: list[Expr]) -> Expr:
-    """``a and b and ...``, or ``a or b or ...``, of bools."""
+    """Return ``a and b and ...`` or ``a or b or ...`` of bools; operands after a decisive constant are dropped."""
     decisive = isinstance(op, ast.Or)
-    left: list[Expr] = []
+    operands: list[Expr] = []
     for value in values:
         if not isinstance(value, tree.Constant):
-            left.append(value)
+            operands.append(value)
         elif bool(value.value) is decisive:
-            left.append(value)
+            operands.append(value)
             break
-    if not left:
+    if not operands:
         return literal(not decisive)
-    if isinstance(left[0], tree.Constant) or len(left) == 1:
-        return left[0]
-    return tree.Operation(BOOL, "||" if decisive else "&&", tuple(left))
+    if isinstance(operands[0], tree.Constant) or len(operands) == 1:
+        return operands[0]
+    return tree.Operation(BOOL, "||" if decisive else "&&", tuple(operands))

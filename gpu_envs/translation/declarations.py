@@ -1,4 +1,4 @@
-"""Where the variables of a function are declared: in the innermost block that has all their uses."""
+"""Declares the variables of a function, each in the innermost block that has all its uses."""
 
 import collections
 import dataclasses
@@ -8,92 +8,106 @@ from typing import Any, final
 from gpu_envs.translation import tree
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block
-from gpu_envs.translation.types import BOOL, Array, Number, Thing, Type
-from gpu_envs.translation.walk import blocks, expressions, literal, parts, places, statements, stored, stores_in, within
+from gpu_envs.translation.types import BOOL, Array, Number, Struct, Type
+from gpu_envs.translation.walk import (
+    assigned_variables,
+    assignment_counts,
+    blocks,
+    expressions,
+    literal,
+    parts,
+    places,
+    statements,
+    within,
+)
 
 
-def declared(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
-    """The statements of a function, in which every variable begins where it belongs."""
-    placing = _Placing(types, stores_in(body))
-    elsewhere = set(parameters)
+def declare_variables(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
+    """Return the statements of a function with a declaration of every variable."""
+    declarations = _Declarations(types, assignment_counts(body))
+    already_declared = set(parameters)
     for stmt in statements(body):
-        if isinstance(stmt, tree.Turns):
-            elsewhere |= {*stmt.variables}
+        if isinstance(stmt, tree.ParallelLoop):
+            already_declared |= {*stmt.variables}
         elif isinstance(stmt, tree.For) and stmt.counter is None:
-            elsewhere.add(stmt.variable)
+            already_declared.add(stmt.variable)
     used = dict.fromkeys(variable for stmt in statements(body) for variable in _used(stmt))
-    return placing.block(body, [v for v in used if v.frame >= 0 and placing.stores[v] and v not in elsewhere])
+    return declarations.block(
+        body, [v for v in used if v.scope >= 0 and declarations.assignments[v] and v not in already_declared]
+    )
 
 
 def _used(stmt: tree.Stmt) -> Iterator[tree.Variable]:
-    """The variables that a statement reads and assigns, besides those of its blocks."""
+    """Yield the variables that a statement reads and assigns, without its blocks."""
     yield from (part.variable for part in expressions(stmt) if isinstance(part, tree.Local))
-    yield from stored(stmt)
+    yield from assigned_variables(stmt)
 
 
 def _used_within(block: Block) -> set[tree.Variable]:
     return {variable for stmt in statements(block) for variable in _used(stmt)}
 
 
-def _gives_first(stmt: tree.Stmt, variable: tree.Variable) -> bool:
-    """Whether a statement can declare a variable."""
-    whole = isinstance(stmt, tree.MakeList) or (isinstance(stmt, tree.Store) and not stmt.sign)
-    return whole and variable in stored(stmt)
+def _can_declare(stmt: tree.Stmt, variable: tree.Variable) -> bool:
+    """Whether a statement can declare the variable: a plain assignment of it."""
+    plain = isinstance(stmt, tree.MakeList) or (isinstance(stmt, tree.Store) and not stmt.sign)
+    return plain and variable in assigned_variables(stmt)
 
 
 @final
-class _Placing:
-    def __init__(self, types: Mapping[tree.Variable, Type], stores: collections.Counter[tree.Variable]) -> None:
+class _Declarations:
+    def __init__(self, types: Mapping[tree.Variable, Type], assignments: collections.Counter[tree.Variable]) -> None:
         self.types = types
-        self.stores = stores
+        self.assignments = assignments
 
     def block(self, block: Block, variables: Sequence[tree.Variable]) -> Block:
-        """The statements of a block in which, or within which, these variables begin."""
-        made: list[tree.Stmt] = []
+        """Return the statements of a block that declares these variables, itself or in its inner blocks."""
+        result: list[tree.Stmt] = []
         uses = [_used_within((stmt,)) for stmt in block]
-        times = collections.Counter(variable for used in uses for variable in used)
+        use_counts = collections.Counter(variable for used in uses for variable in used)
         for stmt, used in zip(block, uses, strict=True):
-            begun, own, further = [], set(_used(stmt)), collections.defaultdict(list)
+            declared, used_here, pushed_down = [], set(_used(stmt)), collections.defaultdict(list)
             inside = {name: _used_within(inner) for name, inner in blocks(stmt).items()}
             for variable in [variable for variable in variables if variable in used]:
-                homes = [name for name, inner in inside.items() if variable in inner]
-                if times[variable] == len(homes) == 1 and variable not in own:
-                    further[homes[0]].append(variable)
-                elif _gives_first(stmt, variable):
-                    begun.append(variable)
+                candidates = [name for name, inner in inside.items() if variable in inner]
+                if use_counts[variable] == len(candidates) == 1 and variable not in used_here:
+                    pushed_down[candidates[0]].append(variable)
+                elif _can_declare(stmt, variable):
+                    declared.append(variable)
                 else:
-                    made.append(self.declare(variable, stmt))
+                    result.append(self.declare(variable, stmt))
             variables = [variable for variable in variables if variable not in used]
-            changes: dict[str, Any] = {name: self.block(b, further[name]) for name, b in blocks(stmt).items()}
-            made.append(self.statement(dataclasses.replace(stmt, **changes), begun))
-        return tuple(made)
+            changes: dict[str, Any] = {name: self.block(b, pushed_down[name]) for name, b in blocks(stmt).items()}
+            result.append(self.statement(dataclasses.replace(stmt, **changes), declared))
+        return tuple(result)
 
-    def statement(self, stmt: tree.Stmt, begun: list[tree.Variable]) -> tree.Stmt:
-        """A statement that declares what it begins."""
+    def statement(self, stmt: tree.Stmt, declared: list[tree.Variable]) -> tree.Stmt:
+        """Return the statement, as a declaration if it first assigns a declared variable."""
         match stmt:
-            case tree.Store(place=tree.Local(variable=variable)) if variable in begun:
-                constant = self.stores[variable] == 1 and not isinstance(self.types[variable], Thing)
+            case tree.Store(place=tree.Local(variable=variable)) if variable in declared:
+                constant = self.assignments[variable] == 1 and not isinstance(self.types[variable], Struct)
                 return dataclasses.replace(stmt, declares=True, constant=constant)
-            case tree.MakeList(variable=variable) if variable not in begun:
-                raise self.several(variable, stmt)
+            case tree.MakeList(variable=variable) if variable not in declared:
+                raise self._declared_twice(variable, stmt)
         return stmt
 
     def declare(self, variable: tree.Variable, stmt: tree.Stmt) -> tree.Store:
         kind = self.types[variable]
-        if isinstance(kind, Array | Thing):
-            raise self.several(variable, next(inner for inner in statements((stmt,)) if variable in stored(inner)))
+        if isinstance(kind, Array | Struct):
+            raise self._declared_twice(
+                variable, next(inner for inner in statements((stmt,)) if variable in assigned_variables(inner))
+            )
         zero = literal(False if kind is BOOL else 0) if isinstance(kind, Number) else tree.Constant(kind, 0, "{}")
         return tree.Store(stmt.at, tree.Local(kind, variable), zero, declares=True)
 
-    def several(self, variable: tree.Variable, stmt: tree.Stmt) -> RefusedError:
-        what, instead = "", "Make it once, with a conditional expression: a if c else b"
+    def _declared_twice(self, variable: tree.Variable, stmt: tree.Stmt) -> RefusedError:
+        problem, hint = "", "Assign it once, with a conditional expression: a if c else b"
         if isinstance(stmt, tree.MakeList):
-            what, instead = "the list ", "Make it once, before, and fill it"
-        return RefusedError(f"{what}{variable.name!r} is made in several places", instead, stmt.at)
+            problem, hint = "the list ", "Create it once, before the branches, and set its elements there"
+        return RefusedError(f"{problem}{variable.name!r} is created in several places", hint, stmt.at)
 
 
-def read_in(body: Block) -> frozenset[tree.Variable]:
-    """The variables that are read."""
+def read_variables(body: Block) -> frozenset[tree.Variable]:
+    """Return the variables that are read."""
     read = set()
     for stmt in statements(body):
         exprs = [*parts(stmt), *places(stmt)]

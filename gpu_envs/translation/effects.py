@@ -1,4 +1,4 @@
-"""What a function of rules does beside computing what it returns."""
+"""The side effects of a function of the rules."""
 
 import ast
 import dataclasses
@@ -7,79 +7,79 @@ from typing import final
 from gpu_envs.translation import tree
 from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import Record
-from gpu_envs.translation.walk import expressions, field_of, has_phases, known, places, statements
+from gpu_envs.translation.walk import constant_value, expressions, field_of, has_phases, places, statements
 
 
 class Span(Record):
-    """Elements ``times * turn + least`` to ``times * turn + most`` of an array, of all agents' elements in a row."""
+    """Elements ``stride * i + first`` to ``stride * i + last`` of a flattened array, where ``i`` is a loop variable."""
 
-    turn: tree.Variable
-    """The variable with the number of the turn."""
-    times: int
-    least: int
-    most: int
+    loop: tree.Variable
+    """The loop variable of the phase."""
+    stride: int
+    first: int
+    last: int
 
     def is_apart_from(self, other: "Span") -> bool:
-        """Whether no turn has an element of these in common with another turn's of the other."""
-        if self.times != other.times:
+        """Whether two different iterations never touch the same element, one in this span and one in the other."""
+        if self.stride != other.stride:
             return False
-        return max(self.most, other.most) - min(self.least, other.least) < abs(self.times)
+        return max(self.last, other.last) - min(self.first, other.first) < abs(self.stride)
 
 
 class Access(Record):
-    """What a turn does with a field of the world."""
+    """A read or write of a field of the world in an iteration of a phase."""
 
     field: str
-    held: int | None
-    """How many elements of it an agent has, as ``Field.held`` says."""
-    how: str
-    """``read``, ``write`` or ``add``."""
+    per_agent: int | None
+    """Elements of the field per agent, as in ``tree.Field.per_agent``."""
+    mode: str
+    """``read``, ``write`` or ``add`` (atomic)."""
     span: Span | None
-    """The turn whose elements these are, and which; None where they may be any turn's."""
+    """The elements accessed, as a function of the loop variable; None: any element."""
     only: tuple[tree.Variable, object] | None
-    """The single turn that does it: a variable, and what that must be."""
+    """A loop variable and its value, if a single iteration makes the access."""
     constant: float | None
-    """What is written, where that is a constant."""
-    asked: bool
-    """It is done under a condition."""
+    """The value written, if it is a constant."""
+    conditional: bool
+    """Whether the access depends on a condition."""
 
 
 @final
 @dataclasses.dataclass
 class Effects:
-    """What a function does beside computing what it returns."""
+    """The side effects of a function."""
 
     owners: set[str] = dataclasses.field(default_factory=set)
-    """The arguments that it changes."""
+    """Arguments that the function changes."""
     fields: set[str] = dataclasses.field(default_factory=set)
-    """The fields that it assigns."""
-    written: set[tuple[str, int | None]] = dataclasses.field(default_factory=set)
-    """Elements of the observation that it writes: the part, ``""`` of one without, and the index, None: not known."""
+    """Fields that the function assigns."""
+    observation_writes: set[tuple[str, int | None]] = dataclasses.field(default_factory=set)
+    """Elements of the observation written: key in a Dict (or ``""``), and index (None: computed at run time)."""
     phases: bool = False
-    """It has phases."""
-    certain: frozenset[str] = frozenset()
-    """The single numbers of the state, and metrics, that it sets on every way; see ``checks.assigned``."""
+    """Whether the function contains phases."""
+    always_set: frozenset[str] = frozenset()
+    """Scalar state fields and metrics that every path through the function sets; see ``checks.assigned``."""
     accesses: dict[Access, ast.AST | None] = dataclasses.field(default_factory=dict)
-    """What it does with the fields of the world outside of phases, and where; see ``checks.races``."""
+    """Accesses to fields of the world outside phases, with their source nodes; see ``checks.races``."""
 
 
 def effects_of(body: Block) -> Effects:
-    """What the statements of a function do; ``certain`` and ``accesses`` are found by the checks."""
-    found = Effects(phases=has_phases(body))
+    """Return the side effects of statements; the checks fill in ``always_set`` and ``accesses``."""
+    effects = Effects(phases=has_phases(body))
     for stmt in statements(body):
         for place in places(stmt):
             owner, field = field_of(place)
             if not owner:  # a variable
                 continue
-            found.owners.add(owner)
-            found.fields.add(field)
+            effects.owners.add(owner)
+            effects.fields.add(field)
             if owner in ("Observation", "Row"):
                 index = place.indices[0] if isinstance(place, tree.Element) and len(place.indices) == 1 else place
-                found.written.add((field, known(index)))
+                effects.observation_writes.add((field, constant_value(index)))
         for expr in expressions(stmt):
             if isinstance(expr, tree.Invoke):
                 called = expr.function.effects
-                found.owners |= called.owners
-                found.fields |= called.fields
-                found.written |= called.written
-    return found
+                effects.owners |= called.owners
+                effects.fields |= called.fields
+                effects.observation_writes |= called.observation_writes
+    return effects

@@ -1,4 +1,4 @@
-"""Whole functions: from what their authors wrote, through the tree and its checks, to C++."""
+"""Translation of one function: source to tree, checks, C++."""
 
 import ast
 import inspect
@@ -9,170 +9,171 @@ from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import tree
-from gpu_envs.translation.arguments import PLACES
+from gpu_envs.translation.arguments import CPP_PARAMETERS
 from gpu_envs.translation.checks.assigned import check_assigned
 from gpu_envs.translation.checks.races import check_races
-from gpu_envs.translation.declarations import declared
+from gpu_envs.translation.declarations import declare_variables
 from gpu_envs.translation.effects import effects_of
-from gpu_envs.translation.order import ordered
-from gpu_envs.translation.printer import printed
-from gpu_envs.translation.reading.reader import frame_of, in_ascii
+from gpu_envs.translation.order import order_evaluation
+from gpu_envs.translation.printer import print_body
+from gpu_envs.translation.reading.reader import ascii_name, scope_of
 from gpu_envs.translation.reading.statements import Statements
-from gpu_envs.translation.sources import RefusedError, Written, annotation, read
+from gpu_envs.translation.sources import FunctionSource, RefusedError, annotation, read_source
 from gpu_envs.translation.tree import Block
-from gpu_envs.translation.types import NUMBERS, Number, Several, Thing, Type
+from gpu_envs.translation.types import NUMBERS, Number, Struct, Tuple, Type
 from gpu_envs.translation.unit import SourceLine, Unit
 from gpu_envs.translation.walk import ends, expressions, field_of, places, statements
 
 
 @final
 class FunctionReader(Statements):
-    """A reader with all that can stand in a function."""
+    """The complete reader: reads the body of a function."""
 
-    def function(self, found: types.FunctionType, node: ast.Call) -> tree.Function:
-        known = self.unit.functions
-        if found not in known:
-            known[found] = None
-            # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
-            cpp = f"Rule_{in_ascii(found.__name__).strip('_')}_{len(known)}"
-            written = read(found, ast.unparse(node.func))
-            with written.at(written.tree):
-                known[found] = helper(self.unit, written, cpp)
-        function = known[found]
+    def function(self, python_function: types.FunctionType, node: ast.Call) -> tree.Function:
+        functions = self.unit.functions
+        if python_function not in functions:
+            functions[python_function] = None
+            # No local has such a C++ name: locals start with a lower-case letter or end with an underscore.
+            cpp = f"Rule_{ascii_name(python_function.__name__).strip('_')}_{len(functions)}"
+            source = read_source(python_function, ast.unparse(node.func))
+            with source.at(source.tree):
+                functions[python_function] = translate_helper(self.unit, source, cpp)
+        function = functions[python_function]
         if function is None:
-            raise RefusedError(f"{found.__name__} calls itself", "Write a loop", node)
+            raise RefusedError(f"{python_function.__name__} calls itself", "Write a loop", node)
         return function
 
-    def parameter(self, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
-        """An argument of the function; ``entry``: of one that the driver calls."""
-        kind = NUMBERS.get(word) or self.unit.arguments.all[word]
+    def parameter(self, name: str, type_name: str, default: Any, *, is_entry: bool) -> tree.Parameter:
+        """Return a parameter of the function; ``is_entry``: the driver calls the function."""
+        kind = NUMBERS.get(type_name) or self.unit.arguments.all[type_name]
         if isinstance(kind, Number):
             return tree.Parameter(tree.Variable(name, self.cpp_name(name)), kind, kind.cpp, default)
-        declared_as, cpp = PLACES[word]
-        if word == "Random" and not entry:  # there may be several
+        cpp_type, cpp = CPP_PARAMETERS[type_name]
+        if type_name == "Random" and not is_entry:  # a helper may have several
             cpp = self.cpp_name(name)
-        if word == "Mask" and "World" in self.unit.arguments.all:
-            declared_as = f"const {declared_as}"
-        return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
+        if type_name == "Mask" and "World" in self.unit.arguments.all:
+            cpp_type = f"const {cpp_type}"
+        return tree.Parameter(tree.Variable(name, cpp), kind, cpp_type, default)
 
-    def body(self, parameters: Sequence[tree.Parameter], result: Type | None, between: bool | None) -> Block:
-        """Reads a function until the types of its variables stay what they are."""
-        written, self.result, self.phased = self.written, result, between
+    def body(self, parameters: Sequence[tree.Parameter], result: Type | None, is_phased: bool | None) -> Block:
+        """Read the function repeatedly until the types of its variables no longer change."""
+        source, self.result, self.is_phased = self.source, result, is_phased
         self.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
-        frame = frame_of(0, written.tree.body, lambda loop: bool(self.method_of(loop)))
+        scope = scope_of(0, source.tree.body, lambda loop: bool(self.method_of(loop)))
         body: Block = ()
-        self.changed = True
-        while self.changed:
-            self.begin()
-            self.frames, self.between = [frame], bool(self.phased)
+        self.types_changed = True
+        while self.types_changed:
+            self.restart()
+            self.scopes, self.between_phases = [scope], bool(self.is_phased)
             for name, argument in self.arguments.items():
-                if isinstance(argument.kind, Number) and name in frame.stored:
-                    self.learn(name, argument.kind, written.tree)
-            body = self.block(written.tree.body)
+                if isinstance(argument.kind, Number) and name in scope.assigned:
+                    self.record_type(name, argument.kind, source.tree)
+            body = self.block(source.tree.body)
         if result is not None and not ends(body):
-            outcome = isinstance(result, Several) and result.cpp == "Outcome"
-            instead = f"End it with {'return reward, terminated' if outcome else 'return ...'}"
-            raise RefusedError(f"{written.name} may end without a result", instead, written.tree.body[-1])
+            is_step = isinstance(result, Tuple) and result.cpp == "Outcome"
+            hint = f"End it with {'return reward, terminated' if is_step else 'return ...'}"
+            raise RefusedError(f"{source.name} may end without a result", hint, source.tree.body[-1])
         return body
 
 
-def translate(
+def translate_function(
     unit: Unit,
-    written: Written,
+    source: FunctionSource,
     cpp: str,
-    words: Mapping[str, str],
+    type_names: Mapping[str, str],
     result: Type | None,
     *,
-    between: bool | None = None,
-    frozen: frozenset[str] | None = None,
+    is_phased: bool | None = None,
+    read_only: frozenset[str] | None = None,
 ) -> tree.Function:
-    """Translates a function, and adds it to the unit.
+    """Translate a function, and add it to the unit.
 
     Args:
-        unit: What becomes of all rules.
-        written: The function as its author wrote it.
-        cpp: Its name in C++.
-        words: The types of its arguments by their names, in the words of annotations.
-        result: What it returns; None: nothing.
-        between: Whether what it says stands between phases. None: where it has phases.
-        frozen: Of a function that the driver calls, the arguments that it must not change. None: rules call it.
+        unit: Translation unit of the spec.
+        source: Source of the function.
+        cpp: Name of the function in C++.
+        type_names: Annotations of the arguments, by name.
+        result: Type of the result; None: no result.
+        is_phased: Whether the function's top level lies between phases. None: it does if the function has phases.
+        read_only: Arguments that a function called by the driver must not change. None: rules call the function.
     """
-    reader = FunctionReader(unit, written)
-    reader.names |= set(words)
-    signature = inspect.signature(written.function).parameters
+    reader = FunctionReader(unit, source)
+    reader.names |= set(type_names)
+    signature = inspect.signature(source.function).parameters
     parameters = tuple(
-        reader.parameter(name, word, signature[name].default, entry=frozen is not None) for name, word in words.items()
+        reader.parameter(name, type_name, signature[name].default, is_entry=read_only is not None)
+        for name, type_name in type_names.items()
     )
-    known = frozenset(p.variable for p in parameters)
-    body = reader.body(parameters, result, between)
+    assigned = frozenset(p.variable for p in parameters)
+    body = reader.body(parameters, result, is_phased)
     effects = effects_of(body)
-    _refuse_changes(written.name, body, frozen or frozenset())
-    effects.certain = check_assigned(body, known)
-    effects.accesses = check_races(body, known)
-    if frozen is None and not effects.phases:
-        frozen = frozenset({"State", "World"}) - effects.owners
-    lines = printed(declared(ordered(reader, body), reader.types, known))
-    # A phase's macro names the team, and that of columns the row.
+    _refuse_changes(source.name, body, read_only or frozenset())
+    effects.always_set = check_assigned(body, assigned)
+    effects.accesses = check_races(body, assigned)
+    if read_only is None and not effects.phases:
+        read_only = frozenset({"State", "World"}) - effects.owners
+    lines = print_body(declare_variables(order_evaluation(reader, body), reader.types, assigned))
+    # The macros of phases use the variable team, and FOR_EACH_COLUMN uses row.
     text = "\n".join(line.text for line in lines)
     text = re.sub("FOR_EACH_(AGENT|ELEMENT)", "team", text).replace("FOR_EACH_COLUMN", "row")
     used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
-    heads = []
-    for name, parameter in zip(words, parameters, strict=True):
+    parameter_texts = []
+    for name, parameter in zip(type_names, parameters, strict=True):
         kind = reader.types.get(parameter.variable, parameter.kind)
-        head = kind.cpp if isinstance(kind, Number) else parameter.declared
-        head = f"const {head}" if words[name] in (frozen or ()) else head
-        heads.append(f"{head} {parameter.variable.cpp}" if parameter.variable.cpp in used else head)
-    word = result.cpp if isinstance(result, Number | Several) else "void"
-    first = SourceLine(written.tree.lineno, f"FN {word} {cpp}({', '.join(heads)}) {{")
-    unit.parts.append((written.file, [first, *lines, SourceLine(0, "}"), SourceLine(0, "")]))
-    return tree.Function(written, cpp, parameters, result, effects)
+        cpp_type = kind.cpp if isinstance(kind, Number) else parameter.cpp_type
+        cpp_type = f"const {cpp_type}" if type_names[name] in (read_only or ()) else cpp_type
+        parameter_texts.append(f"{cpp_type} {parameter.variable.cpp}" if parameter.variable.cpp in used else cpp_type)
+    cpp_result = result.cpp if isinstance(result, Number | Tuple) else "void"
+    first = SourceLine(source.tree.lineno, f"FN {cpp_result} {cpp}({', '.join(parameter_texts)}) {{")
+    unit.parts.append((source.file, [first, *lines, SourceLine(0, "}"), SourceLine(0, "")]))
+    return tree.Function(source, cpp, parameters, result, effects)
 
 
-def _refuse_changes(name: str, body: Block, frozen: frozenset[str]) -> None:
-    """Refuses changes of arguments that stay what they are."""
+def _refuse_changes(name: str, body: Block, read_only: frozenset[str]) -> None:
+    """Refuse changes of read-only arguments."""
     for stmt in statements(body):
         changed = [(field_of(place)[0], place.at) for place in places(stmt)]
         for expr in expressions(stmt):
             if isinstance(expr, tree.Invoke):
                 changed += [(owner, expr.at) for owner in sorted(expr.function.effects.owners)]
         for owner, at in changed:
-            if owner in frozen:
-                what = f"{name} does not change the {owner.lower()}"
-                raise RefusedError(what, "Change it in step or reset", at or stmt.at)
+            if owner in read_only:
+                problem = f"{name} must not change the {owner.lower()}"
+                raise RefusedError(problem, "Change it in step or reset", at or stmt.at)
 
 
-# --- a function that rules call ---
+# --- functions that rules call ---
 
 
-def helper(unit: Unit, written: Written, cpp: str) -> tree.Function:
-    """Translates a function that rules call."""
-    words = written.annotations
-    known = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in PLACES}}
-    seen: set[str] = set()
-    for node, word in zip(written.arguments, words.values(), strict=True):
-        if word not in known:
-            what = f"has the annotation {word}" if word else "has no annotation"
-            meant = did_you_mean(word, known) if word else ""
-            instead = f"Annotate it with one of: {', '.join(known)}"
-            raise RefusedError(f"the argument {node.arg!r} {what}{meant}".rstrip("."), instead, node)
-        if word in seen and isinstance(known[word], Thing) and word != "Random":
-            raise RefusedError(f"{written.name} has two arguments of type {word}", "Give it one", node)
-        seen.add(word)
-    return translate(unit, written, cpp, words, _result(unit, written))
+def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Function:
+    """Translate a function that rules call."""
+    type_names = source.annotations
+    allowed = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in CPP_PARAMETERS}}
+    used: set[str] = set()
+    for node, type_name in zip(source.arguments, type_names.values(), strict=True):
+        if type_name not in allowed:
+            problem = f"has the annotation {type_name}" if type_name else "has no annotation"
+            suggestion = did_you_mean(type_name, allowed) if type_name else ""
+            hint = f"Annotate it with one of: {', '.join(allowed)}"
+            raise RefusedError(f"the argument {node.arg!r} {problem}{suggestion}".rstrip("."), hint, node)
+        if type_name in used and isinstance(allowed[type_name], Struct) and type_name != "Random":
+            raise RefusedError(f"{source.name} has two arguments of type {type_name}", "Remove one of them", node)
+        used.add(type_name)
+    return translate_function(unit, source, cpp, type_names, _result(unit, source))
 
 
-def _result(unit: Unit, written: Written) -> Number | Several | None:
-    returns = written.tree.returns
-    word = annotation(returns)
-    returning = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(written.tree))
-    if word == "None" or (not word and not returning):
+def _result(unit: Unit, source: FunctionSource) -> Number | Tuple | None:
+    returns = source.tree.returns
+    type_name = annotation(returns)
+    returning = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(source.tree))
+    if type_name == "None" or (not type_name and not returning):
         return None
-    if word in NUMBERS:
-        return NUMBERS[word]
-    if word.startswith("tuple[") and word.endswith("]"):
-        parts = [part.strip() for part in word[len("tuple[") : -1].split(",")]
+    if type_name in NUMBERS:
+        return NUMBERS[type_name]
+    if type_name.startswith("tuple[") and type_name.endswith("]"):
+        parts = [part.strip() for part in type_name[len("tuple[") : -1].split(",")]
         if all(part in NUMBERS for part in parts):
-            return unit.several(tuple(NUMBERS[part] for part in parts))
-    what = f"returns {word}" if word else "returns something, and has no annotation of what"
-    instead = "Annotate it with -> float, int, bool, None or tuple[float, ...]"
-    raise RefusedError(f"{written.name} {what}", instead, returns)
+            return unit.tuple_type(tuple(NUMBERS[part] for part in parts))
+    problem = f"returns {type_name}" if type_name else "returns a value, and has no return annotation"
+    hint = "Annotate it with -> float, int, bool, None or tuple[float, ...]"
+    raise RefusedError(f"{source.name} {problem}", hint, returns)

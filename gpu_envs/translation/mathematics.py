@@ -1,4 +1,4 @@
-"""The functions that rules may call: Python's own, those of ``math``, and those of ``gpu_envs.rules``."""
+"""Builtin functions of rules: Python's, those of ``math`` and ``gpu_envs.rules``."""
 
 import ast
 import functools
@@ -8,64 +8,66 @@ from typing import Any
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, computed, converted, number, power, truth, unary
+from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, converted, evaluate, number, power, truth, unary
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Constant, Expr, Operation
 from gpu_envs.translation.types import BOOL, INT, REAL, Number, Record, Type, wider
-from gpu_envs.translation.walk import known, literal
+from gpu_envs.translation.walk import constant_value, literal
 
 
-class Known(Record):
-    """A function, and how many arguments it takes."""
+class Builtin(Record):
+    """How to translate a function, and its number of arguments."""
 
     make: Callable[..., Expr]
-    least: int = 1
-    most: int = 1
+    min_arguments: int = 1
+    max_arguments: int = 1
 
 
-def _named(name: str, count: int = 1, kind: Number = REAL) -> Known:
-    """A function by its name in the dialect, whose arguments and result have one type."""
-    return Known(functools.partial(call, name, kind), count, count)
+def _function(name: str, count: int = 1, kind: Number = REAL) -> Builtin:
+    """Return a function of the dialect, whose arguments and result have one type."""
+    return Builtin(functools.partial(call, name, kind), count, count)
 
 
-def _joint(name: str, *values: Expr) -> Expr:
-    """A function of numbers of the widest type among the arguments."""
+def _common_type_call(name: str, *values: Expr) -> Expr:
+    """Call a function with all arguments converted to the widest of their types."""
     kinds: list[Type] = [INT, *map(number, values)]
     return call(name, functools.reduce(wider, kinds), *values)
 
 
-def _extreme(name: str, most: int) -> Known:
-    return Known(lambda *values: functools.reduce(functools.partial(_joint, name), values), 2, most)
+def _minmax(name: str, max_arguments: int) -> Builtin:
+    return Builtin(
+        lambda *values: functools.reduce(functools.partial(_common_type_call, name), values), 2, max_arguments
+    )
 
 
 def _absolute(x: Expr) -> Expr:
     number(x)
-    return literal(abs(x.value)) if isinstance(x, Constant) else _joint("elementary::abs", x)
+    return literal(abs(x.value)) if isinstance(x, Constant) else _common_type_call("elementary::abs", x)
 
 
-def _rounding(exact: Callable[[float], int], made: Callable[[Expr], Expr]) -> Known:
-    """To a whole number, which ``made`` computes as a real."""
+def _rounding(exact: Callable[[float], int], to_real: Callable[[Expr], Expr]) -> Builtin:
+    """Return a function that rounds to an int; ``to_real`` computes the integer as a real."""
 
     def make(x: Expr) -> Expr:
         if number(x) is not REAL:
             return converted(x, INT)
-        return computed(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (made(x),))
+        return evaluate(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (to_real(x),))
 
-    return Known(make)
+    return Builtin(make)
 
 
-def _down(x: Expr) -> Expr:
+def _floor(x: Expr) -> Expr:
     return call("round_down", REAL, x)
 
 
-def _up(x: Expr) -> Expr:
-    return unary(ast.USub(), _down(unary(ast.USub(), x)))
+def _ceil(x: Expr) -> Expr:
+    return unary(ast.USub(), _floor(unary(ast.USub(), x)))
 
 
 def _square_root(x: Expr) -> Expr:
     number(x)
     if isinstance(x, Constant) and x.value >= 0:
-        return literal(math.sqrt(known(converted(literal(x.value), REAL))))
+        return literal(math.sqrt(constant_value(converted(literal(x.value), REAL))))
     return call("square_root", REAL, x)
 
 
@@ -74,99 +76,99 @@ def _log(x: Expr, base: Expr | None = None) -> Expr:
     return top if base is None else binary(ast.Div(), top, call("log", REAL, base))
 
 
-def _times(factor: float) -> Known:
-    return Known(lambda x: binary(ast.Mult(), _real(x), literal(factor)))
+def _scaled(factor: float) -> Builtin:
+    return Builtin(lambda x: binary(ast.Mult(), _real(x), literal(factor)))
 
 
 def _real(x: Expr) -> Expr:
     return converted(x, REAL)
 
 
-def _asks(name: str) -> Known:
-    """A question about a real."""
-    return Known(lambda x: Operation(BOOL, f"python::{name}", (_real(x),)))
+def _predicate(name: str) -> Builtin:
+    """Return a function from a real to a bool."""
+    return Builtin(lambda x: Operation(BOOL, f"python::{name}", (_real(x),)))
 
 
 def _float(x: Expr) -> Expr:
-    word = known(x)
+    word = constant_value(x)
     if isinstance(word, str) and word.strip(" +-").lower() in ("inf", "infinity"):
         sign = "-" if "-" in word else ""
-        raise RefusedError(f"there are no strings in rules, and this is {word!r}", f"Write {sign}math.inf")
+        raise RefusedError(f"rules cannot convert the string {word!r}", f"Write {sign}math.inf")
     return _real(x)
 
 
-KNOWN: Mapping[Any, Known] = {
-    abs: Known(_absolute),
-    min: _extreme("minimum", 64),
-    max: _extreme("maximum", 64),
+BUILTINS: Mapping[Any, Builtin] = {
+    abs: Builtin(_absolute),
+    min: _minmax("minimum", 64),
+    max: _minmax("maximum", 64),
     int: _rounding(int, lambda x: x),
-    float: Known(_float),
-    bool: Known(truth),
+    float: Builtin(_float),
+    bool: Builtin(truth),
     round: _rounding(round, lambda x: call("python::rounded", REAL, x)),
-    pow: Known(power, 2, 2),
-    math.sin: _named("sin"),
-    math.cos: _named("cos"),
-    math.tan: _named("python::tangent"),
-    math.atan: _named("elementary::atan"),
-    math.atan2: _named("elementary::atan2", 2),
-    math.tanh: _named("elementary::tanh"),
-    math.exp: _named("exp"),
-    math.expm1: _named("elementary::expm1"),
-    math.log: Known(_log, 1, 2),
-    math.log1p: _named("elementary::log1p"),
-    math.log2: _named("elementary::log2"),
-    math.log10: _named("elementary::log10"),
-    math.sqrt: Known(_square_root),
-    math.pow: Known(lambda x, y: power(_real(x), y), 2, 2),
-    math.fabs: Known(lambda x: _absolute(_real(x))),
-    math.floor: _rounding(math.floor, _down),
-    math.ceil: _rounding(math.ceil, _up),
+    pow: Builtin(power, 2, 2),
+    math.sin: _function("sin"),
+    math.cos: _function("cos"),
+    math.tan: _function("python::tangent"),
+    math.atan: _function("elementary::atan"),
+    math.atan2: _function("elementary::atan2", 2),
+    math.tanh: _function("elementary::tanh"),
+    math.exp: _function("exp"),
+    math.expm1: _function("elementary::expm1"),
+    math.log: Builtin(_log, 1, 2),
+    math.log1p: _function("elementary::log1p"),
+    math.log2: _function("elementary::log2"),
+    math.log10: _function("elementary::log10"),
+    math.sqrt: Builtin(_square_root),
+    math.pow: Builtin(lambda x, y: power(_real(x), y), 2, 2),
+    math.fabs: Builtin(lambda x: _absolute(_real(x))),
+    math.floor: _rounding(math.floor, _floor),
+    math.ceil: _rounding(math.ceil, _ceil),
     math.trunc: _rounding(math.trunc, lambda x: x),
-    math.fmod: _named("python::remainder", 2),
-    math.hypot: Known(functools.partial(call, "elementary::hypot", REAL), 1, 8),
-    math.copysign: _named("elementary::with_sign_of", 2),
-    math.radians: _times(math.pi / 180),
-    math.degrees: _times(180 / math.pi),
-    math.isnan: _asks("not_a_number"),
-    math.isfinite: _asks("finite"),
-    rules.minimum: _extreme("minimum", 2),
-    rules.maximum: _extreme("maximum", 2),
-    rules.clip: Known(functools.partial(_joint, "clip"), 3, 3),
-    rules.fma: _named("fma", 3),
-    rules.role_of: _named("role_of", 1, INT),
-    rules.first_of: _named("first_of", 1, INT),
-    rules.count_of: _named("count_of", 1, INT),
-    rules.features_of: _named("features_of", 1, INT),
+    math.fmod: _function("python::remainder", 2),
+    math.hypot: Builtin(functools.partial(call, "elementary::hypot", REAL), 1, 8),
+    math.copysign: _function("elementary::with_sign_of", 2),
+    math.radians: _scaled(math.pi / 180),
+    math.degrees: _scaled(180 / math.pi),
+    math.isnan: _predicate("not_a_number"),
+    math.isfinite: _predicate("finite"),
+    rules.minimum: _minmax("minimum", 2),
+    rules.maximum: _minmax("maximum", 2),
+    rules.clip: Builtin(functools.partial(_common_type_call, "clip"), 3, 3),
+    rules.fma: _function("fma", 3),
+    rules.role_of: _function("role_of", 1, INT),
+    rules.first_of: _function("first_of", 1, INT),
+    rules.count_of: _function("count_of", 1, INT),
+    rules.features_of: _function("features_of", 1, INT),
 }
-"""Each function with what it becomes."""
+"""Builtin functions by Python object."""
 
-_INSTEAD = {
+_HINTS = {
     "asin": "Write math.atan2(x, math.sqrt(1 - x * x))",
     "acos": "Write math.atan2(math.sqrt(1 - x * x), x)",
     "sinh": "Write (math.exp(x) - math.exp(-x)) / 2",
     "cosh": "Write (math.exp(x) + math.exp(-x)) / 2",
     "dist": "Write math.hypot(a - c, b - d)",
-    "sum": "Write a loop: for i in range(n): total += ...; of a team's numbers, as a phase: w.total = team.sum(...)",
+    "sum": "Write a loop, for i in range(n): total += ..., or in a team w.total = team.sum(...)",
     "range": "Write for i in range(n):",
     "enumerate": "Write for i in range(n):",
     "zip": "Write for i in range(n):",
     "divmod": "Write a // b and a % b",
-    "isinstance": "Types are known where rules are translated",
+    "isinstance": "Remove it: types are fixed at translation",
 }
 
-DRAWN = {
+RANDOM_REPLACEMENTS = {
     "random": "random.uniform(0.0, 1.0)",
     "rand": "random.uniform(0.0, 1.0)",
-    "randint": "random.integer(n), which is below n",
-    "randrange": "random.integer(n), which is below n",
-    "choice": "random.integer(n), and index with it",
+    "randint": "random.integer(n), from 0 to n - 1",
+    "randrange": "random.integer(n), from 0 to n - 1",
+    "choice": "random.integer(n) as an index",
     "gauss": "random.normal(0.0, 1.0)",
     "normalvariate": "random.normal(0.0, 1.0)",
     "randn": "random.normal(0.0, 1.0)",
 }
-"""What rules call in place of other functions that draw random numbers."""
+"""Replacements of functions of ``random`` and NumPy."""
 
-_OF_ARRAYS = {
+_NUMPY_REPLACEMENTS = {
     "absolute": "abs",
     "clip": "gpu_envs.rules.clip",
     "float32": "float",
@@ -176,32 +178,32 @@ _OF_ARRAYS = {
     "maximum": "max",
     "minimum": "min",
 }
-"""What stands for functions of NumPy and its like, besides those of ``math``."""
+"""Replacements of array libraries' functions, besides those with the same name in ``math``."""
 
 
 def refusal_of(function: Any) -> RefusedError:
-    """Why a function cannot be called, and what to do instead."""
+    """Return the error for a function that rules cannot call."""
     name = getattr(function, "__name__", repr(function))
-    owner = getattr(function, "__self__", None)  # of the functions of random: an instance of random.Random
+    owner = getattr(function, "__self__", None)  # an instance of random.Random for the functions of random
     module = (getattr(function, "__module__", None) or type(owner or function).__module__).partition(".")[0]
     if module in ("numpy", "torch", "cupy", "jax", "numba"):
-        other = _OF_ARRAYS.get(name, f"math.{name}" if hasattr(math, name) else "")
+        replacement = _NUMPY_REPLACEMENTS.get(name, f"math.{name}" if hasattr(math, name) else "")
         return RefusedError(
             f"functions of {module} are not translated",
-            f"Write {other}(...)" if other else "Rules work on single numbers: write it with math and loops",
+            f"Write {replacement}(...)" if replacement else "Rules compute with single numbers: use math and loops",
         )
     if module == "random":
         return RefusedError(
             f"Python's random.{name} is not translated",
-            f"Use the argument random of the rules: {DRAWN.get(name, 'random.uniform(0.0, 1.0)')}",
+            f"Use the argument random: {RANDOM_REPLACEMENTS.get(name, 'random.uniform(0.0, 1.0)')}",
         )
     if name == "print":
-        return RefusedError("rules cannot print: they run on the device", "Look at env.state from outside")
+        return RefusedError("rules cannot print: they run on the device", "Print env.state after a step")
     if hasattr(function, "__wrapped__"):
-        return RefusedError(f"{name} has a decorator, and is not a plain function of Python", "Remove the decorator")
-    names = sorted({str(each.__name__) for each in KNOWN})
-    instead = _INSTEAD.get(name, f"Known are: {', '.join(names)}")
+        return RefusedError(f"{name} has a decorator", "Remove the decorator")
+    names = sorted({str(builtin.__name__) for builtin in BUILTINS})
+    hint = _HINTS.get(name, f"Use one of: {', '.join(names)}")
     if module == "math":
-        return RefusedError(f"there is no math.{name} with the same bits on every device", instead)
-    meant = "" if name in _INSTEAD else did_you_mean(name, names)
-    return RefusedError(f"{name} is not translated{meant}".rstrip("."), instead)
+        return RefusedError(f"rules have no math.{name} that is bit-identical on all devices", hint)
+    suggestion = "" if name in _HINTS else did_you_mean(name, names)
+    return RefusedError(f"{name} is not translated{suggestion}".rstrip("."), hint)

@@ -1,4 +1,4 @@
-"""From the rules of a spec, written in Python, to the header that a C++ author would have written."""
+"""Translates the Python rules of a spec to a C++ header."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.completeness import check_measure, check_observe, check_reset
-from gpu_envs.translation.functions import translate
-from gpu_envs.translation.sources import RefusedError, Written, annotation, read
+from gpu_envs.translation.functions import translate_function
+from gpu_envs.translation.sources import FunctionSource, RefusedError, annotation, read_source
 from gpu_envs.translation.tree import Function
-from gpu_envs.translation.types import BOOL, INT, NUMBERS, REAL, Several
+from gpu_envs.translation.types import BOOL, INT, NUMBERS, REAL, Tuple
 from gpu_envs.translation.unit import SourceLine, Unit
 
 PRELUDE = "dialect/python.cuh"
-"""The header with Python's arithmetic."""
+"""Header with Python's arithmetic."""
 
 ONE = {
     "reset": ("State", "Params", "Random"),
@@ -27,7 +27,7 @@ ONE = {
     "allow": ("State", "Params", "Mask"),
     "measure": ("State", "Params", "Metrics"),
 }
-"""The arguments of the functions of a single agent."""
+"""Functions of a single agent's rules, and the types of their arguments."""
 
 TEAM = {
     "reset": ("World", "Params", "Team"),
@@ -39,119 +39,130 @@ TEAM = {
     "active": ("World", "Params", "int", "int"),
     "measure": ("World", "Params", "Team", "Metrics"),
 }
-"""The arguments of the functions of a team."""
+"""Functions of a team's rules, and the types of their arguments."""
 
-_FROZEN = {
+_READ_ONLY = {
     **dict.fromkeys(("observe", "observe_shared", "allow", "active"), frozenset({"State", "World"})),
-    "measure": frozenset({"State"}),  # a team's may need scratch
+    "measure": frozenset({"State"}),  # in a team measure may use scratch fields
 }
-"""What functions must not change."""
+"""Arguments that a function must not change."""
 
 NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "actions"}
+"""Usual argument names, if they are not the type's name in lower case."""
 
 
-def translated(spec: Spec, params: Mapping[str, Any]) -> str:
-    """Translates the rules of a spec to C++.
+def translate_rules(spec: Spec, params: Mapping[str, Any]) -> str:
+    """Translate the rules of a spec to C++.
 
     Args:
-        spec: The spec, whose ``header`` is ``Rules``.
-        params: The values of all parameters; shapes follow from those that are fixed.
+        spec: A spec whose ``header`` is a ``Rules``.
+        params: Values of all parameters; fixed ones determine shapes.
 
     Returns:
         The text of the header.
 
     Raises:
-        TranslationError: The rules use what cannot be translated.
+        TranslationError: The rules contain code that cannot be translated.
     """
     rules, spec = spec.header, spec.with_observed_params(())
     assert isinstance(rules, Rules)
     unit = Unit(Arguments(spec, params))
-    wanted = TEAM if isinstance(spec, TeamSpec) else ONE
-    _check(spec, rules, wanted)
-    made = {}
-    for name, kinds in wanted.items():
+    signatures = TEAM if isinstance(spec, TeamSpec) else ONE
+    _check_functions(spec, rules, signatures)
+    functions = {}
+    for name, kinds in signatures.items():
         if function := getattr(rules, name):
-            written = read(function, f"{spec.id}: {name}")
-            with written.at(written.tree):
-                made[name] = _entry(unit, spec, name, written, kinds)
-    check_reset(unit.arguments, spec, made["reset"])
+            source = read_source(function, f"{spec.id}: {name}")
+            with source.at(source.tree):
+                functions[name] = _translate_entry(unit, spec, name, source, kinds)
+    check_reset(unit.arguments, spec, functions["reset"])
     for name in ("observe", "observe_shared"):
-        if name in made:
-            check_observe(unit.arguments, spec, made[name])
-    if "measure" in made:
-        check_measure(spec, made["measure"])
-    empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
+        if name in functions:
+            check_observe(unit.arguments, spec, functions[name])
+    if "measure" in functions:
+        check_measure(spec, functions["measure"])
+    placeholders = (
+        [] if rules.look is not None or "look" not in signatures else ["FN void look(World&, const Params&, Team&) {}"]
+    )
     parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]
-    return "\n".join([*_joined(parts), *empty, ""])
+    return "\n".join([*_lines_of(parts), *placeholders, ""])
 
 
-def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
-    """Which functions there must be."""
+def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) -> None:
+    """Check that the rules have the functions that the spec needs, and no others."""
     for name in ("reset", "step", "observe"):
         if getattr(rules, name) is None:
-            raise TranslationError(f"{spec.id}: the rules have no {name}; give Rules(reset=..., step=..., observe=...)")
-    if rules.look is not None and "look" not in wanted:
-        raise TranslationError(f"{spec.id}: look is of teams; leave it out, and compute what is seen in observe")
-    sharing = isinstance(spec, TeamSpec) and spec.has_shared_observations
-    if (rules.observe_shared is not None) is not sharing:
-        have = "a role has a shared_observation, and the rules have no observe_shared"
-        lack = "the rules have observe_shared, and no role has a shared_observation"
-        hint = "give both, Rules(observe_shared=...) and Role(shared_observation=...), or neither"
-        raise TranslationError(f"{spec.id}: {have if sharing else lack}; {hint}")
-    heads = isinstance(spec, TeamSpec) and spec.active_heads
-    if (rules.active is not None) is not heads:
-        have = "active_heads is True, and the rules have no active"
-        lack = "the rules have active, and the spec no active_heads=True"
-        raise TranslationError(f"{spec.id}: {have if heads else lack}; give both, or neither")
+            raise TranslationError(
+                f"{spec.id}: the rules have no {name}; write Rules(reset=..., step=..., observe=...)"
+            )
+    if rules.look is not None and "look" not in signatures:
+        raise TranslationError(f"{spec.id}: only teams have look; remove it, and compute observations in observe")
+    shares = isinstance(spec, TeamSpec) and spec.has_shared_observations
+    if (rules.observe_shared is not None) is not shares:
+        unhandled = "a role has a shared_observation, but the rules have no observe_shared"
+        unexpected = "the rules have observe_shared, but no role has a shared_observation"
+        hint = "write both, Rules(observe_shared=...) and Role(shared_observation=...), or neither"
+        raise TranslationError(f"{spec.id}: {unhandled if shares else unexpected}; {hint}")
+    has_active_heads = isinstance(spec, TeamSpec) and spec.active_heads
+    if (rules.active is not None) is not has_active_heads:
+        unhandled = "active_heads is True, but the rules have no active"
+        unexpected = "the rules have active, but the spec does not have active_heads=True"
+        raise TranslationError(f"{spec.id}: {unhandled if has_active_heads else unexpected}; write both, or neither")
     if rules.allow is not None and spec.action_mask is None:
-        raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
+        raise TranslationError(
+            f"{spec.id}: the rules have allow, but the spec has no action masks; add action_mask=True"
+        )
     if rules.allow is None and spec.masked:
-        raise TranslationError(f"{spec.id}: action_mask is True, and the rules have no allow; give Rules(allow=...)")
+        raise TranslationError(f"{spec.id}: action_mask is True, but the rules have no allow; add Rules(allow=...)")
     if rules.measure is not None and not spec.metrics:
         raise TranslationError(
-            f"{spec.id}: the rules have measure, and the spec names no metrics; give metrics={{'name': Metric()}}"
+            f"{spec.id}: the rules have measure, but the spec has no metrics; add metrics={{'name': Metric()}}"
         )
     if rules.measure is None and spec.metrics:
-        what = f"the spec names the metrics {', '.join(spec.metrics)}"
-        raise TranslationError(f"{spec.id}: {what}, and the rules have no measure; give Rules(measure=...)")
+        problem = f"the spec has the metrics {', '.join(spec.metrics)}"
+        raise TranslationError(f"{spec.id}: {problem}, but the rules have no measure; add Rules(measure=...)")
 
 
-def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Function:
-    """Translates one of the functions that the driver calls."""
-    given = list(written.annotations)
-    usual = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
-    if len(given) != len(kinds):
-        what = f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}"
-        raise RefusedError(what, f"Write def {written.name}({usual}):")
-    # Arguments in another order would be taken for one another: by their usual names, or by their annotations.
-    meant = {each: kind for kind in kinds for each in (NAMES.get(kind), kind.lower()) if each and each != "int"}
-    for node, kind in zip(written.arguments, kinds, strict=True):
-        own, word = node.arg, annotation(node.annotation)
-        if node.annotation is None and meant.get(own, kind) != kind:
-            what = f"{own!r} stands where {name} gets the {kind}"
-            raise RefusedError(what, f"Mind the order: def {written.name}({usual}):", node)
-        number = word == "int" and kind == "Action" and unit.arguments.all[kind] is INT
-        if word in (*unit.arguments.all, *NUMBERS) and word != kind and not number:
-            raise RefusedError(f"{own!r} is the {kind} here, and not the {word}", "Mind the arguments' order", node)
-    usual_result = name == "step" and isinstance(spec, EnvSpec)
-    return translate(
+def _translate_entry(unit: Unit, spec: Spec, name: str, source: FunctionSource, kinds: tuple[str, ...]) -> Function:
+    """Translate a function that the driver calls."""
+    names = list(source.annotations)
+    usual_names = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
+    if len(names) != len(kinds):
+        problem = f"{name} has {len(names)} arguments ({', '.join(names)}) and needs {len(kinds)}"
+        raise RefusedError(problem, f"Write def {source.name}({usual_names}):")
+    # Arguments are passed by position: usual names and annotations show a wrong order.
+    expected_kinds = {
+        usual: kind for kind in kinds for usual in (NAMES.get(kind), kind.lower()) if usual and usual != "int"
+    }
+    for node, kind in zip(source.arguments, kinds, strict=True):
+        argument, type_name = node.arg, annotation(node.annotation)
+        if node.annotation is None and expected_kinds.get(argument, kind) != kind:
+            problem = f"{argument!r} is passed the {kind} in {name}"
+            raise RefusedError(problem, f"Keep the order of the arguments: def {source.name}({usual_names}):", node)
+        is_plain_action = type_name == "int" and kind == "Action" and unit.arguments.all[kind] is INT
+        if type_name in (*unit.arguments.all, *NUMBERS) and type_name != kind and not is_plain_action:
+            raise RefusedError(
+                f"{argument!r} is passed the {kind}, not the {type_name}", "Keep the order of the arguments", node
+            )
+    returns_outcome = name == "step" and isinstance(spec, EnvSpec)
+    return translate_function(
         unit,
-        written,
+        source,
         name,
-        dict(zip(given, kinds, strict=True)),
-        BOOL if name == "active" else Several("Outcome", (REAL, BOOL)) if usual_result else None,
-        between=isinstance(spec, TeamSpec) and name in ("reset", "step", "look", "measure"),
-        frozen=_FROZEN.get(name, frozenset()),
+        dict(zip(names, kinds, strict=True)),
+        BOOL if name == "active" else Tuple("Outcome", (REAL, BOOL)) if returns_outcome else None,
+        is_phased=isinstance(spec, TeamSpec) and name in ("reset", "step", "look", "measure"),
+        read_only=_READ_ONLY.get(name, frozenset()),
     )
 
 
-def _joined(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:
-    """The lines of all parts, with the lines of the author's that they come from, for the compilers' messages."""
+def _lines_of(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:
+    """Yield the lines of all parts, with ``#line`` directives that name the author's lines in compiler messages."""
     for file, lines in parts:
-        name, at = file.replace("\\", "\\\\").replace('"', '\\"'), 0
+        name, number = file.replace("\\", "\\\\").replace('"', '\\"'), 0
         for line in lines:
-            if line.number and line.number != at:
+            if line.number and line.number != number:
                 yield f'#line {line.number} "{name}"'
-                at = line.number
+                number = line.number
             yield line.text
-            at += 1
+            number += 1

@@ -1,46 +1,47 @@
-"""The tree that rules become: typed expressions, evaluated from left to right, and statements.
+"""Intermediate representation of rules: typed expressions, evaluated from left to right, and statements.
 
-Reading (``reading/``) makes it of Python's tree; ``order`` makes what is evaluated before what a statement of its own
-where C++ would be free; ``declarations`` puts the variables into their blocks; ``printer`` writes C++.
+``reading/`` builds this tree from Python's; ``order`` adds statements where C++ leaves the order of evaluation open;
+``declarations`` puts each variable into the innermost block that has all its uses; ``printer`` writes C++.
+A place is an expression that can be assigned: a variable, a field or an element.
 """
 
 import ast
 import dataclasses
 from typing import Any
 
-from gpu_envs.translation.sources import Written
+from gpu_envs.translation.sources import FunctionSource
 from gpu_envs.translation.types import Array, Record, Type
 
 # --- expressions ---
 
 
 class Expr(Record):
-    """An expression; its parts stand in the order in which Python evaluates them."""
+    """An expression; its operands are in Python's order of evaluation."""
 
     kind: Type
     at: ast.AST | None = dataclasses.field(default=None, compare=False, repr=False, kw_only=True)
-    """Where it stands in the author's function."""
+    """Node of the author's function, for messages."""
 
 
 class Constant(Expr):
-    """What the translation knows: a number, a word, a module, a function."""
+    """A compile-time value: a number, a string, a module, a function."""
 
     value: Any
     name: str = ""
-    """What C++ calls it, of a constant of the spec."""
+    """Name of a spec's constant in C++; empty for a literal."""
 
 
 class Variable(Record):
-    """A variable of a function, or of a turn of a phase, or a temporary."""
+    """A variable of a function or of a parallel loop, or a temporary."""
 
     name: str
     cpp: str
-    frame: int = 0
-    """The number of the turn's loop, 0 of the function, -1 of a temporary."""
+    scope: int = 0
+    """0 for the function, -1 for a temporary, otherwise the number of the parallel loop."""
 
 
 class Local(Expr):
-    """A variable or an argument."""
+    """The value of a variable or an argument."""
 
     variable: Variable
 
@@ -49,31 +50,32 @@ class Field(Expr):
     """A field of an argument: a number, an array, or a part of an observation."""
 
     of: str
+    """C++ variable that has the field, such as ``s`` or ``p``; empty for a global constant."""
     name: str
     owner: str = ""
-    """The argument that an assignment changes."""
-    stored: str = ""
-    """The C++ type that it is stored as; empty where it is not assigned."""
+    """Argument that an assignment changes."""
+    stored_type: str = ""
+    """C++ type that the field is stored as; empty if it may not be assigned."""
     refusal: str = ""
-    """Why it is not assigned."""
-    held: int | None = None
-    """How many elements of it an agent has; 0 of an array that the replica has, None of a single number."""
+    """Why the field may not be assigned."""
+    per_agent: int | None = None
+    """Elements per agent; 0 for an array of the replica, None for a scalar."""
 
 
 class Element(Expr):
-    """An element of an array; of fewer indices than there are dimensions, a row of it."""
+    """An element of an array; with fewer indices than dimensions, a row."""
 
     of: Expr
     indices: tuple[Expr, ...]
     flat: bool = False
-    """One index counts all elements."""
+    """Whether the single index is into the flattened array."""
 
 
 class Operation(Expr):
-    """An operator of C++, or a function of the dialect, which changes nothing.
+    """A C++ operator or a function of the dialect, without side effects.
 
-    ``&&``, ``||`` and ``?:`` evaluate their first operand, and the others where it says so. A type's name stands for a
-    number in that type, and ``.value0`` for one of several numbers that a function gave.
+    ``&&``, ``||`` and ``?:`` always evaluate their first operand, and the others depending on it. A type's name is a
+    conversion, and ``.value0`` reads the first number of a function's result.
     """
 
     name: str
@@ -81,37 +83,37 @@ class Operation(Expr):
 
 
 class Chain(Expr):
-    """``a < b < c``: each operand is evaluated once, and only where the comparisons before it hold."""
+    """``a < b < c``: each operand is evaluated once, and only if the comparisons before it are true."""
 
     ops: tuple[ast.cmpop, ...]
     operands: tuple[Expr, ...]
 
 
 class Invoke(Expr):
-    """A function of the author's."""
+    """A call of one of the author's functions."""
 
     function: "Function"
-    given: tuple[Expr, ...]
-    """In the order in which they are evaluated."""
+    evaluated: tuple[Expr, ...]
+    """Arguments in order of evaluation."""
     order: tuple[int, ...]
-    """For each parameter, the number of its argument among them."""
+    """For each parameter, the index of its argument in ``evaluated``."""
 
     @property
     def arguments(self) -> tuple[Expr, ...]:
-        """In the order of the parameters."""
-        return tuple(self.given[n] for n in self.order)
+        """Arguments in order of the parameters."""
+        return tuple(self.evaluated[n] for n in self.order)
 
 
 class Draw(Expr):
-    """A random number."""
+    """A random number drawn from a generator."""
 
-    source: Expr
-    what: str
+    generator: Expr
+    method: str
     arguments: tuple[Expr, ...]
 
 
 class Closure(Expr):
-    """An expression, and what is computed before it, where it is evaluated conditionally."""
+    """An expression with statements that run before it; a lambda in C++, since it is evaluated conditionally."""
 
     before: tuple["Stmt", ...]
     value: Expr
@@ -124,7 +126,7 @@ class Stmt(Record):
     """A statement."""
 
     at: ast.AST = dataclasses.field(repr=False)
-    """Where it stands in the author's function."""
+    """Node of the author's function, for messages."""
 
 
 Block = tuple[Stmt, ...]
@@ -136,22 +138,22 @@ class Assign(Stmt):
     places: tuple[Expr, ...]
     values: tuple[Expr, ...]
     op: ast.operator | None = None
-    """Of ``a += b`` and its like, with one place: what stands before ``=``."""
+    """Operator of an augmented assignment, ``a += b``, which has one place."""
 
 
 class Store(Stmt):
-    """A single assignment; one of a variable may declare it."""
+    """A C++ assignment to one place; may declare a variable."""
 
     place: Expr
     value: Expr
     sign: str = ""
-    """An operator before ``=``."""
+    """Operator before ``=``; empty for a plain assignment."""
     declares: bool = False
     constant: bool = False
 
 
 class MakeList(Stmt):
-    """``x = [a, b]`` or ``x = [a] * n``: a list of the function's own."""
+    """``x = [a, b]`` or ``x = [a] * n``: a local list."""
 
     variable: Variable
     kind: Array
@@ -168,13 +170,13 @@ class Atomic(Stmt):
 
 
 class Evaluate(Stmt):
-    """An expression by itself, for what it changes."""
+    """An expression statement, for its side effects."""
 
     value: Expr
 
 
 class If(Stmt):
-    """A condition; where it is constant, the other branch is empty."""
+    """A branch; if the condition is constant, the branch not taken is empty."""
 
     test: Expr
     yes: Block
@@ -182,7 +184,7 @@ class If(Stmt):
 
 
 class While(Stmt):
-    """A loop while something holds."""
+    """A while loop."""
 
     test: Expr
     body: Block
@@ -197,20 +199,20 @@ class For(Stmt):
     step: int
     body: Block
     counter: Variable | None = None
-    """What C++ counts with; None: with the variable itself."""
+    """C++ loop counter, if it is not the variable itself."""
     limit: Variable | None = None
-    """What holds the end, where it is not the same in every turn."""
+    """Temporary for the end, if iterations may change it."""
 
     @property
-    def turns(self) -> range | None:
-        """The numbers that it counts, where they are known."""
+    def constant_range(self) -> range | None:
+        """The values of the variable, if the bounds are constants."""
         if isinstance(self.first, Constant) and isinstance(self.end, Constant):
             return range(self.first.value, self.end.value, self.step)
         return None
 
 
-class Turns(Stmt):
-    """``for i in team.agents(n)`` and ``for i, j in team.elements(n, m)``, phases, or ``for j in row.columns(n)``."""
+class ParallelLoop(Stmt):
+    """A phase, ``for i in team.agents(n)`` or ``for i, j in team.elements(n, m)``; or ``for j in row.columns(n)``."""
 
     method: str
     variables: tuple[Variable, ...]
@@ -219,12 +221,15 @@ class Turns(Stmt):
 
     @property
     def is_phase(self) -> bool:
-        """Whether it is a phase."""
+        """Whether the loop is a phase."""
         return self.method != "columns"
 
 
-class Fold(Stmt):
-    """``w.total = team.sum(w.x[j] for j in team.agents(n))``: all that the turns of a phase do, often a single one."""
+class Reduction(Stmt):
+    """``w.total = team.sum(w.x[j] for j in team.agents(n))``: the only statement of a phase.
+
+    The phase has one iteration, or one for each of several results.
+    """
 
     method: str
     place: Expr
@@ -232,42 +237,41 @@ class Fold(Stmt):
     variable: Variable
     value: Expr
     double: bool
-    """It is added up in float64."""
+    """Whether the sum is accumulated in float64."""
 
 
-class Leave(Stmt):
+class Jump(Stmt):
     """``break`` or ``continue``."""
 
-    word: str
+    keyword: str
 
 
 class Return(Stmt):
-    """The end of a function, with what it gives."""
+    """A return, with the values."""
 
     values: tuple[Expr, ...]
-    several: bool = False
+    as_tuple: bool = False
 
 
 # --- functions ---
 
 
 class Parameter(Record):
-    """An argument of a function."""
+    """A parameter of a function."""
 
     variable: Variable
     kind: Type
-    declared: str
-    """Its type in C++."""
+    cpp_type: str
     default: Any = dataclasses.field(compare=False)
-    """``inspect.Parameter.empty``: a call must give it."""
+    """``inspect.Parameter.empty`` if a call must pass the argument."""
 
 
 class Function(Record):
-    """A function of the author's."""
+    """One of the author's functions."""
 
-    written: Written
+    source: FunctionSource
     cpp: str
     parameters: tuple[Parameter, ...]
     result: Type | None
     effects: Any
-    """What it does beside computing what it returns: ``effects.Effects``."""
+    """Side effects, an ``effects.Effects``."""

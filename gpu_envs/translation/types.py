@@ -1,4 +1,4 @@
-"""The types that expressions of rules have."""
+"""Types of the expressions in rules."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,115 +9,115 @@ from gpu_envs.translation.sources import RefusedError
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Record:
-    """What is compared by its fields, which do not change; all kinds are final dataclasses."""
+    """Base of immutable classes that are compared by their fields: every subclass becomes a frozen dataclass."""
 
     def __init_subclass__(cls) -> None:
-        """Makes it a dataclass."""
+        """Make the subclass a frozen dataclass."""
         dataclasses.dataclass(frozen=True)(cls)
 
 
 class Number(Record):
-    """A type of numbers."""
+    """A numeric type."""
 
     cpp: str
     python: str
     width: int
-    """Where two types meet, the result has the wider one."""
+    """Rank: an operation on two types has the type of greater width."""
 
 
 BOOL, INT, REAL = Number("bool", "bool", 0), Number("int", "int", 1), Number("real", "float", 2)
 NUMBERS: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
-"""By the words of annotations."""
+"""Numeric types by annotation."""
 
 
 class Choice(Record):
-    """A parameter that is one of several words."""
+    """The type of a parameter with a fixed set of strings; an enum class in C++."""
 
     cpp: str
-    words: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 class Array(Record):
-    """The type of an array."""
+    """An array type."""
 
     kind: "Type"
-    """The type of an element."""
+    """Element type."""
     sizes: tuple[int | None, ...]
-    """For each index, the number of elements, where it is known."""
+    """Shape; None where a size is not known."""
     form: str = "{0}[{1}]"
-    """An element in C++: of what is indexed, and the indices."""
-    stored: str = ""
-    """The C++ type of an element that may be assigned."""
+    """Format of an element in C++, from the array and the indices."""
+    stored_type: str = ""
+    """C++ type that elements are stored as; empty if they may not be assigned."""
     refusal: str = ""
-    """Why elements may not be assigned; empty where they may."""
+    """Why elements may not be assigned; empty if they may."""
     owner: str = ""
-    """The argument that an assignment to an element changes; empty of a list of the function's own."""
+    """Argument that an assignment to an element changes; empty for a local list."""
     flat: str = ""
-    """Another form, of one index that counts all elements."""
+    """Format with a single index into the flattened array; empty if not allowed."""
     cpp: str = ""
-    """The C++ type of what a local may name."""
+    """C++ type of a local variable of this type; empty if there may be none."""
 
     @property
     def write_only(self) -> bool:
-        """Whether elements are never read."""
+        """Whether elements may be written and not read."""
         return self.owner in ("Observation", "Row", "Mask")
 
 
-class Thing(Record):
-    """An argument of the rules, with fields, which are expressions, and methods."""
+class Struct(Record):
+    """The type of an argument with fields and methods, such as State or Team; fields are expressions."""
 
     name: str
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, hash=False)
 
 
-class Several(Record):
-    """What a function returns that returns several numbers."""
+class Tuple(Record):
+    """The type of a function result of several numbers; a struct in C++."""
 
     cpp: str
     kinds: tuple[Number, ...]
 
 
 class Static(Record):
-    """What only the translation knows: a word, a module, a function, a tuple of constants; or nothing at all."""
+    """The type of compile-time values (strings, modules, tuples of constants), and of functions without result."""
 
 
-Type: TypeAlias = Number | Choice | Array | Thing | Several | Static
+Type: TypeAlias = Number | Choice | Array | Struct | Tuple | Static
 STATIC = Static()
 STREAM = Choice("Stream", ())
-RANDOM = Thing("Random")
+RANDOM = Struct("Random")
 LIST = "list"
-"""What stands for the C++ type of a list of the function's own."""
+"""Marks the type of a local list, in ``Array.cpp``."""
 
 
-def wider(one: Type, other: Type) -> Type:
-    """The type that holds both."""
-    if isinstance(one, Number) and isinstance(other, Number):
-        return one if one.width >= other.width else other
-    if isinstance(one, Array) and isinstance(other, Array) and (one.cpp, one.sizes) == (LIST, other.sizes):
-        kind = wider(one.kind, other.kind)
-        return dataclasses.replace(one, kind=kind, stored=list_of(kind, one.sizes).stored)
-    if one == other:
-        return one
-    raise RefusedError("these are of different kinds")
+def wider(left: Type, right: Type) -> Type:
+    """Return the type that can hold values of both types."""
+    if isinstance(left, Number) and isinstance(right, Number):
+        return left if left.width >= right.width else right
+    if isinstance(left, Array) and isinstance(right, Array) and (left.cpp, left.sizes) == (LIST, right.sizes):
+        kind = wider(left.kind, right.kind)
+        return dataclasses.replace(left, kind=kind, stored_type=list_of(kind, left.sizes).stored_type)
+    if left == right:
+        return left
+    raise RefusedError("these have different types")
 
 
 def list_of(kind: Type, sizes: tuple[int | None, ...]) -> Array:
-    """The type of a list of the function's own."""
-    return Array(kind, sizes, stored=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
+    """Return the type of a local list."""
+    return Array(kind, sizes, stored_type=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
 
 
-def described(kind: Type, value: object = None) -> str:
-    """What something of a type is, in words."""
+def describe(kind: Type, value: object = None) -> str:
+    """Describe a type, or a compile-time value, for a message."""
     match kind:
         case Number():
             return {"real": "a float", "int": "an int", "bool": "a bool"}[kind.cpp]
         case Choice():
-            words = ", ".join(map(repr, kind.words))
-            return f"one of the words {words}" if words else "a stream of random numbers"
+            words = ", ".join(map(repr, kind.options))
+            return f"one of the strings {words}" if words else "a random stream"
         case Array():
             return "an array"
-        case Several():
+        case Tuple():
             return f"{len(kind.kinds)} numbers"
-        case Thing():
-            return f"the {kind.name}" if kind.name != "Random" else "a source of random numbers"
+        case Struct():
+            return f"the {kind.name}" if kind.name != "Random" else "a random number generator"
     return f"the string {value!r}" if isinstance(value, str) else f"{value!r}"

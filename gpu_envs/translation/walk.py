@@ -1,4 +1,4 @@
-"""Going through the tree, and what is plain of a part of it."""
+"""Traversal of the tree, and simple queries about its nodes."""
 
 import ast
 import collections
@@ -12,61 +12,61 @@ from gpu_envs.translation.types import BOOL, INT, RANDOM, REAL, STATIC, Array, N
 
 Part = TypeVar("Part", bound=Expr | Stmt)
 _PLACES = ("place", "places")
-"""The fields of statements that hold what they assign."""
+"""Fields of statements that hold places."""
 
 
 def parts(of: Expr | Stmt) -> list[Expr]:
-    """What an expression is made of, or a statement evaluates besides its places and blocks, in Python's order."""
+    """Return the operands of an expression, or the values of a statement without its blocks, in Python's order."""
     return [] if isinstance(of, tree.Constant | tree.Local | tree.Field) else _exprs(of, places=False)
 
 
 def places(stmt: Stmt) -> list[Expr]:
-    """What a statement assigns."""
+    """Return the places that a statement assigns."""
     return _exprs(stmt, places=True)
 
 
 def _exprs(of: Expr | Stmt, *, places: bool) -> list[Expr]:
-    found: list[Expr] = []
+    exprs: list[Expr] = []
     for name, field in vars(of).items():
         if (name in _PLACES) is places:
             if isinstance(field, Expr):
-                found.append(field)
+                exprs.append(field)
             elif isinstance(field, tuple) and field and isinstance(field[0], Expr):
-                found += field
-    return found
+                exprs += field
+    return exprs
 
 
-def stored(stmt: Stmt) -> list[tree.Variable]:
-    """The variables that a statement gives a value."""
-    made = [stmt.variable] if isinstance(stmt, tree.MakeList | tree.For) else []
-    return made + [place.variable for place in places(stmt) if isinstance(place, tree.Local)]
+def assigned_variables(stmt: Stmt) -> list[tree.Variable]:
+    """Return the variables that a statement assigns."""
+    variables = [stmt.variable] if isinstance(stmt, tree.MakeList | tree.For) else []
+    return variables + [place.variable for place in places(stmt) if isinstance(place, tree.Local)]
 
 
-def stores_in(body: Block) -> collections.Counter[tree.Variable]:
-    """How many statements give each variable a value."""
-    return collections.Counter(variable for stmt in statements(body) for variable in stored(stmt))
+def assignment_counts(body: Block) -> collections.Counter[tree.Variable]:
+    """Count the statements that assign each variable."""
+    return collections.Counter(variable for stmt in statements(body) for variable in assigned_variables(stmt))
 
 
 def blocks(stmt: Stmt) -> dict[str, Block]:
-    """The blocks of a statement that are not empty, by the names of its fields."""
+    """Return the non-empty blocks of a statement, by field name."""
     fields = {name: field for name, field in vars(stmt).items() if isinstance(field, tuple) and field}
     return {name: field for name, field in fields.items() if isinstance(field[0], Stmt)}
 
 
-def rebuilt(of: Part, made: Sequence[Expr]) -> Part:
-    """The same expression or statement of other parts, which stand in the order of ``parts``."""
-    given = iter(made)
+def rebuilt(of: Part, new_parts: Sequence[Expr]) -> Part:
+    """Return a copy with other operands, in the order of ``parts``."""
+    remaining = iter(new_parts)
     changes: dict[str, Any] = {}
     for name, field in vars(of).items():
         if isinstance(field, Expr) and name not in _PLACES:
-            changes[name] = next(given)
+            changes[name] = next(remaining)
         elif isinstance(field, tuple) and field and isinstance(field[0], Expr) and name not in _PLACES:
-            changes[name] = tuple(next(given) for _ in field)
+            changes[name] = tuple(next(remaining) for _ in field)
     return dataclasses.replace(of, **changes)
 
 
 def within(expr: Expr) -> Iterator[Expr]:
-    """An expression, and all that it is made of."""
+    """Yield an expression and all its subexpressions."""
     yield expr
     if isinstance(expr, tree.Closure):
         for statement in expr.before:
@@ -76,7 +76,7 @@ def within(expr: Expr) -> Iterator[Expr]:
 
 
 def statements(block: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of a block, and those within them."""
+    """Yield all statements of a block, with nested ones."""
     for stmt in block:
         yield stmt
         for inner in blocks(stmt).values():
@@ -84,49 +84,49 @@ def statements(block: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def expressions(stmt: Stmt) -> Iterator[Expr]:
-    """The expressions of a statement and all within them, not those of its blocks."""
+    """Yield all expressions and subexpressions of a statement, without its blocks."""
     for expr in (*parts(stmt), *places(stmt)):
         yield from within(expr)
 
 
 def ends(block: Sequence[Stmt]) -> bool:
-    """Whether what follows a block is never reached."""
+    """Whether the code after a block is unreachable."""
     match block[-1] if block else None:
-        case tree.Leave() | tree.Return():
+        case tree.Jump() | tree.Return():
             return True
-        case tree.If(test=tree.Constant(value=holds), yes=yes, no=no):
-            return ends(yes if holds else no)
+        case tree.If(test=tree.Constant(value=condition), yes=yes, no=no):
+            return ends(yes if condition else no)
         case tree.If(yes=yes, no=no):
             return ends(yes) and ends(no)
         case tree.While(test=tree.Constant(value=True), body=body):
-            return "break" not in _leaves(body)
-        case tree.For(turns=turns, body=body) if turns:
-            return ends(body) and not any(_leaves(body))
+            return "break" not in _jumps(body)
+        case tree.For(constant_range=constant_range, body=body) if constant_range:
+            return ends(body) and not any(_jumps(body))
     return False
 
 
-def _leaves(block: Block) -> Iterator[str]:
-    """The words that leave the loop whose body this is, or its turn."""
+def _jumps(block: Block) -> Iterator[str]:
+    """Yield the break and continue keywords that refer to the loop with this body."""
     for stmt in block:
-        if isinstance(stmt, tree.Leave):
-            yield stmt.word
+        if isinstance(stmt, tree.Jump):
+            yield stmt.keyword
         elif isinstance(stmt, tree.If):
-            yield from (*_leaves(stmt.yes), *_leaves(stmt.no))
+            yield from (*_jumps(stmt.yes), *_jumps(stmt.no))
 
 
 def stored_as(place: Expr) -> str:
-    """The C++ type of a place; empty of what is not assigned."""
+    """Return the C++ type that a place is stored as; empty if it cannot be assigned."""
     if isinstance(place, tree.Element):
-        return place.of.kind.stored if isinstance(place.of.kind, Array) else ""
+        return place.of.kind.stored_type if isinstance(place.of.kind, Array) else ""
     if isinstance(place, tree.Local):
         return place.kind.cpp if isinstance(place.kind, Number) else ""
-    return place.stored if isinstance(place, tree.Field) else ""
+    return place.stored_type if isinstance(place, tree.Field) else ""
 
 
 def field_of(place: Expr) -> tuple[str, str]:
-    """The argument that a place belongs to, and the name of the field; empty where it has none.
+    """Return the argument that a place belongs to and the name of its field; empty for other expressions.
 
-    Metrics, which may be called what fields of the state are called, are told from them.
+    Metrics get the prefix ``metrics.``, as a field of the state may have the same name.
     """
     if isinstance(place, tree.Element):
         return place.of.kind.owner if isinstance(place.of.kind, Array) else "", field_of(place.of)[1]
@@ -135,26 +135,26 @@ def field_of(place: Expr) -> tuple[str, str]:
     return place.owner, f"metrics.{place.name}" if place.owner == "Metrics" else place.name
 
 
-def known(expr: Expr) -> Any:
-    """The value of a constant; None where it is not known, or is none."""
+def constant_value(expr: Expr) -> Any:
+    """Return the value of a constant; None for other expressions."""
     return expr.value if isinstance(expr, tree.Constant) else None
 
 
 def is_simple(expr: Expr) -> bool:
-    """Whether it may be written twice: a constant, a variable, a field that stands by itself."""
+    """Whether an expression may be evaluated twice at no cost: a constant, a variable, a scalar field."""
     return isinstance(expr, tree.Constant | tree.Local) or (
         isinstance(expr, tree.Field) and isinstance(expr.kind, Number)
     )
 
 
 def literal(value: Any, at: ast.AST | None = None) -> tree.Constant:
-    """A constant of Python's."""
+    """Return the constant for a Python value."""
     kinds: tuple[tuple[type, Type], ...] = ((bool, BOOL), (int, INT), (float, REAL))
-    return tree.Constant(next((kind for of, kind in kinds if isinstance(value, of)), STATIC), value, at=at)
+    return tree.Constant(next((kind for python, kind in kinds if isinstance(value, python)), STATIC), value, at=at)
 
 
-def draws(expr: Expr) -> bool:
-    """Whether evaluating it takes random numbers, or may change something."""
+def has_effects(expr: Expr) -> bool:
+    """Whether evaluating an expression draws random numbers or may change an argument."""
     for part in within(expr):
         if isinstance(part, tree.Invoke):
             if part.function.effects.owners or any(p.kind == RANDOM for p in part.function.parameters):
@@ -165,9 +165,9 @@ def draws(expr: Expr) -> bool:
 
 
 def has_phases(block: Sequence[Stmt]) -> bool:
-    """Whether there are phases in a block, or in a function that it calls."""
+    """Whether a block contains phases, also in functions that it calls."""
     for stmt in statements(block):
-        if isinstance(stmt, tree.Turns) and stmt.is_phase:
+        if isinstance(stmt, tree.ParallelLoop) and stmt.is_phase:
             return True
         if any(isinstance(expr, tree.Invoke) and expr.function.effects.phases for expr in expressions(stmt)):
             return True

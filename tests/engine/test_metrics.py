@@ -391,12 +391,12 @@ def between(w: Any, p: Any, team: Any, metrics: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "measure", "message"),
     [
-        ("DRIFTER_IN_PYTHON", some_ways, r"measure sets metrics\.highest on some ways only"),
+        ("DRIFTER_IN_PYTHON", some_ways, r"measure sets metrics\.highest on some paths only"),
         ("DRIFTER_IN_PYTHON", not_all, r"measure does not set metrics\.sum"),
-        ("DRIFTER_IN_PYTHON", changes, "changes does not change the state"),
-        ("DRIFTER_IN_PYTHON", None, "names the metrics last, mean, sum, highest, and the rules have no measure"),
-        ("FLOCK_IN_PYTHON", every_turn, r"every turn writes 'metrics\.last'.*Let one turn do it, if i == 0:$"),
-        ("FLOCK_IN_PYTHON", between, "what stands between phases does not depend on the world"),
+        ("DRIFTER_IN_PYTHON", changes, "changes must not change the state"),
+        ("DRIFTER_IN_PYTHON", None, "has the metrics last, mean, sum, highest, but the rules have no measure"),
+        ("FLOCK_IN_PYTHON", every_turn, r"every iteration writes 'metrics\.last'.*Write it in one iteration, if i == 0:$"),
+        ("FLOCK_IN_PYTHON", between, "code between phases must not depend on the world"),
     ],
 )
 def test_python_is_refused(name: str, measure: Any, message: str) -> None:

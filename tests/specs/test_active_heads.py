@@ -177,10 +177,10 @@ def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
         dataclasses.replace(spec, action_mask=None)
     silent = dataclasses.replace(spec, active_heads=False)
     if isinstance(spec.header, Rules):
-        with pytest.raises(TranslationError, match=r"the rules have active, and the spec no active_heads=True"):
+        with pytest.raises(TranslationError, match=r"the rules have active, but the spec does not have active_heads=True"):
             MultiAgentEnv(silent, 2, device="cpu")
         less = dataclasses.replace(spec, header=dataclasses.replace(spec.header, active=None))
-        with pytest.raises(TranslationError, match=r"active_heads is True, and the rules have no active"):
+        with pytest.raises(TranslationError, match=r"active_heads is True, but the rules have no active"):
             MultiAgentEnv(less, 2, device="cpu")
     else:
         less = dataclasses.replace(spec, header=Path(str(spec.header)).with_name("less.cuh"))

@@ -89,12 +89,12 @@ def test_spaces_of_actions_that_there_are_not(tmp_path: Path, space: gymnasium.S
 @pytest.mark.parametrize(
     ("step", "entry", "told"),
     [
-        ("s.x = action[3]", 0, "index 3 is outside: there are 3 elements"),
+        ("s.x = action[3]", 0, "index 3 is out of range: there are 3 elements"),
         ("s.x = 1.0 if action == 1 else 0.0", 0, "this is an array and not a number"),
         ("s.x = action", 0, "this is an array and not a number"),
         ("s.x = action[0.5]", 0, "an index must be an int"),
         ("action[0] = 1", 0, "cannot be assigned"),
-        ("s.x = action[0]", 10, "index 10 is outside: there are 10 elements"),
+        ("s.x = action[0]", 10, "index 10 is out of range: there are 10 elements"),
         ("s.x = action[-1] / 2 + action[s.count]", 9, ""),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
-from gpu_envs.translation.translate import translated
+from gpu_envs.translation.translate import translate_rules
 
 MARK = "# <--"
 
@@ -172,7 +172,7 @@ def refusal(text: str, make: Make, folder: Path) -> str:
     made = module(HEADER + text, folder)
     spec = make(rules_of(made))
     with pytest.raises(gpu_envs.TranslationError) as caught:
-        translated(spec, spec.check_params({}, 1))
+        translate_rules(spec, spec.check_params({}, 1))
     message, lines = str(caught.value), (HEADER + text).splitlines()
     marked = [n for n, line in enumerate(lines, 1) if MARK in line]
     assert caught.value.line == (marked[0] if marked else caught.value.line), message

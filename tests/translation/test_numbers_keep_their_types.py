@@ -1,4 +1,4 @@
-"""The checker names the lines on which numbers change their types: cut off to whole ones, or computed in double."""
+"""The checker names lines with implicit conversions: floats truncated to ints, or computed in double precision."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import gpu_envs
 from gpu_envs.backend.toolchain import compiler_version, find_compiler
 from gpu_envs.testing import CheckError, check_environment, numbers
 
-WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
+FIELDS = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "expected"),
     [
         ("s.count = 0.7;", "write int(...)"),
         ("s.count = s.x;", "write int(...)"),
@@ -28,23 +28,23 @@ WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu
         ("s.x = real(s.count);", ""),
     ],
 )
-def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
+def test_conversions_in_single_agent_rules(tmp_path: Path, line: str, expected: str) -> None:
     if "*=" in line and "clang" in compiler_version(find_compiler()):
-        pytest.skip("clang does not look at the left of such assignments")
-    spec = walk(tmp_path, more=WHOLE, step=f"{line}\n    return {{0, s.x > real(4)}};")
-    found = wrong(numbers.types, spec)
-    assert bool(found) == bool(what)
-    if what:
-        assert found.startswith(f"{spec.header}:6: ")
-        assert what in found
-        assert found.endswith(f"\n    {line}")
+        pytest.skip("clang does not check the left side of such assignments")
+    spec = walk(tmp_path, more=FIELDS, step=f"{line}\n    return {{0, s.x > real(4)}};")
+    messages = wrong(numbers.types, spec)
+    assert bool(messages) == bool(expected)
+    if expected:
+        assert messages.startswith(f"{spec.header}:6: ")
+        assert expected in messages
+        assert messages.endswith(f"\n    {line}")
 
 
-def test_a_line_of_a_team(tmp_path: Path) -> None:
+def test_conversions_in_team_rules(tmp_path: Path) -> None:
     assert wrong(numbers.types, chase(tmp_path)) == ""
     step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] = w.x[i] * 0.7;\n }"
-    found = wrong(numbers.types, chase(tmp_path, step=step))
-    first, cut, second, double = found.splitlines()
+    messages = wrong(numbers.types, chase(tmp_path, step=step))
+    first, cut, second, double = messages.splitlines()
     assert (cut, double) == ("    w.caught = 0.7;", "    w.x[i] = w.x[i] * 0.7;")
     assert ":11: " in first
     assert "cut" in first
@@ -53,14 +53,14 @@ def test_a_line_of_a_team(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
-    spec = walk(tmp_path, more=WHOLE, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
+def test_check_environment_reports_conversions(tmp_path: Path) -> None:
+    spec = walk(tmp_path, more=FIELDS, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
     with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number becomes"):
         check_environment(spec, devices=["cpu"], sanitize=False, steps=10, report=lambda _: None)
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_all_that_is_registered(env_id: str) -> None:
+def test_registered_environments_have_none(env_id: str) -> None:
     assert wrong(numbers.types, gpu_envs.spec(env_id)) == ""
 
 
@@ -71,7 +71,7 @@ CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' ch
 """  # noqa: E501
 
 
-def test_what_clang_says() -> None:
-    found = list(numbers.conversions(CLANG, "/a/b.cuh"))
-    assert [line for line, _ in found] == [3, 4, 5]
-    assert ["cut" in what for _, what in found] == [True, True, False]
+def test_clang_warnings_are_parsed() -> None:
+    messages = list(numbers.conversions(CLANG, "/a/b.cuh"))
+    assert [line for line, _ in messages] == [3, 4, 5]
+    assert ["cut" in message for _, message in messages] == [True, True, False]

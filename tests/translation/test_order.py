@@ -1,4 +1,4 @@
-"""Operands, arguments, indices, bounds and right sides are evaluated when Python evaluates them."""
+"""Operands, arguments, indices, bounds and right-hand sides are evaluated in Python's order."""
 
 import re
 import types
@@ -19,7 +19,7 @@ CASES = [
     "s.out = mixed(random.uniform(0.0, 1.0), n=random.integer(9), v=random.uniform(0.0, 1.0))",
     "s.out = mixed(s.k, bump(s), bump(s, 2))",
     "s.out = mixed(n=bump(s), u=s.k, v=bump(s) + s.k)",
-    # the right side before the index, what stands left before what stands right
+    # the right-hand side before the index, left operands before right ones
     "s.c[s.k % 4] = bump(s)",
     "s.r[s.k % 4] = bump_row(s, bump(s), x)",
     "l = [0, 0, 0, 0]\nl[s.k % 4] = bump(s)\ns.out = l[0] + 10 * l[1]",
@@ -42,7 +42,7 @@ CASES = [
     "u, n = two(s, random)\ns.out = u + n + s.k",
     "s.out = (random.integer(6) % 5) ** 0 + random.uniform(0.0, 1.0)",
     "s.out = (bump(s) in (1, 2)) + 2 * (bump(s) not in (1, 2))",
-    # a float, and later what a loop counts with
+    # a float, and later the variable of a loop
     "if x > 0: k = 0.5\nelse: k = 1\nfor m in range(3):\n    s.out += k\n    for k in range(2): m = k",
     # draws from left to right, and only where Python evaluates them
     "s.out = random.bits() - U",
@@ -67,22 +67,22 @@ CASES = [
     "s.out = s.r[AT] = U",
     "l = [0] * 4\nl[AT] += U\ns.out = l[0] + 2 * l[1] + 3 * l[2] + 4 * l[3]",
     "if x > 1:\n    pass\nelif (U if x > 0 else 0.0) < U:\n    s.out = U",
-    # tuples where lists are taken
+    # tuples used as lists
     "l = (s.k, bump(s), 2.5)\nm = (x,) * 3\ns.out = l[bump(s) % 3] + m[1]",
 ]
-"""Statements whose order of evaluation C++ leaves open, or has otherwise."""
+"""Statements whose order of evaluation C++ leaves open or defines differently."""
 
-SHORT = {"U": "random.uniform(0.0, 1.0)", "AT": "int(random.uniform(0.0, 4.0))"}
-"""What some words in them stand for."""
+ABBREVIATIONS = {"U": "random.uniform(0.0, 1.0)", "AT": "int(random.uniform(0.0, 4.0))"}
+"""Abbreviations in the cases."""
 
 REPLICAS = 4
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.ModuleType, dict[str, np.ndarray]]:
-    """The module with a function for each case, and the state after a step that ran each in some replicas."""
+def module_and_state(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.ModuleType, dict[str, np.ndarray]]:
+    """A module with a function for each case, and the state after a step that ran each in ``REPLICAS`` replicas."""
     arguments = "(s: State, p: Params, a: int, b: int, x: float, y: float, random: Random) -> None"
-    bodies = [re.sub(r"\b(U|AT)\b", lambda found: SHORT[found[0]], case) for case in CASES]
+    bodies = [re.sub(r"\b(U|AT)\b", lambda state: ABBREVIATIONS[state[0]], case) for case in CASES]
     texts = [f"def f{n}{arguments}:\n    " + body.replace("\n", "\n    ") + "\n" for n, body in enumerate(bodies)]
     lines = [
         f"    {'elif' if n else 'if'} action == {n}:\n        f{n}(s, p, s.a, s.b, s.x, s.y, random)"
@@ -96,10 +96,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.ModuleType, di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", range(len(CASES)), ids=CASES)
-def test_python_evaluates_alike(n: int, made: tuple[types.ModuleType, dict[str, np.ndarray]]) -> None:
-    python, found = made
+def test_python_evaluates_in_the_same_order(
+    n: int, module_and_state: tuple[types.ModuleType, dict[str, np.ndarray]]
+) -> None:
+    python, state = module_and_state
     for i in range(n * REPLICAS, (n + 1) * REPLICAS):
         s = Held(x=0.5)
         getattr(python, f"f{n}")(s, types.SimpleNamespace(n=7), 0, 0, 0.5, 0.0, Numbers(5 + i, 2, 0, 0))
         for field in FIELDS:
-            assert np.array_equal(found[field][i], np.array(getattr(s, field))), f"{field} of replica {i}"
+            assert np.array_equal(state[field][i], np.array(getattr(s, field))), f"{field} of replica {i}"

@@ -1,4 +1,4 @@
-"""Functions, resets, rows and names that cannot be translated as a whole."""
+"""Refused functions: wrong arguments, incomplete resets and observations, decorators, names that are not imported."""
 
 import functools
 import re
@@ -13,15 +13,15 @@ from refusals import BOX, ONE, TEAM, filled, one_spec, refusal, team_spec
 from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
-from gpu_envs.translation.translate import translated
+from gpu_envs.translation.translate import translate_rules
 
 
-def test_the_message_whole(tmp_path: Path) -> None:
+def test_full_message(tmp_path: Path) -> None:
     message = refusal(filled(ONE, "s.x = 1 + math.acos(s.x)  # <--"), one_spec, tmp_path)
     line = re.search(r"line (\d+)", message)
     assert line is not None
     assert message == (
-        "there is no math.acos with the same bits on every device\n"
+        "rules have no math.acos that is bit-identical on all devices\n"
         f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
         "    s.x = 1 + math.acos(s.x)  # <--\n"
         "              ^^^^^^^^^^^^^^\n"
@@ -35,70 +35,72 @@ def test_the_message_whole(tmp_path: Path) -> None:
         ("def step(s: State, p: Params, action: Action, random: Random)", "def step(s, p, action)", "has 3 arguments"),
         ("def observe(s: State, p: Params, observation: Observation)", "def observe(s)", "has 1 arguments"),
         ("def reset(s: State, p: Params, random: Random)", "def reset(s: State, random: Random, p: Params)", "order"),
-        ("def reset(s: State, p: Params, random: Random)", "def reset(s, p, *random)", "by name"),
+        ("def reset(s: State, p: Params, random: Random)", "def reset(s, p, *random)", "Name each argument"),
         ("    s.count = 0\n", "", "reset does not set 'count'"),
         ("    return 0.0, False\n", "", "without a result"),
         ("    observation[1] = s.count\n", "", r"does not write observation\[1\]"),
         ("    s.count = 0\n", "", r"write s.count = \.\.\. in reset"),
-        ("    s.count = 0\n", "    if s.x > 0:\n        s.count = 0\n", "sets 'count' on some ways only"),
+        ("    s.count = 0\n", "    if s.x > 0:\n        s.count = 0\n", "sets 'count' on some paths only"),
         (
             "    s.x = random.uniform(-1, 1)\n",
             "    if s.count > 0:\n        return\n    s.x = 0\n",
             "'x', 'count', 'sm",
         ),
-        ("    s.count = 0\n", "    a = s.x > 0 and counts(s)\n", "sets 'count' on some ways only"),
-        ("    s.count = 0\n", "    a = 1 if s.x > 0 else counts(s)\n", "sets 'count' on some ways only"),
-        ("    s.count = 0\n", "    a = 0 < s.x < counts(s)\n", "sets 'count' on some ways only"),
-        ("    s.count = 0\n", "    for k in range(action_of(s)):\n        s.count = 0\n", "'count' on some ways"),
+        ("    s.count = 0\n", "    a = s.x > 0 and counts(s)\n", "sets 'count' on some paths only"),
+        ("    s.count = 0\n", "    a = 1 if s.x > 0 else counts(s)\n", "sets 'count' on some paths only"),
+        ("    s.count = 0\n", "    a = 0 < s.x < counts(s)\n", "sets 'count' on some paths only"),
+        ("    s.count = 0\n", "    for k in range(action_of(s)):\n        s.count = 0\n", "'count' on some paths"),
         (
             "def step(s: State, p: Params, action: Action",
             "def step(p, s, action: Action",
-            "'p' stands where .* the State",
+            "'p' is passed the State in step",
         ),
-        ("def step(", "@kept\ndef step(", "no decorators"),
+        ("def step(", "@decorated\ndef step(", "no decorators"),
         ("x: float) -> float:\n    return 2", "x: float) -> list[float]:\n    return 2", "Annotate it with ->"),
     ],
 )
-def test_functions_as_a_whole(old: str, new: str, expected: str, tmp_path: Path) -> None:
+def test_refused_functions(old: str, new: str, expected: str, tmp_path: Path) -> None:
     text = filled(ONE, "s.x = twice(s.x)")
     assert old in text
-    text = "\ndef kept(f):\n    return f\n" + text.replace(old, new)
+    text = "\ndef decorated(f):\n    return f\n" + text.replace(old, new)
     assert re.search(expected, refusal(text, one_spec, tmp_path), re.S)
 
 
-def test_what_is_no_function(tmp_path: Path) -> None:
+def test_other_callables_are_refused(tmp_path: Path) -> None:
     made = module(HEADER + filled(ONE), tmp_path)
     rules = rules_of(made)
     for function in (None, len, functools.partial(rules.step), lambda *_: None):
         changed = gpu_envs.Rules(reset=rules.reset, step=rules.step, observe=function)  # type: ignore[arg-type]  # wrong on purpose
         spec = one_spec(changed)
         with pytest.raises(gpu_envs.TranslationError, match="observe"):
-            translated(spec, spec.check_params({}, 1))
+            translate_rules(spec, spec.check_params({}, 1))
 
 
-def test_what_belongs_to_other_specs(tmp_path: Path) -> None:
+def test_functions_that_the_spec_does_not_use(tmp_path: Path) -> None:
     rules = rules_of(module(HEADER + filled(ONE), tmp_path))
     parts = {"reset": rules.reset, "step": rules.step, "observe": rules.observe}
     cases = [
-        (one_spec(gpu_envs.Rules(**parts, look=rules.reset)), "look is of teams"),
+        (one_spec(gpu_envs.Rules(**parts, look=rules.reset)), "only teams have look"),
         (one_spec(gpu_envs.Rules(**parts, allow=rules.observe)), "action_mask=True"),
         (one_spec(gpu_envs.Rules(**parts), action_mask=True), "have no allow"),
     ]
     for spec, expected in cases:
         with pytest.raises(gpu_envs.TranslationError, match=expected):
-            translated(spec, spec.check_params({}, 1))
+            translate_rules(spec, spec.check_params({}, 1))
 
 
-def test_a_reset_that_sets_everything_on_every_way(tmp_path: Path) -> None:
-    """In both branches, through a function, or in a loop; and a function that sets a field on some ways does not."""
-    once = "    s.count = 0\n    s.small = 0\n    s.on = False\n"
-    ways = "    begin(s)\n    s.on = True\n    if s.x > 0:\n        s.small = 1\n    else:\n        s.small = 2\n"
+def test_a_reset_that_sets_everything_on_every_path(tmp_path: Path) -> None:
+    """Fields are set in both branches or through a function; a function that sets a field on some paths is refused."""
+    plain = "    s.count = 0\n    s.small = 0\n    s.on = False\n"
+    on_all_paths = (
+        "    begin(s)\n    s.on = True\n    if s.x > 0:\n        s.small = 1\n    else:\n        s.small = 2\n"
+    )
     text = filled(ONE)
-    assert once in text
-    spec = one_spec(rules_of(module(HEADER + text.replace(once, ways), tmp_path)))
-    translated(spec, spec.check_params({}, 1))
-    some = text.replace(once, ways.replace("    s.on = True\n", ""))
-    assert "reset sets 'on' on some ways only" in refusal(some, one_spec, tmp_path)
+    assert plain in text
+    spec = one_spec(rules_of(module(HEADER + text.replace(plain, on_all_paths), tmp_path)))
+    translate_rules(spec, spec.check_params({}, 1))
+    on_some_paths = text.replace(plain, on_all_paths.replace("    s.on = True\n", ""))
+    assert "reset sets 'on' on some paths only" in refusal(on_some_paths, one_spec, tmp_path)
 
 
 PARTS = {
@@ -119,19 +121,19 @@ def test_parts_of_an_observation(seen: str, tmp_path: Path) -> None:
 
 
 def test_rows_of_roles(tmp_path: Path) -> None:
-    """A role of which no agent is there needs nothing; of another, every element is written."""
+    """Every element of a role's row must be written, unless the role has no agents."""
     wide = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
 
-    def made(header: gpu_envs.Rules, dogs: int) -> gpu_envs.TeamSpec:
+    def spec_with(header: gpu_envs.Rules, dogs: int) -> gpu_envs.TeamSpec:
         cats = gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5))
         return team_spec(header, roles=(cats, gpu_envs.Role("dog", dogs, wide, gymnasium.spaces.Discrete(5))))
 
     text = filled(TEAM).replace("row[-1]", "row[2]")
-    message = refusal(text, lambda header: made(header, 1), tmp_path)
+    message = refusal(text, lambda header: spec_with(header, 1), tmp_path)
     assert re.search(r"does not write row\[3\].*space of 'dog' has 5 numbers", message, re.S), message
-    whole = text.replace("row[2]", "row[2] = row[3] = row[-1]")
-    spec = made(rules_of(module(HEADER + whole, tmp_path)), 1)
-    translated(spec, spec.check_params({}, 1))
+    complete = text.replace("row[2]", "row[2] = row[3] = row[-1]")
+    spec = spec_with(rules_of(module(HEADER + complete, tmp_path)), 1)
+    translate_rules(spec, spec.check_params({}, 1))
 
 
 def test_names_that_are_not_imported(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_names_that_are_not_imported(tmp_path: Path) -> None:
     assert "from gpu_envs.rules import role_of" in refusal(text, one_spec, tmp_path)
 
 
-def test_where_what_is_no_function_stands(tmp_path: Path) -> None:
+def test_errors_of_wrapped_functions_name_the_line(tmp_path: Path) -> None:
     rules = rules_of(module(HEADER + filled(ONE), tmp_path))
 
     class Simulation:
@@ -155,18 +157,18 @@ def test_where_what_is_no_function_stands(tmp_path: Path) -> None:
     for function, inner, words in cases:
         spec = one_spec(gpu_envs.Rules(reset=rules.reset, step=function, observe=rules.observe))
         with pytest.raises(gpu_envs.TranslationError, match=words) as caught:
-            translated(spec, spec.check_params({}, 1))
+            translate_rules(spec, spec.check_params({}, 1))
         code = inner.__code__
         assert (caught.value.file, caught.value.line) == (code.co_filename, code.co_firstlineno)
         assert f'File "{code.co_filename}", line {code.co_firstlineno}, in step' in str(caught.value)
 
 
 def test_constants_have_no_value_in_the_module(tmp_path: Path) -> None:
-    """They are not true there, and not unequal to all numbers."""
+    """A constant of the spec cannot be tested, compared, added or used as an index in the module."""
     for line in ("STAGES = 3 if AGENTS else 1", "TWO = AGENTS == 2", "MORE = AGENTS + 1", "ONE = (4, 5)[AGENTS]"):
         with pytest.raises(TypeError, match="AGENTS has no value in the module"):
             module(f"from gpu_envs.rules import AGENTS\n{line}\n", tmp_path)
     held = "\nfrom gpu_envs.rules import AGENTS, CAT\n\nHELD = (AGENTS, CAT, 7)\n"
     text = filled(TEAM, "for i in team.agents():\n    w.x[i] = HELD[0] + HELD[i]")
     spec = team_spec(rules_of(module(HEADER + held + text, tmp_path)))
-    assert "{2, 0, 7}" in translated(spec, spec.check_params({}, 1))
+    assert "{2, 0, 7}" in translate_rules(spec, spec.check_params({}, 1))

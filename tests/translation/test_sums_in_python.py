@@ -1,4 +1,4 @@
-"""Sums, greatest and least numbers in rules in Python, and phases over a matrix; see tests/kernels/test_sums.py too."""
+"""Sums, maxima and minima in Python rules, and phases over a matrix; tests/kernels/test_sums.py has those of C++."""
 
 import re
 from pathlib import Path
@@ -12,74 +12,74 @@ from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
 from gpu_envs.codegen import PRECISIONS
-from gpu_envs.translation.translate import translated
+from gpu_envs.translation.translate import translate_rules
 
 SUM = "team.sum(w.x[i] for i in team.agents())"
 ROWS = "for i in team.agents():\n    w.x[i] = team.sum(w.cargo[i, k] for k in range(3))"
 
-FOLDS = {
+REFUSED_REDUCTIONS = {
     f"w.left = {SUM}": "a float is assigned to w.left, which is of type int",
-    f"w.x[0] = {SUM}": "goes to a field of the replica\n.*shared_scratch",
-    f"total = {SUM}": "goes to a field of the replica\n.*shared_scratch",
-    f"w.board[w.left] = {SUM}": "goes to a field of the replica",
+    f"w.x[0] = {SUM}": "must go to a field of the replica\n.*shared_scratch",
+    f"total = {SUM}": "must go to a field of the replica\n.*shared_scratch",
+    f"w.board[w.left] = {SUM}": "must go to a field of the replica",
     f"actions[0] = {SUM}": "cannot be assigned",
-    f"w.terminated = {SUM}": "gives floats and ints, and w.terminated holds none",
-    f"w.elapsed = {SUM}": "steps are not counted by rules",
+    f"w.terminated = {SUM}": "returns a float or an int, but w.terminated stores neither",
+    f"w.elapsed = {SUM}": "rules must not write elapsed",
     f"w.lfet = {SUM}": "Did you mean 'left'",
     f"w.mean = {SUM} / AGENTS": (
-        r"team.sum\(...\) is a phase, and assigned to a field by itself\n.*"
+        r"team.sum\(...\) is a phase: assign it to a field, without other operators\n.*"
         r"Write w.total = team.sum\(w.x\[i\] for i in team.agents\(\)\), and read w.total in a later phase; "
-        r"a factor stands within, team.sum\(2 \* w.x\[i\] for ...\)"
+        r"put a factor inside, team.sum\(2 \* w.x\[i\] for ...\)"
     ),
-    f"w.mean += {SUM}": "assigned to a field by itself",
-    f"w.mean = w.most = {SUM}": "assigned to a field by itself",
-    f"w.mean, w.most = {SUM}, 0": "assigned to a field by itself",
-    SUM: "assigned to a field by itself",
-    f"if {SUM} > 0:  # <--\n    pass": "assigned to a field by itself",
+    f"w.mean += {SUM}": "assign it to a field",
+    f"w.mean = w.most = {SUM}": "assign it to a field",
+    f"w.mean, w.most = {SUM}, 0": "assign it to a field",
+    SUM: "assign it to a field",
+    f"if {SUM} > 0:  # <--\n    pass": "assign it to a field",
     "w.mean = team.summ(w.x[i] for i in team.agents())": "Did you mean 'sum'",
-    "w.mean = team.sum(w.x)": r"goes over team.agents\(n\), or range\(n\)",
-    "w.mean = team.sum()": r"goes over team.agents\(n\), or range\(n\)",
-    "w.mean = team.sum([w.x[i] for i in team.agents()])": r"goes over team.agents\(n\)",
-    "w.mean = team.sum(lambda i: w.x[i])": r"goes over team.agents\(n\)",
-    "w.mean = team.sum(w.x[i] for i in w.cargo)": r"goes over team.agents\(n\)",
-    "w.mean = team.sum(w.x[i] for i in range(1, 2))": r"goes over team.agents\(n\)",
-    "w.mean = team.sum(w.x[i] for i in team.elements(1, 2))": r"goes over team.agents\(n\)",
-    "w.mean = team.sum(w.cargo[i, k] for i in range(2) for k in range(3))": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.x)": r"needs a generator over team.agents\(n\) or range\(n\)",
+    "w.mean = team.sum()": r"needs a generator over team.agents\(n\) or range\(n\)",
+    "w.mean = team.sum([w.x[i] for i in team.agents()])": r"a generator over team.agents\(n\)",
+    "w.mean = team.sum(lambda i: w.x[i])": r"a generator over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in w.cargo)": r"a generator over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in range(1, 2))": r"a generator over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in team.elements(1, 2))": r"a generator over team.agents\(n\)",
+    "w.mean = team.sum(w.cargo[i, k] for i in range(2) for k in range(3))": r"a generator over team.agents\(n\)",
     "w.mean = team.sum(w.x[i] for i in team.agents(1, 2))": "takes a number",
-    "w.mean = team.sum(w.x[i] for i in team.agents(0.5))": "an int belongs",
+    "w.mean = team.sum(w.x[i] for i in team.agents(0.5))": "must be an int",
     "w.mean = team.sum(w.x[i] for i in team.agents() if w.in_game[i])": (
-        r"leaves no number out\n.*Write w.x\[i\] if w.in_game\[i\] else 0 for i in"
+        r"cannot filter with if\n.*Write w.x\[i\] if w.in_game\[i\] else 0 for i in"
     ),
     "w.mean = team.max(w.x[i] for i in team.agents() if w.in_game[i])": r"else -math.inf for i in",
-    "w.mean = team.sum((w.x[i] for i in team.agents()), double=w.left)": "one option, double=True",
-    "w.mean = team.sum((w.x[i] for i in team.agents()), start=1)": "Leave start= out",
-    "w.mean = team.max((w.x[i] for i in team.agents()), double=True)": "Leave double= out",
-    "w.left = team.sum((w.cargo[i, 0] for i in team.agents()), double=True)": "Leave double= out",
+    "w.mean = team.sum((w.x[i] for i in team.agents()), double=w.left)": "the only option is double=True",
+    "w.mean = team.sum((w.x[i] for i in team.agents()), start=1)": "Remove start=",
+    "w.mean = team.max((w.x[i] for i in team.agents()), double=True)": "Remove double=",
+    "w.left = team.sum((w.cargo[i, 0] for i in team.agents()), double=True)": "Remove double=",
     "w.mean = team.sum(w.board for i in team.agents())": "an array",
-    "w.mean = team.sum(w.x[j] for i in team.agents())": "'j' is not known",
-    "w.mean = team.sum(team.random(STEP, i, w.elapsed).uniform(0, 1) for i in team.agents())": "only reads",
-    "w.mean = team.sum(moved(w, i) for i in team.agents())": "only reads",
-    "w.mean = team.sum(roll(w, team) for i in team.agents())": "called within one",
-    "w.mean = team.sum(team.sum(w.x[j] for j in team.agents()) for i in team.agents())": "by itself",
+    "w.mean = team.sum(w.x[j] for i in team.agents())": "'j' is not defined",
+    "w.mean = team.sum(team.random(STEP, i, w.elapsed).uniform(0, 1) for i in team.agents())": "must only read",
+    "w.mean = team.sum(moved(w, i) for i in team.agents())": "must only read",
+    "w.mean = team.sum(roll(w, team) for i in team.agents())": "called inside one",
+    "w.mean = team.sum(team.sum(w.x[j] for j in team.agents()) for i in team.agents())": "assign it to a field",
     f"if p.wide:  # <--\n    w.mean = {SUM}": "fixed=True",
-    f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is the turn's number too",
-    "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "a result of its own",
-    "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "a result of its own",
+    f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is also the variable of the phase",
+    "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
+    "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
     "for i in team.agents():\n    w.cargo[i, 0] = team.sum(w.left for j in team.agents())  # <--": (
-        "a result of its own\n.*for i in team.agents"
+        "must write its result\n.*for i in team.agents"
     ),
-    "for i in team.agents():\n    w.x[i] = team.sum(w.x[j] for j in team.agents())  # <--": "turns read 'x'",
+    "for i in team.agents():\n    w.x[i] = team.sum(w.x[j] for j in team.agents())  # <--": "iterations read 'x'",
     "for i in team.agents():\n    w.x[i] = team.sum(w.left for k in range(i))  # <--": (
-        "the same for every turn\n.*if k < n else 0 for k in"
+        "the same number of values\n.*if k < n else 0 for k in"
     ),
     "w.mean = sum(w.x[i] for i in team.agents())": r"sum is not translated\n.*w.total = team.sum\(",
-    "for i in team.agents():\n    w.x[i] = max(w.left for k in range(3))  # <--": r"no generators.*team.sum\(",
-    f"{ROWS}  # <--\n    w.reward[i] = w.x[i]": "this one does more\n.*phase of its own",
-    "for i in team.agents():\n    if i == 0:\n        w.x[i] = team.sum(w.left for k in range(3))  # <--": "does more",
-    "for i, j in team.elements(2, 3):\n    w.x[i] = team.sum(w.left for k in range(3))  # <--": "does more",
-    "mark(w, team, 1)\nfor i in team.agents():\n    mark(w, team, i)  # <--": "called within one",
+    "for i in team.agents():\n    w.x[i] = max(w.left for k in range(3))  # <--": r"cannot use generators.*team.sum\(",
+    f"{ROWS}  # <--\n    w.reward[i] = w.x[i]": "only statement of a phase\n.*Write a separate phase",
+    "for i in team.agents():\n    if i == 0:\n        w.x[i] = team.sum(w.left for k in range(3))  # <--": "the only",
+    "for i, j in team.elements(2, 3):\n    w.x[i] = team.sum(w.left for k in range(3))  # <--": "only statement",
+    "mark(w, team, 1)\nfor i in team.agents():\n    mark(w, team, i)  # <--": "called inside one",
 }
-"""What sums, greatest and least numbers are not."""
+"""Statements with sums, maxima or minima that are refused, and their messages."""
 
 HELPERS = """
 def moved(w: World, i: int) -> float:
@@ -92,28 +92,28 @@ def mark(w: World, team: Team, k: int) -> None:
 
 ELEMENTS = "for i, j in team.elements(AGENTS, 3):\n    "
 
-NO_ELEMENTS = {
-    "for i in team.elements(2, 3):  # <--\n    pass": "counts with two names",
-    "for i, i in team.elements(2, 3):  # <--\n    pass": "counts with two names",
-    "for i, j in team.agents():  # <--\n    pass": "counts with one name",
-    "for i, j in team.elements(2):  # <--\n    pass": r"numbers of rows and of columns\n.*elements\(rows, columns\)",
+REFUSED_ELEMENTS = {
+    "for i in team.elements(2, 3):  # <--\n    pass": "has two variables",
+    "for i, i in team.elements(2, 3):  # <--\n    pass": "has two variables",
+    "for i, j in team.agents():  # <--\n    pass": "has one variable",
+    "for i, j in team.elements(2):  # <--\n    pass": r"numbers of rows and columns\n.*elements\(rows, columns\)",
     "for i, j in team.elements:  # <--\n    pass": r"Write for i, j in team.elements\(rows, columns\)",
     "a = team.elements(2, 3)": "Write for i, j in",
     ELEMENTS + "break  # <--": "Write continue",
-    ELEMENTS + "for k in team.agents():  # <--\n        pass": "within a phase",
-    ELEMENTS + "w.x[i] = j  # <--": r"turn of element \(i, j\) writes.*Write w.x\[i, j\], of a matrix",
-    ELEMENTS + "w.board[j] = i  # <--": r"turn of element \(i, j\)",
-    ELEMENTS + "w.left = i  # <--": r"turn of element \(i, j\)",
-    ELEMENTS + "if i == 0:\n        w.left = i  # <--": r"turn of element \(i, j\)",
-    ELEMENTS + "w.cargo[i, 0] = j  # <--": r"turn of element \(i, j\)",
-    ELEMENTS + "w.cargo[j, i] = j  # <--": r"turn of element \(i, j\)",
-    ELEMENTS + "w.cargo[i, j] = w.cargo[i, 0]  # <--": "turns read 'cargo'",
-    ELEMENTS + "w.cargo[i, j] = w.cargo[j, i]  # <--": "turns read 'cargo'",
-    ELEMENTS + "j += 1\n    w.cargo[i, j] = 1  # <--": r"turn of element \(i, j\)",
-    "j = 1\nfor i, j in team.elements(AGENTS, 3):  # <--\n    w.cargo[i, j] = 1": "variables of their own",
+    ELEMENTS + "for k in team.agents():  # <--\n        pass": "inside a phase",
+    ELEMENTS + "w.x[i] = j  # <--": r"iteration of element \(i, j\) writes.*Write w.x\[i, j\], of a matrix",
+    ELEMENTS + "w.board[j] = i  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "w.left = i  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "if i == 0:\n        w.left = i  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "w.cargo[i, 0] = j  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "w.cargo[j, i] = j  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "w.cargo[i, j] = w.cargo[i, 0]  # <--": "iterations read 'cargo'",
+    ELEMENTS + "w.cargo[i, j] = w.cargo[j, i]  # <--": "iterations read 'cargo'",
+    ELEMENTS + "j += 1\n    w.cargo[i, j] = 1  # <--": r"iteration of element \(i, j\)",
+    "j = 1\nfor i, j in team.elements(AGENTS, 3):  # <--\n    w.cargo[i, j] = 1": "cannot share variables",
 }
 
-YES_ELEMENTS = [
+ALLOWED_ELEMENTS = [
     "w.cargo[i, j] = i - j",
     "w.cargo[i, j] += w.cargo[i, j] + int(w.x[i] + w.x[j])",
     "if w.x[i] > 0:\n        continue\n    w.cargo[i, j] = 1",
@@ -127,16 +127,16 @@ def spec_of(header: gpu_envs.Rules) -> gpu_envs.TeamSpec:
     return team_spec(header, shared_scratch={"mean": gpu_envs.Field(), "most": gpu_envs.Field()})
 
 
-@pytest.mark.parametrize("body", [*FOLDS, *NO_ELEMENTS])
-def test_they_are_refused(body: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [*REFUSED_REDUCTIONS, *REFUSED_ELEMENTS])
+def test_refused_reductions(body: str, tmp_path: Path) -> None:
     message = refusal(HELPERS + filled(TEAM, marked(body)), spec_of, tmp_path)
-    assert re.search({**FOLDS, **NO_ELEMENTS}[body], message, re.S), message
+    assert re.search({**REFUSED_REDUCTIONS, **REFUSED_ELEMENTS}[body], message, re.S), message
 
 
-@pytest.mark.parametrize("body", YES_ELEMENTS)
+@pytest.mark.parametrize("body", ALLOWED_ELEMENTS)
 def test_phases_over_a_matrix(body: str, tmp_path: Path) -> None:
     spec = spec_of(rules_of(module(HEADER + filled(TEAM, ELEMENTS + body), tmp_path)))
-    assert "FOR_EACH_ELEMENT(i, j, AGENTS, 3)" in translated(spec, spec.check_params({}, 1))
+    assert "FOR_EACH_ELEMENT(i, j, AGENTS, 3)" in translate_rules(spec, spec.check_params({}, 1))
     env = gpu_envs.MultiAgentEnv(spec, 2, device="cpu", autoreset_mode="Disabled")
     env.reset(seed=0)
     env.step({"cat": np.zeros((2, 2), int)})
@@ -144,12 +144,12 @@ def test_phases_over_a_matrix(body: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["mean", "left"])
-def test_numbers_left_out_as_advised(field: str, tmp_path: Path) -> None:
-    """Of reals and of whole numbers."""
-    counted = {"mean": "w.x[i]", "left": "w.cargo[i, 0]"}[field]
-    body = f"w.{field} = team.sum({counted} if w.in_game[i] else 0 for i in team.agents())"
+def test_filtered_sums(field: str, tmp_path: Path) -> None:
+    """The replacement in the message of a filter with if, for floats and ints."""
+    value = {"mean": "w.x[i]", "left": "w.cargo[i, 0]"}[field]
+    body = f"w.{field} = team.sum({value} if w.in_game[i] else 0 for i in team.agents())"
     spec = spec_of(rules_of(module(HEADER + filled(TEAM, body), tmp_path)))
-    assert "sum_over" in translated(spec, spec.check_params({}, 1))
+    assert "sum_over" in translate_rules(spec, spec.check_params({}, 1))
 
 
 MARKET = """
@@ -207,7 +207,7 @@ def observe(w: World, p: Params, agent: int, row: Row) -> None:
 
 @pytest.fixture
 def market(tmp_path: Path) -> gpu_envs.TeamSpec:
-    """Sums of all sorts."""
+    """A spec with all kinds of reductions."""
     field, box = gpu_envs.Field, gymnasium.spaces.Box(-90, 90, (1,), np.float32)
     moves = gymnasium.spaces.Discrete(2)
     return gpu_envs.TeamSpec(
@@ -232,7 +232,7 @@ def market(tmp_path: Path) -> gpu_envs.TeamSpec:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str) -> None:
+def test_reductions_match_numpy(market: gpu_envs.TeamSpec, precision: str, device: str) -> None:
     env = gpu_envs.MultiAgentEnv(market, 4, device=device, precision=precision, autoreset_mode="Disabled")
     env.reset(seed=1)
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str)
     s = {name: numpy_of(values) for name, values in env.state.items()}
     wealth, stock = s["wealth"], s["stock"]
     prices = 0.25 * np.arange(1, 5) - s["total"][:, None]
-    near = 1e-5 if precision == "float32" else 1e-13
+    tolerance = 1e-5 if precision == "float32" else 1e-13
     expected = {
         "total": wealth.sum(1),
         "sold": (stock * prices[:, None]).sum(1),
@@ -253,8 +253,8 @@ def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str)
         "heads": [5] * 4,
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(s[name], values, near, near, err_msg=name)
+        np.testing.assert_allclose(s[name], values, tolerance, tolerance, err_msg=name)
     measured = {name: numpy_of(values) for name, values in env.episode_metrics.items()}
-    np.testing.assert_allclose(measured["poorest"], wealth.min(1), near)
-    np.testing.assert_allclose(measured["sold"], 3 * s["sold"][:, 0], near)
+    np.testing.assert_allclose(measured["poorest"], wealth.min(1), tolerance)
+    np.testing.assert_allclose(measured["sold"], 3 * s["sold"][:, 0], tolerance)
     env.close()

@@ -1,4 +1,4 @@
-"""Rules of teams in Python: roles, phases, functions with phases of their own, actions of many elements."""
+"""Team rules in Python: roles, phases, functions that contain phases, actions with many elements."""
 
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,8 @@ def allow(w: World, p: Params, agent: int, mask: Mask) -> None:
 """
 
 
-def test_a_team_of_all_sorts(tmp_path: Path) -> None:
-    """MultiDiscrete actions, arrays of agents and of the replica, masks, functions with phases of their own."""
+def test_a_team_with_all_features(tmp_path: Path) -> None:
+    """MultiDiscrete actions, arrays of agents and of the replica, masks, functions that contain phases."""
     field, box = gpu_envs.Field, gymnasium.spaces.Box(-10, 10, (2,), np.float32)
     moves = gymnasium.spaces.MultiDiscrete([3, 2])
     spec = gpu_envs.TeamSpec(
@@ -84,7 +84,7 @@ def test_a_team_of_all_sorts(tmp_path: Path) -> None:
     assert infos["action_mask"]["dog"][0].tolist() == [[int(x[0, 3] < 3), 1, 1, 1, 1], [int(x[0, 4] < 3), 1, 1, 1, 0]]
     actions = {"cat": np.full((6, 3, 2), 1), "dog": np.full((6, 2, 2), [2, 1])}
     observations, rewards, *_ = env.step(actions)
-    moved = x + np.array([0, 0, 0, 1, 1])  # one back and one forth; a dog's push is none
+    moved = x + np.array([0, 0, 0, 1, 1])  # a cat moves back and forth; a dog does not move
     assert env.state["x"].tolist() == np.where(moved < 4, moved, x).tolist()
     assert env.state["cargo"][0].tolist() == [[0, 1, 10]] * 3 + [[0, 0, 11]] * 2
     assert env.state["visits"].tolist() == [3] * 6
@@ -115,7 +115,7 @@ def observe(w: World, p: Params, agent: int, row: Row) -> None:
 
 
 def hauling_spec(folder: Path) -> gpu_envs.TeamSpec:
-    """Actions too long to be copied, of two roles."""
+    """Two roles, with actions too long to be copied."""
     box, spaces = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces
     return gpu_envs.TeamSpec(
         id="Hauling-v0",
@@ -130,7 +130,7 @@ def hauling_spec(folder: Path) -> gpu_envs.TeamSpec:
     )
 
 
-def stepped_and_checked(env: Any, actions: Any) -> None:
+def step_and_check(env: Any, actions: Any) -> None:
     env.step(actions)
     env.check()
 
@@ -144,15 +144,15 @@ def test_long_actions(tmp_path: Path, device: str) -> None:
     expected = np.concatenate(loads, 1) + 40 * actions["dog"][:, 1, :1]
     observations = env.step(actions)[0]
     assert np.concatenate([observations["cat"], observations["dog"]], 1)[:, :, 0].tolist() == expected.tolist()
-    actions["dog"][3, 1, 39] = 4  # of 4, from 0
+    actions["dog"][3, 1, 39] = 4  # the maximum is 3
     env.check()
     with pytest.raises(gpu_envs.ActionError, match="4"):
-        stepped_and_checked(env, actions)
+        step_and_check(env, actions)
     env.close()
 
 
-@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
+@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "NVRTC is installed")
 def test_long_actions_are_not_copied(tmp_path: Path) -> None:
     (program,) = programs(hauling_spec(tmp_path), "SameStep", "float32")
-    found = resources(compile_with_nvrtc(program.source).cubin)
-    assert max(count for _, kind, count in found if kind == "local") < 4 * 40  # less than one action has
+    usage = resources(compile_with_nvrtc(program.source).cubin)
+    assert max(count for _, kind, count in usage if kind == "local") < 4 * 40  # less than an action

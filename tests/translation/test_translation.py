@@ -1,4 +1,4 @@
-"""Rules in Python compute what Python computes, and the same bits as the rules of a C++ author."""
+"""Python rules compute the same numbers as in Python, and the same bits as the equivalent C++ rules."""
 
 import dataclasses
 import math
@@ -27,13 +27,13 @@ from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.codegen import PRECISIONS
 from gpu_envs.testing import builds, check_environment
-from gpu_envs.translation.translate import translated
+from gpu_envs.translation.translate import translate_rules
 
 STEPS, REPLICAS = 300, 70
 
 
-def opened(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: Any) -> Any:
-    """An environment of a spec that is not registered."""
+def make_env(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: Any) -> Any:
+    """Return an environment of a spec that is not registered."""
     if isinstance(spec, gpu_envs.TeamSpec):
         return gpu_envs.MultiAgentEnv(spec, replicas, device=device, **options)
     assert isinstance(spec, gpu_envs.EnvSpec)
@@ -42,30 +42,30 @@ def opened(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: A
 
 def test_arithmetic_is_pythons(tmp_path: Path) -> None:
     spec, python = computing_spec(tmp_path)
-    given = samples()
-    replicas = len(given["x"])
-    env = opened(spec, replicas, precision="float64")
+    inputs = samples()
+    replicas = len(inputs["x"])
+    env = make_env(spec, replicas, precision="float64")
     env.reset(seed=0)
-    for name, values in given.items():
+    for name, values in inputs.items():
         env.state[name] = values
     env.step(np.zeros(replicas, np.int64))
     wrong = []
     for name in functions():
-        for k, made in enumerate(env.state[f"r_{name}"]):
-            x, y, i, j = given["x"][k], given["y"][k], int(given["m"][k]), int(given["n"][k])
+        for k, actual in enumerate(env.state[f"r_{name}"]):
+            x, y, i, j = inputs["x"][k], inputs["y"][k], int(inputs["m"][k]), int(inputs["n"][k])
             expected = getattr(python, name)(x, y, i, j)
-            same = made == expected and np.signbit(made) == np.signbit(float(expected))
-            if not same and not (name.startswith("near") and math.isclose(made, expected, rel_tol=1e-13)):
-                wrong.append(f"{name}({x}, {y}, {i}, {j}) is {made!r} and not {expected!r}")
+            same = actual == expected and np.signbit(actual) == np.signbit(float(expected))
+            if not same and not (name.startswith("near") and math.isclose(actual, expected, rel_tol=1e-13)):
+                wrong.append(f"{name}({x}, {y}, {i}, {j}) is {actual!r} and not {expected!r}")
                 break
     env.close()
     assert wrong == []
 
 
-# --- the same bits as a C++ author's ---
+# --- the same bits as C++ rules ---
 
 TWINS = {"CartPole-v1": python_cartpole, "Pendulum-v1": python_pendulum, "TagGridWorld-v0": python_tag_grid}
-"""Environments of this package, and the same rules in Python."""
+"""Registered environments, and modules with the same rules in Python."""
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "CartPole-v1": [{}, {"kinematics_integrator": "semi-implicit", "sutton_barto_reward": True}],
@@ -81,7 +81,7 @@ CASES = [
 
 
 def twin(env_id: str) -> gpu_envs.Spec:
-    """The spec with rules in Python in place of the header."""
+    """Return the spec with Python rules instead of the header."""
     spec = gpu_envs.spec(env_id)
     return dataclasses.replace(spec, id=f"Python{env_id}", header=rules_of(TWINS[env_id]))
 
@@ -92,7 +92,7 @@ def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, preci
     options = {"autoreset_mode": mode, "precision": precision, "max_episode_steps": 70, **VARIANTS[env_id][variant]}
     results = []
     for spec, at in ((twin(env_id), device), (gpu_envs.spec(env_id), "cpu" if precision == "float32" else device)):
-        env = opened(spec, REPLICAS, at, **options)
+        env = make_env(spec, REPLICAS, at, **options)
         first = numpy_by_role(env, env.reset(seed=2)[0])
         steps = record(env, draw(env, STEPS))
         results.append((first, steps, on_host(dict(env.state)), on_host(env.episode_metrics)))
@@ -100,7 +100,7 @@ def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, preci
     assert_all_same(results)
 
 
-# --- what the compilers are given ---
+# --- compiler warnings and lines ---
 
 
 def specs(folder: Path) -> list[gpu_envs.Spec]:
@@ -120,13 +120,16 @@ def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
         text = tmp_path / "made.cpp"
         text.write_text(program.source)
         flags = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-fopenmp-simd", "-fsyntax-only"]
-        flags += ["-Wno-unused-const-variable", "-Wno-unneeded-internal-declaration"]  # what not every program needs
-        done = subprocess.run([*find_compiler(), *flags, str(text)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        flags += [
+            "-Wno-unused-const-variable",
+            "-Wno-unneeded-internal-declaration",
+        ]  # not every program uses all constants
+        result = subprocess.run([*find_compiler(), *flags, str(text)], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(nvrtc.nvrtc_missing()), reason=nvrtc.nvrtc_missing() or "it is there")
+@pytest.mark.skipif(bool(nvrtc.nvrtc_missing()), reason=nvrtc.nvrtc_missing() or "NVRTC is installed")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
 def test_no_warnings_on_a_gpu(n: int, precision: str, tmp_path: Path) -> None:
@@ -135,15 +138,15 @@ def test_no_warnings_on_a_gpu(n: int, precision: str, tmp_path: Path) -> None:
 
 
 def test_lines_are_the_authors(tmp_path: Path) -> None:
-    """Each line of C++ that says so comes from the line of Python with the same name on its left."""
+    """``#line`` directives give each C++ assignment the line of the Python assignment to the same field."""
     spec, python = computing_spec(tmp_path)
     lines = Path(str(python.__file__)).read_text().splitlines()
-    text = translated(spec, spec.check_params({}, 1))
+    text = translate_rules(spec, spec.check_params({}, 1))
     file, at, seen = "", 0, 0
     for line in text.splitlines():
-        found = re.fullmatch(r'#line (\d+) "(.*)"', line)
-        if found:
-            at, file = int(found[1]), found[2]
+        match = re.fullmatch(r'#line (\d+) "(.*)"', line)
+        if match:
+            at, file = int(match[1]), match[2]
             continue
         stored = re.match(r"    s\.(r_\w+) = \w", line)
         if stored and file == python.__file__ and "_e" in line:
@@ -154,14 +157,14 @@ def test_lines_are_the_authors(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_index_outside_names_the_line_of_python(tmp_path: Path) -> None:
+def test_an_index_out_of_range_names_the_python_line(tmp_path: Path) -> None:
     text = HEADER + KINDS.replace("s.cells[action] +=", "s.cells[action + 4] +=")
     spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(text, tmp_path, "astray")))
     line = text[: text.index("action + 4")].count("\n") + 1
     assert wrong(builds.undefined_values, spec).startswith(f"{tmp_path}/astray.py:{line}: index 5 of 'cells'")
 
 
-# --- whatever rules may use besides ---
+# --- fields, tables, spaces and masks ---
 
 KINDS = """
 def reset(s: State, p: Params, random: Random) -> None:
@@ -214,7 +217,7 @@ def kinds_spec(folder: Path) -> gpu_envs.EnvSpec:
 
 
 def test_fields_of_all_types_and_tables(tmp_path: Path) -> None:
-    env = opened(kinds_spec(tmp_path), 2, autoreset_mode="Disabled")
+    env = make_env(kinds_spec(tmp_path), 2, autoreset_mode="Disabled")
     assert env.reset(seed=0)[0].tolist() == [[3, np.float32(250 / 255), 1]] * 2
     observations, rewards, *_ = env.step(np.array([0, 1]))
     # small wraps as a byte does; cells were 0 1 4 9 16, and the first weight 0
@@ -227,7 +230,7 @@ def test_fields_of_all_types_and_tables(tmp_path: Path) -> None:
     env.close()
 
 
-SEEN = """
+OBSERVATIONS = """
 def reset(s: State, p: Params, random: Random) -> None:
     s.at = random.integer(4)
 
@@ -252,11 +255,11 @@ def allow(s: State, p: Params, mask: Mask) -> None:
 """
 
 
-def seen_spec(folder: Path) -> gpu_envs.EnvSpec:
+def observation_spec(folder: Path) -> gpu_envs.EnvSpec:
     box = gymnasium.spaces.Box
     return gpu_envs.EnvSpec(
         id="Seen-v0",
-        header=rules_of(module(HEADER + SEEN, folder, "seen")),
+        header=rules_of(module(HEADER + OBSERVATIONS, folder, "seen")),
         state={"at": gpu_envs.Field("int")},
         params={},
         observation=gymnasium.spaces.Dict(
@@ -271,7 +274,7 @@ def seen_spec(folder: Path) -> gpu_envs.EnvSpec:
 
 
 def test_images_dicts_and_masks(tmp_path: Path) -> None:
-    env = opened(seen_spec(tmp_path), 50, autoreset_mode="SameStep")
+    env = make_env(observation_spec(tmp_path), 50, autoreset_mode="SameStep")
     observations, infos = env.reset(seed=0)
     for _ in range(30):
         at = np.array(env.state["at"])
@@ -288,42 +291,42 @@ def test_images_dicts_and_masks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec_of", [seen_spec, kinds_spec])
+@pytest.mark.parametrize("spec_of", [observation_spec, kinds_spec])
 def test_rules_in_python_pass_the_checker(spec_of: Any, tmp_path: Path) -> None:
     check_environment(spec_of(tmp_path), devices=["cpu"])
 
 
-def test_the_least_int_is_divided(tmp_path: Path) -> None:
-    """By -1 too, where processors stop; what is too large begins anew from the other end."""
+def test_the_smallest_int_divided_by_minus_one(tmp_path: Path) -> None:
+    """The division, which traps on a CPU, wraps around."""
     divided = (
         "k = random.integer(1) - 1\n    m = -2147483647 + k\n    s.count, s.small, s.on = m // k + m % k, 250, True"
     )
     text = KINDS.replace("s.count, s.small, s.on = 3, 250, True", divided)
     spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(HEADER + text, tmp_path, "divided")))
-    env = opened(spec, 2)
+    env = make_env(spec, 2)
     env.reset(seed=0)
     assert env.state["count"].tolist() == [-(2**31)] * 2
     env.close()
 
 
 NESTED = """
-def made():
+def make_reset():
     def reset(s: State, p: Params, random: Random) -> None:
-        '''Texts
-may begin here.'''
+        '''Strings
+may start here.'''
 # and comments
         s.at = 1
 
     return reset
 
-reset = made()
+reset = make_reset()
 """
 
 
 def test_nested_functions_with_lines_further_left(tmp_path: Path) -> None:
-    text = HEADER + NESTED + SEEN[SEEN.index("def step") :]
-    spec = dataclasses.replace(seen_spec(tmp_path), header=rules_of(module(text, tmp_path)))
-    assert "s.at = 1" in translated(spec, spec.check_params({}, 1))
+    text = HEADER + NESTED + OBSERVATIONS[OBSERVATIONS.index("def step") :]
+    spec = dataclasses.replace(observation_spec(tmp_path), header=rules_of(module(text, tmp_path)))
+    assert "s.at = 1" in translate_rules(spec, spec.check_params({}, 1))
 
 
 def test_rules_are_never_run() -> None:

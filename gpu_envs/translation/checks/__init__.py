@@ -1,1 +1,1 @@
-"""What must hold of the tree: variables are set before they are read, turns do not race, nothing is left out."""
+"""Checks of the tree: variables set before they are read, no races in phases, and no field or observation left out."""

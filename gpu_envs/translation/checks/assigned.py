@@ -1,4 +1,4 @@
-"""Variables are set on every way that leads to where they are read."""
+"""Checks that every variable is set before it is read, on every path through a function."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, final
@@ -8,97 +8,97 @@ from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.walk import field_of, parts, places, within
 
-Known: TypeAlias = frozenset[tree.Variable | str]
-"""Variables, fields of the state and metrics that are set for certain."""
+Assigned: TypeAlias = frozenset[tree.Variable | str]
+"""Variables, state fields and metrics that are set on every path so far."""
 
 
 def check_assigned(body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
-    """Refuses variables that may not be set where they are read.
+    """Refuse variables that may be read before they are set.
 
     Returns:
-        The single numbers of the state, and the metrics, that are set wherever the function ends.
+        The scalar state fields and the metrics that are set on every path to the end of the function.
     """
-    way = _Way()
-    end = _where_they_meet([way.block(body, parameters), *way.left["return"]])
+    flow = _Flow()
+    end = _set_on_all([flow.block(body, parameters), *flow.exits["return"]])
     return frozenset(name for name in end or () if isinstance(name, str))
 
 
-def _where_they_meet(ways: list[Known | None]) -> Known | None:
-    """What is set where several ways meet; None stands for one that does not lead there."""
-    reached = [known for known in ways if known is not None]
+def _set_on_all(branches: list[Assigned | None]) -> Assigned | None:
+    """Return what is set after paths join; None marks a path that does not get there."""
+    reached = [assigned for assigned in branches if assigned is not None]
     return frozenset.intersection(*reached) if reached else None
 
 
 @final
-class _Way:
+class _Flow:
     def __init__(self) -> None:
-        self.left: dict[str, list[Known | None]] = {"return": [], "break": [], "continue": []}
-        """What is set where the function, the loop at hand or its turn is left, by the word that does it."""
+        self.exits: dict[str, list[Assigned | None]] = {"return": [], "break": [], "continue": []}
+        """What is set at each return, break and continue, by keyword; the last two of the innermost loop."""
 
-    def block(self, block: Block, known: Known | None) -> Known | None:
-        """What is set where a block ends; None: it is left before."""
+    def block(self, block: Block, assigned: Assigned | None) -> Assigned | None:
+        """Return what is set at the end of a block; None: the end is not reached."""
         for stmt in block:
-            if known is None:
+            if assigned is None:
                 return None
-            known = self.statement(stmt, known)
-        return known
+            assigned = self.statement(stmt, assigned)
+        return assigned
 
-    def statement(self, stmt: tree.Stmt, known: Known) -> Known | None:
-        known |= {stmt.variable} if isinstance(stmt, tree.Fold) else set()
-        known = self.evaluated(stmt, parts(stmt), known)
+    def statement(self, stmt: tree.Stmt, assigned: Assigned) -> Assigned | None:
+        assigned |= {stmt.variable} if isinstance(stmt, tree.Reduction) else set()
+        assigned = self.evaluated(stmt, parts(stmt), assigned)
         for place in places(stmt):
             if not isinstance(place, tree.Local) or (isinstance(stmt, tree.Assign) and stmt.op):
-                known = self.evaluated(stmt, (place,), known)
+                assigned = self.evaluated(stmt, (place,), assigned)
             if isinstance(place, tree.Local):
-                known |= {place.variable}
+                assigned |= {place.variable}
             elif isinstance(place, tree.Field) and place.owner in ("State", "Metrics"):
-                known |= {field_of(place)[1]}
+                assigned |= {field_of(place)[1]}
         match stmt:
             case tree.MakeList(variable=variable):
-                return known | {variable}
-            case tree.If(test=tree.Constant(value=holds), yes=yes, no=no):
-                return self.block(yes if holds else no, known)
+                return assigned | {variable}
+            case tree.If(test=tree.Constant(value=condition), yes=yes, no=no):
+                return self.block(yes if condition else no, assigned)
             case tree.If(yes=yes, no=no):
-                return _where_they_meet([self.block(yes, known), self.block(no, known)])
+                return _set_on_all([self.block(yes, assigned), self.block(no, assigned)])
             case tree.While(test=test, body=body):
-                _, broken = self.turn(body, known)
+                _, breaks = self.loop_body(body, assigned)
                 always = isinstance(test, tree.Constant) and bool(test.value)
-                return _where_they_meet([*broken, None if always else known])
+                return _set_on_all([*breaks, None if always else assigned])
             case tree.For(variable=variable, body=body):
-                after, broken = self.turn(body, known | {variable})
-                return _where_they_meet([*broken, after]) if stmt.turns else known
-            case tree.Turns(variables=variables, body=body):
-                self.turn(body, known | {*variables})
-            case tree.Leave(word=word):
-                self.left[word].append(known)
+                after, breaks = self.loop_body(body, assigned | {variable})
+                return _set_on_all([*breaks, after]) if stmt.constant_range else assigned
+            case tree.ParallelLoop(variables=variables, body=body):
+                self.loop_body(body, assigned | {*variables})
+            case tree.Jump(keyword=keyword):
+                self.exits[keyword].append(assigned)
                 return None
             case tree.Return():
-                self.left["return"].append(known)
+                self.exits["return"].append(assigned)
                 return None
-        return known
+        return assigned
 
-    def turn(self, body: Block, known: Known) -> tuple[Known | None, list[Known | None]]:
-        """What is set after a turn of a loop, and where the loop is left."""
-        outside = self.left
-        self.left = {**outside, "break": [], "continue": []}
-        after = _where_they_meet([self.block(body, known), *self.left["continue"]])
-        broken, self.left = self.left["break"], outside
-        return after, broken
+    def loop_body(self, body: Block, assigned: Assigned) -> tuple[Assigned | None, list[Assigned | None]]:
+        """Return what is set after an iteration of a loop, and at each of its breaks."""
+        outer = self.exits
+        self.exits = {**outer, "break": [], "continue": []}
+        after = _set_on_all([self.block(body, assigned), *self.exits["continue"]])
+        breaks, self.exits = self.exits["break"], outer
+        return after, breaks
 
-    def evaluated(self, stmt: tree.Stmt, exprs: Sequence[Expr], known: Known) -> Known:
-        """Looks at what is read, and adds what the functions that are called set."""
+    def evaluated(self, stmt: tree.Stmt, exprs: Sequence[Expr], assigned: Assigned) -> Assigned:
+        """Check the variables read, and add what the called functions set."""
         for value in exprs:
             for expr in within(value):
-                if isinstance(expr, tree.Local) and expr.variable.frame >= 0 and expr.variable not in known:
+                if isinstance(expr, tree.Local) and expr.variable.scope >= 0 and expr.variable not in assigned:
                     raise not_set(expr.variable.name, expr.at or stmt.at)
             for expr in _always(value):
                 if isinstance(expr, tree.Invoke):
-                    known |= expr.function.effects.certain
-        return known
+                    assigned |= expr.function.effects.always_set
+        return assigned
 
 
 def _always(expr: Expr) -> Iterator[Expr]:
-    """An expression, and what is evaluated wherever it is."""
+    """Yield an expression, and the parts that are evaluated whenever it is."""
     yield expr
     first = None
     if isinstance(expr, tree.Chain):

@@ -1,4 +1,4 @@
-"""What rules must write whole: the state in a reset, and observations."""
+"""Checks that rules set every state field in reset, every metric, and every element of an observation."""
 
 from collections.abc import Iterator
 
@@ -7,74 +7,81 @@ from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.tree import Function
-from gpu_envs.translation.types import Array, Thing
+from gpu_envs.translation.types import Array, Struct
 
 
 def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
-    """Every field of the state is set by reset, single numbers on every way through it."""
+    """Check that reset sets every field of the state, and scalar fields on every path."""
     assert isinstance(spec, EnvSpec | TeamSpec)
-    of_agents = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
-    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**of_agents, **spec.shared}
-    single = [name for name in fields if isinstance(spec, EnvSpec) and not fields[name].is_array]
-    missing, some_ways = [name for name in fields if name not in rules.effects.fields], ""
+    agent_fields = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
+    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**agent_fields, **spec.shared}
+    scalars = [name for name in fields if isinstance(spec, EnvSpec) and not fields[name].is_array]
+    missing, on_some_paths = [name for name in fields if name not in rules.effects.fields], ""
     if not missing:
-        missing = [name for name in single if name not in rules.effects.certain]
-        some_ways = " on some ways only, and not on every one"
+        missing = [name for name in scalars if name not in rules.effects.always_set]
+        on_some_paths = " on some paths only"
     if not missing:
         return
     name = missing[0]
-    own = spec.sizes(name, fields[name], arguments.params)
-    indices = ", ".join(("i" if name in of_agents else "") + "klm"[: len(own)])
-    place = f"{next(iter(rules.written.annotations))}.{name}" + (f"[{indices}]" if indices else "")
+    sizes = spec.sizes(name, fields[name], arguments.params)
+    indices = ", ".join(("i" if name in agent_fields else "") + "klm"[: len(sizes)])
+    place = f"{next(iter(rules.source.annotations))}.{name}" + (f"[{indices}]" if indices else "")
     listed = ", ".join(map(repr, missing))
-    raise rules.written.error(
-        rules.written.tree,
-        f"reset sets {listed}{some_ways}" if some_ways else f"reset does not set {listed}",
+    raise rules.source.error(
+        rules.source.tree,
+        f"reset sets {listed}{on_some_paths}" if on_some_paths else f"reset does not set {listed}",
         f"Every field of the state has a first value: write {place} = ... in reset",
     )
 
 
 def check_measure(spec: Spec, rules: Function) -> None:
-    """Every metric is set; of a single agent on every way through ``measure``."""
+    """Check that measure sets every metric; for a single agent on every path."""
     places = [f"metrics.{name}" for name in spec.metrics]
     missing = [place for place in places if place not in rules.effects.fields]
-    ways = ""
+    on_some_paths = ""
     if not missing and isinstance(spec, EnvSpec):
-        missing, ways = [place for place in places if place not in rules.effects.certain], " on some ways only"
+        missing, on_some_paths = (
+            [place for place in places if place not in rules.effects.always_set],
+            " on some paths only",
+        )
     if missing:
-        own = list(rules.written.annotations)[-1]
-        first = missing[0].replace("metrics", own, 1)
-        what = f"measure sets {first}{ways}" if ways else f"measure does not set {first}"
-        raise rules.written.error(rules.written.tree, what, f"Every metric has a value: write {first} = ...")
+        argument = list(rules.source.annotations)[-1]
+        first = missing[0].replace("metrics", argument, 1)
+        problem = f"measure sets {first}{on_some_paths}" if on_some_paths else f"measure does not set {first}"
+        raise rules.source.error(rules.source.tree, problem, f"Every metric has a value: write {first} = ...")
 
 
 def check_observe(arguments: Arguments, spec: Spec, rules: Function) -> None:
-    """Every number of an observation is written, as far as it is known which are."""
-    for part, size, what, whose in _parts(arguments, spec, rules):
-        tree = rules.written.tree
+    """Check that every element of an observation is written; indices computed at run time are not checked."""
+    for part, size, name, space in _parts(arguments, spec, rules):
+        tree = rules.source.tree
         if part and part not in rules.effects.fields:
-            every = f"Every part of {whose} is written: {what}[j] = ..."
-            raise rules.written.error(tree, f"{rules.cpp} does not write {what}", every)
-        written = {index for of, index in rules.effects.written if of == part}
-        missing = set(range(size)) - written
-        if missing and None not in written:
-            each = f"{whose[0].upper()}{whose[1:]} has {size} numbers, and each of them is written"
-            raise rules.written.error(tree, f"{rules.cpp} does not write {what}[{min(missing)}]", each)
+            hint = f"Write every part of {space}: {name}[j] = ..."
+            raise rules.source.error(tree, f"{rules.cpp} does not write {name}", hint)
+        indices = {index for written_part, index in rules.effects.observation_writes if written_part == part}
+        missing = set(range(size)) - indices
+        if missing and None not in indices:
+            hint = f"{space[0].upper()}{space[1:]} has {size} numbers: write each of them"
+            raise rules.source.error(tree, f"{rules.cpp} does not write {name}[{min(missing)}]", hint)
 
 
 def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[str, int, str, str]]:
-    """The parts of an observation: name, elements (0: not known), what rules call it, what it belongs to."""
-    own, whose = list(rules.written.annotations)[-1], "the observation space"
+    """Yield the parts of an observation: key, elements (0: several dimensions), name in the rules, space."""
+    argument = list(rules.source.annotations)[-1]
     if isinstance(spec, TeamSpec):
         for role, count in zip(spec.roles, spec.counts(arguments.params).values(), strict=True):
-            given = spec.role_observation(role, arguments.params)
-            space, part = (given.individual, "") if rules.cpp == "observe" else (given.shared, "shared ")
+            observation = spec.role_observation(role, arguments.params)
+            space, part = (observation.individual, "") if rules.cpp == "observe" else (observation.shared, "shared ")
             if count and space is not None:
-                yield "", space.shape[0], own, f"the {part}observation space of {role.name!r}"
+                yield "", space.shape[0], argument, f"the {part}observation space of {role.name!r}"
         return
-    seen = arguments.all["Observation"]
-    boxes = {name: field.kind for name, field in seen.fields.items()} if isinstance(seen, Thing) else {"": seen}
+    observed = arguments.all["Observation"]
+    boxes = (
+        {name: field.kind for name, field in observed.fields.items()}
+        if isinstance(observed, Struct)
+        else {"": observed}
+    )
     for name, box in boxes.items():
         if isinstance(box, Array):
             size = box.sizes[0] or 0 if len(box.sizes) == 1 else 0
-            yield name, size, f"{own}.{name}" if name else own, whose
+            yield name, size, f"{argument}.{name}" if name else argument, "the observation space"

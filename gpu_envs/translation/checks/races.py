@@ -1,4 +1,4 @@
-"""Which turns of a phase read and write what: on a GPU they run at the same time, in no order."""
+"""Races: reads and writes of fields in the iterations of a phase, which a GPU runs in parallel and in any order."""
 
 import ast
 import collections
@@ -7,175 +7,197 @@ import itertools
 from typing import Any, final
 
 from gpu_envs.translation import tree
-from gpu_envs.translation.checks.whose import Whose
+from gpu_envs.translation.checks.indices import IndexFacts
 from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array
-from gpu_envs.translation.walk import blocks, ends, field_of, known, parts, places, stores_in
+from gpu_envs.translation.walk import assignment_counts, blocks, constant_value, ends, field_of, parts, places
 
 
 def check_races(body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST | None]:
-    """Refuses phases whose turns meet; returns what the function does with the world outside of phases."""
-    stores = stores_in(body)
-    numbers = {variable: variable for variable in parameters if not stores[variable]}
-    found = _Look(stores)
-    found.block(body, Whose(numbers))
-    return found.accesses
+    """Refuse phases with races; return the function's accesses to the world outside phases."""
+    stores = assignment_counts(body)
+    loop_variables = {variable: variable for variable in parameters if not stores[variable]}
+    collector = _AccessCollector(stores)
+    collector.block(body, IndexFacts(loop_variables))
+    return collector.accesses
 
 
 @final
-class _Look:
+class _AccessCollector:
     def __init__(self, stores: collections.Counter[tree.Variable]) -> None:
         self.stores = stores
         self.accesses: dict[Access, ast.AST | None] = {}
 
     # --- statements ---
 
-    def block(self, block: Block, at: Whose) -> Whose:
-        """Notes what the statements do; returns which turns come to their end, and what is known there."""
+    def block(self, block: Block, facts: IndexFacts) -> IndexFacts:
+        """Record the accesses of a block, and return the facts that hold at its end."""
         for stmt in block:
             for value in parts(stmt):
-                self.read(value, at)
+                self.read(value, facts)
             for number, place in enumerate(places(stmt)):
                 for part in parts(place)[1:]:
-                    self.read(part, at)
-                given = known(stmt.values[number]) if isinstance(stmt, tree.Assign) and not stmt.op else None
-                self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", at, given)
-            at = self.after(stmt, at)
-        return at
+                    self.read(part, facts)
+                constant = (
+                    constant_value(stmt.values[number]) if isinstance(stmt, tree.Assign) and not stmt.op else None
+                )
+                self.record(place, "add" if isinstance(stmt, tree.Atomic) else "write", facts, constant)
+            facts = self.statement(stmt, facts)
+        return facts
 
-    def after(self, stmt: tree.Stmt, at: Whose) -> Whose:
-        """Looks into the blocks of a statement; returns which turns come to the next, and what is known there."""
+    def statement(self, stmt: tree.Stmt, facts: IndexFacts) -> IndexFacts:
+        """Record the accesses in the blocks of a statement, and return the facts that hold after it."""
         match stmt:
             case tree.Assign(op=None):
                 for place, value in zip(stmt.places, stmt.values, strict=True):
                     if isinstance(place, tree.Local) and self.stores[place.variable] == 1:
-                        at = at.defined(place.variable, value)
+                        facts = facts.with_definition(place.variable, value)
             case tree.If():
-                return self.branches(stmt, at)
-            case tree.For(variable=variable, turns=turns, counter=None) if turns:
-                self.block(stmt.body, at.among(variable, turns))
-            case tree.Turns() if stmt.is_phase:
-                self.phase(stmt, at)
+                return self.branch_facts(stmt, facts)
+            case tree.For(variable=variable, constant_range=constant_range, counter=None) if constant_range:
+                self.block(stmt.body, facts.with_range(variable, constant_range))
+            case tree.ParallelLoop() if stmt.is_phase:
+                self.phase(stmt, facts)
             case _:
                 for inner in blocks(stmt).values():
-                    self.block(inner, at)
-        return at
+                    self.block(inner, facts)
+        return facts
 
-    def branches(self, stmt: tree.If, at: Whose) -> Whose:
-        asked = at.asked or not isinstance(stmt.test, tree.Constant)
+    def branch_facts(self, stmt: tree.If, facts: IndexFacts) -> IndexFacts:
+        conditional = facts.conditional or not isinstance(stmt.test, tree.Constant)
         yes, no = (
             self.block(
-                block, dataclasses.replace(at, only=at.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
+                block,
+                dataclasses.replace(
+                    facts, only=facts.only_iteration(stmt.test, when=when) or facts.only, conditional=conditional
+                ),
             )
-            for block, holds in ((stmt.yes, True), (stmt.no, False))
+            for block, when in ((stmt.yes, True), (stmt.no, False))
         )
         if isinstance(stmt.test, tree.Constant):
             return yes if stmt.test.value else no
-        if ends(stmt.yes):  # what follows is for the turns that did not go away
+        if ends(stmt.yes):  # only iterations that took the other branch get here
             return no
-        return yes if ends(stmt.no) else at
+        return yes if ends(stmt.no) else facts
 
-    def phase(self, stmt: tree.Turns, at: Whose) -> None:
-        outside, self.accesses = self.accesses, {}
+    def phase(self, stmt: tree.ParallelLoop, facts: IndexFacts) -> None:
+        outer, self.accesses = self.accesses, {}
         for count in stmt.counts:
-            self.read(count, at)
+            self.read(count, facts)
         bounds, self.accesses = {access.field for access in self.accesses}, {}
-        turn, counted = stmt.variables[0], not any(self.stores[variable] for variable in stmt.variables)
-        here = Whose({}, at.ranges, at.meanings)
+        loop, unmodified = stmt.variables[0], not any(self.stores[variable] for variable in stmt.variables)
+        here = IndexFacts({}, facts.ranges, facts.definitions)
         if stmt.method == "elements":
-            here = dataclasses.replace(here, pair=stmt.variables if counted else ())
+            here = dataclasses.replace(here, matrix_index=stmt.variables if unmodified else ())
         else:
-            count = known(stmt.counts[0])
-            counts, only = {turn: count} if count else {}, (turn, 0) if count == 1 else None
-            here = dataclasses.replace(here, turns={turn: turn} if counted else {}, only=only, counts=counts)
+            count = constant_value(stmt.counts[0])
+            counts, only = {loop: count} if count else {}, (loop, 0) if count == 1 else None
+            here = dataclasses.replace(
+                here, loop_variables={loop: loop} if unmodified else {}, only=only, counts=counts
+            )
         self.block(stmt.body, here)
-        inside, self.accesses = self.accesses, outside
+        inside, self.accesses = self.accesses, outer
         for access, node in inside.items():
-            if access.how != "read" and access.field in bounds:  # a GPU's threads read it while others change it
-                what = f"a turn changes {access.field!r}, on which the number of turns depends"
-                raise RefusedError(what, "Change it in a phase of its own, after this one", node)
-            if access.how == "write":
+            if (
+                access.mode != "read" and access.field in bounds
+            ):  # a GPU's threads read the bound while others change it
+                problem = f"an iteration changes {access.field!r}, and the number of iterations depends on it"
+                raise RefusedError(problem, "Change it in a later phase", node)
+            if access.mode == "write":
                 self.refuse_write(access, node, stmt)
         for one, other in itertools.combinations(inside, 2):
-            if one.field == other.field and {one.how, other.how} not in ({"read"}, {"add"}):
-                self.refuse_both(one, other, inside, turn)
+            if one.field == other.field and {one.mode, other.mode} not in ({"read"}, {"add"}):
+                self.refuse_pair(one, other, inside, loop)
 
-    # --- what it does ---
+    # --- accesses ---
 
-    def read(self, expr: Expr, at: Whose) -> None:
+    def read(self, expr: Expr, facts: IndexFacts) -> None:
         for part in parts(expr):
-            self.read(part, at)
+            self.read(part, facts)
         if isinstance(expr, tree.Invoke):
-            self.invoked(expr, at)
+            self.record_call(expr, facts)
         elif not isinstance(expr.kind, Array):
-            self.note(expr, "read", at)
+            self.record(expr, "read", facts)
 
-    def note(self, place: Expr, how: str, at: Whose, given: Any = None) -> None:
-        """Notes an access, if it is one of a field of the world."""
+    def record(self, place: Expr, mode: str, facts: IndexFacts, constant: Any = None) -> None:
+        """Record an access to a place that is a field of the world or a metric."""
         owner, name = field_of(place)
         if owner in ("World", "Metrics"):
             field = place.of if isinstance(place, tree.Element) else place
-            held = field.held if isinstance(field, tree.Field) else None
-            span = at.span_of(place, held)
-            access = Access(name, held, how, span, at.only, None if given is None else float(given), at.asked)
+            per_agent = field.per_agent if isinstance(field, tree.Field) else None
+            span = facts.span_of(place, per_agent)
+            access = Access(
+                name,
+                per_agent,
+                mode,
+                span,
+                facts.only,
+                None if constant is None else float(constant),
+                facts.conditional,
+            )
             self.accesses.setdefault(access, place.at)
 
-    def invoked(self, call: tree.Invoke, at: Whose) -> None:
-        """What a function that is called does, in the names of its caller."""
-        given = zip(call.function.parameters, call.arguments, strict=True)
-        turns = {parameter.variable: at.turn_of(argument) for parameter, argument in given}
+    def record_call(self, call: tree.Invoke, facts: IndexFacts) -> None:
+        """Record the accesses of a called function, in terms of the caller's loop variables."""
+        arguments = zip(call.function.parameters, call.arguments, strict=True)
+        loop_variables = {parameter.variable: facts.loop_variable(argument) for parameter, argument in arguments}
         for access in call.function.effects.accesses:
-            turn = turns.get(access.span.turn) if access.span else None
-            span = dataclasses.replace(access.span, turn=turn) if access.span and turn else None
-            only = at.only
-            if only is None and access.only is not None and (mine := turns.get(access.only[0])) is not None:
-                only = mine, access.only[1]
-            seen = dataclasses.replace(access, span=span, only=only, asked=access.asked or at.asked)
-            self.accesses.setdefault(seen, call.at)
+            loop = loop_variables.get(access.span.loop) if access.span else None
+            span = dataclasses.replace(access.span, loop=loop) if access.span and loop else None
+            only = facts.only
+            if only is None and access.only is not None and (single := loop_variables.get(access.only[0])) is not None:
+                only = single, access.only[1]
+            in_caller = dataclasses.replace(
+                access, span=span, only=only, conditional=access.conditional or facts.conditional
+            )
+            self.accesses.setdefault(in_caller, call.at)
 
-    # --- a whole phase ---
+    # --- races ---
 
-    def refuse_write(self, access: Access, node: ast.AST | None, stmt: tree.Turns) -> None:
-        turn, *column = stmt.variables
-        field, name, span = access.field, turn.name, access.span
-        if span is not None and span.turn == turn and span.is_apart_from(span):
+    def refuse_write(self, access: Access, node: ast.AST | None, stmt: tree.ParallelLoop) -> None:
+        loop, *column = stmt.variables
+        field, name, span = access.field, loop.name, access.span
+        if span is not None and span.loop == loop and span.is_apart_from(span):
             return
-        if column and (access.held is not None or access.constant is None or not access.asked):
+        if column and (access.per_agent is not None or access.constant is None or not access.conditional):
             element = f"{name}, {column[0].name}"
-            instead = f"Write w.{field}[{element}], of a matrix; what else is written needs a phase of its own"
-            raise RefusedError(f"the turn of element ({element}) writes what other turns write too", instead, node)
-        if access.held:
-            instead = f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)"
-            raise RefusedError(f"the turn of agent {name!r} writes a field of another's", instead, node)
-        if not _is_single(access, turn) and not (access.constant is not None and access.asked):
-            instead = f"Let one turn do it, if {name} == 0:"
-            instead += "" if "." in field else f", or change an int with add(w.{field}, ...)"
+            hint = f"Write w.{field}[{element}], of a matrix; write other fields in another phase"
+            raise RefusedError(
+                f"the iteration of element ({element}) writes what other iterations write too", hint, node
+            )
+        if access.per_agent:
+            hint = f"Write w.{field}[{name}]; change ints of other agents with add(...) and lower(...)"
+            raise RefusedError(f"the iteration of agent {name!r} writes a field of another agent", hint, node)
+        if not _is_single(access, loop) and not (access.constant is not None and access.conditional):
+            hint = f"Write it in one iteration, if {name} == 0:"
+            hint += "" if "." in field else f", or change an int with add(w.{field}, ...)"
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
-                instead = (
+                hint = (
                     f"Write a loop over all elements: for r, c in team.elements(ROWS, COLUMNS): w.{field}[r, c] = ..."
                 )
-            raise RefusedError(f"every turn writes {field!r}, of which the replica has one", instead, node)
+            raise RefusedError(f"every iteration writes {field!r}, which belongs to the whole replica", hint, node)
 
-    def refuse_both(
-        self, one: Access, other: Access, inside: dict[Access, ast.AST | None], turn: tree.Variable
+    def refuse_pair(
+        self, one: Access, other: Access, inside: dict[Access, ast.AST | None], loop: tree.Variable
     ) -> None:
-        if _is_single(one, turn) and one.only == other.only:
+        if _is_single(one, loop) and one.only == other.only:
             return
-        if one.span and other.span and one.span.turn == other.span.turn == turn and one.span.is_apart_from(other.span):
+        if one.span and other.span and one.span.loop == other.span.loop == loop and one.span.is_apart_from(other.span):
             return
-        if one.how == other.how == "write" and one.constant is not None and one.constant == other.constant:
+        if one.mode == other.mode == "write" and one.constant is not None and one.constant == other.constant:
             return
-        second = one if one.how == "read" else other
-        what = f"several turns write {one.field!r} in this phase, and the last one is not always the same"
-        instead = "Let one turn do it, or write in phases of their own"
-        if second.how == "read":
-            what = f"turns read {one.field!r} in the phase that writes it, some before and some after"
-            instead = "Read it in a phase of its own, after this one or before"
-            instead += "; a turn reads what it wrote of its own agent"
-        raise RefusedError(what, instead, inside[second])
+        second = one if one.mode == "read" else other
+        problem = f"several iterations write {one.field!r} in this phase, in no fixed order"
+        hint = "Write it in one iteration, or in separate phases"
+        if second.mode == "read":
+            problem = f"iterations read {one.field!r} in the phase that writes it, some before the write and some after"
+            hint = "Read it in another phase, before or after this one"
+            hint += "; an iteration may read what it wrote for its agent"
+        raise RefusedError(problem, hint, inside[second])
 
 
-def _is_single(access: Access, turn: tree.Variable) -> bool:
-    return access.only is not None and access.only[0] == turn
+def _is_single(access: Access, loop: tree.Variable) -> bool:
+    """Whether a single iteration of the loop makes the access."""
+    return access.only is not None and access.only[0] == loop

@@ -1,1 +1,1 @@
-"""From Python's tree to ours: names, types, and what rules may say."""
+"""Builds the tree from Python's: resolves names, infers types, refuses unsupported code."""

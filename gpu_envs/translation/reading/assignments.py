@@ -1,112 +1,120 @@
-"""Assignments: to locals, to lists of the function's own, which are arrays in C++, and to fields."""
+"""Assignments to local variables, to local lists, which are arrays in C++, and to fields."""
 
 import ast
 import dataclasses
 from collections.abc import Iterator, Sequence
 
 from gpu_envs.translation import arithmetic, tree, types
-from gpu_envs.translation.arguments import PARAMETERS_STAY
+from gpu_envs.translation.arguments import PARAMETERS_READ_ONLY
 from gpu_envs.translation.arithmetic import converted, write_only
 from gpu_envs.translation.reading.expressions import Expressions
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import INT, LIST, Array, Number, Several, Thing, described, list_of, wider
-from gpu_envs.translation.walk import field_of, is_simple, known, stored_as
+from gpu_envs.translation.types import INT, LIST, Array, Number, Struct, Tuple, describe, list_of, wider
+from gpu_envs.translation.walk import constant_value, field_of, is_simple, stored_as
 
-LONGEST_LIST = 4096
-"""Elements of a list."""
+MAX_LIST_LENGTH = 4096
+"""Maximum number of elements of a list."""
 
-_MOST_OF_A_BYTE = 255
+_MAX_BYTE = 255
 
 
 class Assignments(Expressions):
-    """The layer of a reader that reads assignments."""
+    """Layer of the reader for assignments."""
 
-    def assigned(self, node: ast.Assign) -> Iterator[tree.Stmt]:
-        """``a = b``, ``a, b = c, d`` and ``a = b = c``."""
+    def assignment(self, node: ast.Assign) -> Iterator[tree.Stmt]:
+        """Read ``a = b``, ``a, b = c, d`` or ``a = b = c``."""
         match node.targets:
             case [ast.Tuple(elts=targets) | ast.List(elts=targets)]:
-                yield from self._unpacked(node, targets)
+                yield from self._unpack(node, targets)
             case [ast.Name() as target] if _is_list(node.value):
-                yield self._made_list(node, target, node.value)
+                yield self._make_list(node, target, node.value)
             case [target] if _is_list(node.value):
-                raise RefusedError("an array is not assigned as a whole", "Assign its elements in a loop", target)
+                raise RefusedError("rules cannot assign a whole array", "Assign its elements in a loop", target)
             case [target]:
-                yield self._stored(node, [target], [self.expression(node.value)])
+                yield self._assign(node, [target], [self.expression(node.value)])
             case targets:
                 value = self.expression(node.value)
                 if isinstance(value.kind, Number) and not is_simple(value):
-                    held, value = self.kept(value, "value", node)
-                    yield held
+                    store, value = self.store_temporary(value, "value", node)
+                    yield store
                 for target in targets:
                     if isinstance(target, ast.Tuple | ast.List):
-                        instead = "Write one assignment for each"
-                        raise RefusedError("this unpacks what is assigned to several", instead, target)
-                    if isinstance(value.kind, Thing):
-                        raise RefusedError(f"{described(value.kind)} has no second name", "Write its own", target)
-                    yield self._stored(node, [target], [value])
+                        hint = "Write separate assignments"
+                        raise RefusedError("a chained assignment cannot unpack", hint, target)
+                    if isinstance(value.kind, Struct):
+                        raise RefusedError(
+                            f"{describe(value.kind)} cannot have a second name", "Use the first name", target
+                        )
+                    yield self._assign(node, [target], [value])
 
-    def _unpacked(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
-        given = node.value
-        if isinstance(given, ast.Tuple | ast.List):
-            if len(given.elts) != len(targets):
-                raise RefusedError(f"{len(given.elts)} values are assigned to {len(targets)} names", at=node)
-            yield self._stored(node, targets, [self.expression(part) for part in given.elts])
+    def _unpack(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
+        value_node = node.value
+        if isinstance(value_node, ast.Tuple | ast.List):
+            if len(value_node.elts) != len(targets):
+                raise RefusedError(f"{len(value_node.elts)} values are assigned to {len(targets)} names", at=node)
+            yield self._assign(node, targets, [self.expression(part) for part in value_node.elts])
             return
-        result = self.expression(given)
-        if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
-            raise RefusedError(f"{described(result.kind, known(result))} is assigned to {len(targets)} names", at=given)
-        held, name = self.kept(result, "result", node)
-        yield held
-        numbers = [tree.Operation(kind, f".value{n}", (name,), at=given) for n, kind in enumerate(result.kind.kinds)]
-        yield self._stored(node, targets, numbers)
+        result = self.expression(value_node)
+        if not isinstance(result.kind, Tuple) or len(result.kind.kinds) != len(targets):
+            raise RefusedError(
+                f"{describe(result.kind, constant_value(result))} is assigned to {len(targets)} names", at=value_node
+            )
+        store, name = self.store_temporary(result, "result", node)
+        yield store
+        numbers = [
+            tree.Operation(kind, f".value{n}", (name,), at=value_node) for n, kind in enumerate(result.kind.kinds)
+        ]
+        yield self._assign(node, targets, numbers)
 
-    def assigned_annotated(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
-        """``a: float = b``."""
+    def annotated_assignment(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
+        """Read ``a: float = b``."""
         if not isinstance(node.target, ast.Name):
-            raise RefusedError("fields have their type in the spec", "Leave the annotation out", node.target)
+            raise RefusedError("the spec has the types of fields", "Remove the annotation", node.target)
         if node.value is None:
             return
         if _is_list(node.value):
-            yield self._made_list(node, node.target, node.value)
+            yield self._make_list(node, node.target, node.value)
             return
         value, kind = self.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
-        yield self._stored(node, [node.target], [value if kind is None else converted(value, kind)])
+        yield self._assign(node, [node.target], [value if kind is None else converted(value, kind)])
 
-    def updated(self, node: ast.AugAssign) -> tree.Assign:
-        """``a += b`` and its like."""
+    def augmented_assignment(self, node: ast.AugAssign) -> tree.Assign:
+        """Read an augmented assignment, such as ``a += b``."""
         value, place = self.expression(node.value), self.expression(node.target)
         result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
         if isinstance(node.target, ast.Name):
-            place = self.learn(node.target.id, result.kind, node)
+            place = self.record_type(node.target.id, result.kind, node)
         else:
-            place = self._widened(node.target, place, result, node)
+            place = self._widen_list(node.target, place, result, node)
             self._check_place(place, node.target)
-            fitting(place, result)
+            convert_to_place(place, result)
         return tree.Assign(node, (place,), (value,), node.op)
 
     # --- places ---
 
-    def _stored(self, node: ast.stmt, targets: Sequence[ast.expr], values: Sequence[Expr]) -> tree.Assign:
-        places, fitted = [], []
+    def _assign(self, node: ast.stmt, targets: Sequence[ast.expr], values: Sequence[Expr]) -> tree.Assign:
+        places, converted_values = [], []
         for target, value in zip(targets, values, strict=True):
             if isinstance(target, ast.Name):
                 place: Expr = self._local(target, value, node)
-                fitted.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
+                converted_values.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
             elif isinstance(target, ast.Attribute | ast.Subscript):
-                place = self._widened(target, self.expression(target), value, node)
+                place = self._widen_list(target, self.expression(target), value, node)
                 self._check_place(place, target)
-                if field_of(place) == ("World", "in_game") and known(value) is True:
-                    instead = "Use a bool field of your own, such as alive, for agents that pause"
-                    raise RefusedError("agents that are out of the game do not come back", instead, target)
-                fitted.append(fitting(place, value))
+                if field_of(place) == ("World", "in_game") and constant_value(value) is True:
+                    hint = "Add a bool field to the spec, such as alive, for agents that pause"
+                    raise RefusedError(
+                        "rules cannot set in_game to True: inactive agents stay inactive until the reset", hint, target
+                    )
+                converted_values.append(convert_to_place(place, value))
             else:
                 raise RefusedError("this cannot be assigned", at=target)
             places.append(place)
-        return tree.Assign(node, tuple(places), tuple(fitted))
+        return tree.Assign(node, tuple(places), tuple(converted_values))
 
-    def _widened(self, target: ast.expr, place: Expr, value: Expr, node: ast.stmt) -> Expr:
-        """Has a list of the function's own hold what one of its elements is assigned."""
+    def _widen_list(self, target: ast.expr, place: Expr, value: Expr, node: ast.stmt) -> Expr:
+        """Widen the element type of a local list to a value that is assigned to an element."""
         if not (
             isinstance(place, tree.Element) and isinstance(place.of, tree.Local) and isinstance(value.kind, Number)
         ):
@@ -116,98 +124,103 @@ class Assignments(Expressions):
             return place
         if of.refusal:
             raise RefusedError(of.refusal, "Make it a list: [a, b]", target)
-        if variable.frame != self.frames[-1].number:
-            what = f"{variable.name!r} is made outside, and turns have lists of their own"
-            raise RefusedError(what, "Make it in the turn; what lasts is a field of the world", target)
-        learned = self.learn(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
-        assert isinstance(learned.kind, Array)
-        return dataclasses.replace(place, kind=learned.kind.kind, of=learned)
+        if variable.scope != self.scopes[-1].number:
+            problem = f"{variable.name!r} is created outside the loop, and its iterations cannot share a list"
+            raise RefusedError(problem, "Create it in the loop; store lasting values in a field of the world", target)
+        local = self.record_type(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
+        assert isinstance(local.kind, Array)
+        return dataclasses.replace(place, kind=local.kind.kind, of=local)
 
     def _check_place(self, place: Expr, target: ast.expr) -> None:
-        """Refuses what rules must not write here."""
+        """Refuse a place that rules must not write."""
         array = place.of.kind if isinstance(place, tree.Element) else place.kind
         refusal = array.refusal if isinstance(array, Array) else place.refusal if isinstance(place, tree.Field) else ""
         if isinstance(place, tree.Constant) and place.name:
-            refusal = PARAMETERS_STAY
+            refusal = PARAMETERS_READ_ONLY
         if refusal:
             raise RefusedError(refusal, at=target)
         if isinstance(place.kind, Array):
-            raise RefusedError("an array is not assigned as a whole", "Assign its elements in a loop", target)
+            raise RefusedError("rules cannot assign a whole array", "Assign its elements in a loop", target)
         if stored_as(place):
             return
         roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
-        if not roots <= {*self.arguments, *(name for frame in self.frames for name in frame.stored)}:
-            what = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
-            raise RefusedError(what, "Keep what changes in the spec's state", target)
-        raise RefusedError(f"{described(place.kind, known(place))} cannot be assigned", at=target)
+        if not roots <= {*self.arguments, *(name for scope in self.scopes for name in scope.assigned)}:
+            problem = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
+            raise RefusedError(problem, "Use a field of the spec's state for values that change", target)
+        raise RefusedError(f"{describe(place.kind, constant_value(place))} cannot be assigned", at=target)
 
     def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
         name, kind = target.id, value.kind
         if isinstance(kind, Array) and kind.cpp in ("", LIST):
-            raise RefusedError("an array has no second name", "Write its own, or copy its elements in a loop", node)
+            raise RefusedError(
+                "an array cannot have a second name", "Use the first name, or copy its elements in a loop", node
+            )
         if write_only(value):
-            raise RefusedError("what is observed is written and not read", "Compute it in a local first", node)
-        if isinstance(kind, Several):
-            raise RefusedError(f"{described(kind)} are assigned to one name", f"Write {name}, other = ...", node)
-        if isinstance(kind, Thing) and isinstance(value, tree.Local | tree.Field):
-            raise RefusedError(f"{described(kind)} has no second name", "Write its own", node)
+            raise RefusedError(
+                "observations are written and not read", "Compute the value in a local variable first", node
+            )
+        if isinstance(kind, Tuple):
+            raise RefusedError(f"{describe(kind)} are assigned to one name", f"Write {name}, other = ...", node)
+        if isinstance(kind, Struct) and isinstance(value, tree.Local | tree.Field):
+            raise RefusedError(f"{describe(kind)} cannot have a second name", "Use the first name", node)
         if isinstance(value, tree.Constant) and not isinstance(kind, Number):
-            raise RefusedError(f"{described(kind, value.value)} cannot be held by a local", at=node)
+            raise RefusedError(f"{describe(kind, value.value)} cannot be stored in a local variable", at=node)
         if kind is types.STATIC:
-            raise RefusedError("a function that returns nothing has no value", "Let the call stand alone", node)
-        given = self.arguments.get(name)
-        if given is not None and not isinstance(given.kind, Number):
-            raise RefusedError(f"{name!r} is {described(given.kind)}", "Use another name", target)
-        return self.learn(name, kind, target)
+            raise RefusedError("this function returns nothing", "Write the call as a statement", node)
+        argument = self.arguments.get(name)
+        if argument is not None and not isinstance(argument.kind, Number):
+            raise RefusedError(f"{name!r} is {describe(argument.kind)}", "Use another name", target)
+        return self.record_type(name, kind, target)
 
-    def _made_list(self, node: ast.stmt, target: ast.Name, given: ast.expr) -> tree.MakeList:
-        """``x = [a, b]`` or ``x = [a] * n``; a tuple's elements stay."""
-        listed, times = given, 1
-        if isinstance(given, ast.BinOp):
-            count = self.expression(given.right)
-            if count.kind is not INT or known(count) is None:
-                instead = "Write a number, one of the module's, or a fixed parameter"
-                raise RefusedError("a list's length is a constant", instead, given.right)
-            listed, times = given.left, known(count)
-        assert isinstance(listed, ast.List | ast.Tuple)
-        values = [self.expression(part) for part in listed.elts]
+    def _make_list(self, node: ast.stmt, target: ast.Name, value_node: ast.expr) -> tree.MakeList:
+        """Read ``x = [a, b]`` or ``x = [a] * n``; the elements of a tuple are read-only."""
+        elements, times = value_node, 1
+        if isinstance(value_node, ast.BinOp):
+            count = self.expression(value_node.right)
+            if count.kind is not INT or constant_value(count) is None:
+                hint = "Write a number, a constant of the module, or a fixed parameter"
+                raise RefusedError("the length of a list must be a constant", hint, value_node.right)
+            elements, times = value_node.left, constant_value(count)
+        assert isinstance(elements, ast.List | ast.Tuple)
+        values = [self.expression(part) for part in elements.elts]
         length = len(values) * times
-        if not 1 <= length <= LONGEST_LIST:
-            raise RefusedError(f"this list has {length} elements; 1 to {LONGEST_LIST} are possible", at=given)
+        if not 1 <= length <= MAX_LIST_LENGTH:
+            raise RefusedError(f"this list has {length} elements; allowed are 1 to {MAX_LIST_LENGTH}", at=value_node)
         kind: types.Type = types.BOOL
         for value in values:
             if not isinstance(value.kind, Number):
                 raise RefusedError(
-                    f"lists are of numbers, and this is {described(value.kind, known(value))}", at=value.at
+                    f"elements of a list must be numbers, and this is {describe(value.kind, constant_value(value))}",
+                    at=value.at,
                 )
             kind = wider(kind, value.kind)
-        made = list_of(kind, (length,))
-        if isinstance(listed, ast.Tuple):
-            made = dataclasses.replace(made, refusal="the elements of a tuple are not assigned")
-        place = self.learn(target.id, made, node)
+        list_type = list_of(kind, (length,))
+        if isinstance(elements, ast.Tuple):
+            list_type = dataclasses.replace(list_type, refusal="the elements of a tuple cannot be assigned")
+        place = self.record_type(target.id, list_type, node)
         assert isinstance(place.kind, Array)
         of = place.kind.kind
         return tree.MakeList(node, place.variable, place.kind, tuple(converted(value, of) for value in values), times)
 
 
-def fitting(place: Expr, value: Expr) -> Expr:
-    """The value in the type of the place, or an error where it does not fit."""
+def convert_to_place(place: Expr, value: Expr) -> Expr:
+    """Convert a value to the type of a place, or raise if it does not fit."""
     assert isinstance(place.kind, Number)
     stored = stored_as(place)
     name = ast.unparse(place.at) if place.at is not None else "it"
     if isinstance(value.kind, Number) and value.kind.width > place.kind.width:
-        how = "int(...), or make the field real" if place.kind is INT else "a comparison, as in x != 0"
+        conversion = "int(...), or make the field real" if place.kind is INT else "a comparison, as in x != 0"
         kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(stored, place.kind.python)
-        what = f"{described(value.kind)} is assigned to {name}, which is of type {kind}"
-        raise RefusedError(what, f"Write {how}", value.at)
-    if stored == "u8" and isinstance(value, tree.Constant) and not 0 <= value.value <= _MOST_OF_A_BYTE:
-        what = f"{value.value} does not fit {name}, which is a byte: 0 to {_MOST_OF_A_BYTE}"
-        raise RefusedError(what, "Write a number that it holds, or give it another type in the spec: int", value.at)
+        problem = f"{describe(value.kind)} is assigned to {name}, which is of type {kind}"
+        raise RefusedError(problem, f"Write {conversion}", value.at)
+    if stored == "u8" and isinstance(value, tree.Constant) and not 0 <= value.value <= _MAX_BYTE:
+        problem = f"{value.value} does not fit {name}, which is a byte: 0 to {_MAX_BYTE}"
+        raise RefusedError(problem, "Use a smaller number, or the type int in the spec", value.at)
     return converted(value, place.kind)
 
 
 def _is_list(node: ast.expr) -> bool:
-    """Whether an expression makes a list, or a tuple."""
+    """Whether an expression creates a list or a tuple."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         node = node.left
     return isinstance(node, ast.List | ast.Tuple)

@@ -1,4 +1,4 @@
-"""Calls: of known functions, of random numbers, and of functions that the author wrote."""
+"""Calls of builtin functions, of methods, and of the author's functions."""
 
 import ast
 import inspect
@@ -9,12 +9,12 @@ from gpu_envs import rules
 from gpu_envs.errors import TranslationError, did_you_mean
 from gpu_envs.translation import tree
 from gpu_envs.translation.arithmetic import converted
-from gpu_envs.translation.mathematics import DRAWN, KNOWN, refusal_of
+from gpu_envs.translation.mathematics import BUILTINS, RANDOM_REPLACEMENTS, refusal_of
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import INT, RANDOM, REAL, STATIC, STREAM, Array, Number, Thing, Type, described
-from gpu_envs.translation.walk import field_of, known, literal, stored_as
+from gpu_envs.translation.types import INT, RANDOM, REAL, STATIC, STREAM, Array, Number, Struct, Type, describe
+from gpu_envs.translation.walk import constant_value, field_of, literal, stored_as
 
 DRAWS: Mapping[str, tuple[tuple[Number, ...], Number]] = {
     "uniform": ((REAL, REAL), REAL),
@@ -22,180 +22,195 @@ DRAWS: Mapping[str, tuple[tuple[Number, ...], Number]] = {
     "normal": ((REAL, REAL), REAL),
     "bits": ((), INT),
 }
-"""What is drawn: arguments, and result."""
+"""Methods of a random number generator: types of the arguments and of the result."""
 
-FOLDS = ("sum", "max", "min")
-"""What makes one number of many."""
+REDUCTIONS = ("sum", "max", "min")
+"""Methods of ``team`` that reduce many numbers to one."""
 
 _ATOMIC = {rules.add: "add", rules.lower: "lower"}
 
 
 class Calls(Reader):
-    """The layer of a reader that reads calls."""
+    """Layer of the reader for calls."""
 
-    def called(self, node: ast.Call) -> Expr:
-        """Reads a call."""
+    def call(self, node: ast.Call) -> Expr:
+        """Read a call."""
         if isinstance(node.func, ast.Attribute):
-            of = self.expression(node.func.value)
-            if isinstance(of.kind, Thing):
-                return self._method(node, of, of.kind.name, node.func.attr)
+            owner = self.expression(node.func.value)
+            if isinstance(owner.kind, Struct):
+                return self._method(node, owner, owner.kind.name, node.func.attr)
         function = self.expression(node.func)
         if function.kind is not STATIC:
-            raise RefusedError(f"{described(function.kind)} is not called")
-        target = known(function)
+            raise RefusedError(f"{describe(function.kind)} cannot be called")
+        target = constant_value(function)
         if target is len:
             return self._length(node)
         try:
-            known_function, atomic_name = KNOWN.get(target), _ATOMIC.get(target)
-        except TypeError:  # it cannot be looked up, so it is not among them
-            known_function = atomic_name = None
+            builtin, atomic_name = BUILTINS.get(target), _ATOMIC.get(target)
+        except TypeError:  # an unhashable value is not a builtin
+            builtin = atomic_name = None
         if atomic_name:
-            raise RefusedError(f"{atomic_name}(...) is a statement of its own", "It has no value")
-        if known_function is not None:
-            arguments = self._plain(node)
-            if not known_function.least <= len(arguments) <= known_function.most:
-                _advise(node, target, arguments)
-                wanted = f"{known_function.least}" + (" or more" if known_function.least != known_function.most else "")
-                raise RefusedError(f"{ast.unparse(node.func)} got {len(arguments)} arguments; it takes {wanted}")
-            return known_function.make(*arguments)
+            raise RefusedError(f"{atomic_name}(...) returns nothing", "Write it as a separate statement")
+        if builtin is not None:
+            arguments = self._positional(node)
+            if not builtin.min_arguments <= len(arguments) <= builtin.max_arguments:
+                _suggest(node, target, arguments)
+                expected = f"{builtin.min_arguments}" + (
+                    " or more" if builtin.min_arguments != builtin.max_arguments else ""
+                )
+                raise RefusedError(f"{ast.unparse(node.func)} got {len(arguments)} arguments; it takes {expected}")
+            return builtin.make(*arguments)
         module = str(getattr(target, "__module__", ""))
-        elsewhere = module == rules.__name__ or module.partition(".")[0] in ("numpy", "random")
-        if elsewhere or not isinstance(target, types.FunctionType):
+        is_untranslated = module == rules.__name__ or module.partition(".")[0] in ("numpy", "random")
+        if is_untranslated or not isinstance(target, types.FunctionType):
             raise refusal_of(target)
-        return self._invoked(node, target)
+        return self._call_helper(node, target)
 
-    def _plain(self, node: ast.Call) -> list[Expr]:
-        """The arguments of a function that does not name them."""
+    def _positional(self, node: ast.Call) -> list[Expr]:
+        """Read the arguments of a call that must not have keyword arguments."""
         if node.keywords:
-            raise RefusedError("this function's arguments have no names", "Give them in their order")
+            raise RefusedError("this function takes no keyword arguments", "Pass the arguments by position")
         return [self.expression(argument) for argument in node.args]
 
     def _length(self, node: ast.Call) -> Expr:
-        given = self._plain(node)
-        of = given[0] if len(given) == 1 else literal(None)
-        if isinstance(of.kind, Array) and of.kind.sizes[0] is not None:
-            return literal(of.kind.sizes[0])
-        if of.kind is STATIC and hasattr(known(of), "__len__"):
-            return literal(len(known(of)))
+        arguments = self._positional(node)
+        owner = arguments[0] if len(arguments) == 1 else literal(None)
+        if isinstance(owner.kind, Array) and owner.kind.sizes[0] is not None:
+            return literal(owner.kind.sizes[0])
+        if owner.kind is STATIC and hasattr(constant_value(owner), "__len__"):
+            return literal(len(constant_value(owner)))
         raise RefusedError("this has no known length")
 
     def atomic(self, node: ast.Call, at: ast.stmt) -> tree.Atomic | None:
-        """Reads ``add(field, value)`` and ``lower(field, value)``, where the statement is one."""
+        """Read ``add(field, value)`` or ``lower(field, value)``; None for another call."""
         if not isinstance(node.func, ast.Name | ast.Attribute):
             return None
         try:
-            name = _ATOMIC.get(known(self.expression(node.func)), "")
+            name = _ATOMIC.get(constant_value(self.expression(node.func)), "")
         except (RefusedError, TranslationError, TypeError):
             return None
         if not name:
             return None
         with self.at(node):
-            given = self._plain(node)
-            if len(given) != 2:
-                raise RefusedError(f"{name} got {len(given)} arguments; it takes a field and a number")
-            place, value = given
+            arguments = self._positional(node)
+            if len(arguments) != 2:
+                raise RefusedError(f"{name} got {len(arguments)} arguments; it takes a field and a number")
+            place, value = arguments
             if field_of(place)[0] != "World" or stored_as(place) != "int" or place.kind is not INT:
-                instead = "Give it one: Field('int') in the spec"
-                raise RefusedError(f"{name} changes a field of the world of type int", instead)
+                hint = "Use a field with Field('int') in the spec"
+                raise RefusedError(f"{name} changes a field of the world of type int", hint)
             return tree.Atomic(at, name, place, converted(value, INT))
 
     # --- methods ---
 
-    def _method(self, node: ast.Call, of: Expr, thing: str, name: str) -> Expr:
-        if thing == "Random":
-            return self._draw(node, of, name)
-        if thing == "Team" and name in ("random", "shared_random"):
+    def _method(self, node: ast.Call, owner: Expr, type_name: str, name: str) -> Expr:
+        if type_name == "Random":
+            return self._draw(node, owner, name)
+        if type_name == "Team" and name in ("random", "shared_random"):
             return self._stream(node, name)
-        if thing == "Team" and name in ("agents", "elements"):
+        if type_name == "Team" and name in ("agents", "elements"):
             numbers = "i" if name == "agents" else "i, j"
-            raise RefusedError(f"{name}(...) stands in a for statement", f"Write for {numbers} in {ast.unparse(node)}:")
-        if thing == "Team" and name in FOLDS:
-            instead = (
-                f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase; "
-                f"a factor stands within, team.{name}(2 * w.x[i] for ...)"
+            raise RefusedError(
+                f"{name}(...) must be in a for statement", f"Write for {numbers} in {ast.unparse(node)}:"
             )
-            raise RefusedError(f"team.{name}(...) is a phase, and assigned to a field by itself", instead)
-        methods = ("agents", "elements", "random", "shared_random", *FOLDS)
-        meant = did_you_mean(name, methods if thing == "Team" else ())
-        raise RefusedError(f"the {thing} has no method {name!r}{meant}".rstrip("."))
+        if type_name == "Team" and name in REDUCTIONS:
+            hint = (
+                f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase; "
+                f"put a factor inside, team.{name}(2 * w.x[i] for ...)"
+            )
+            raise RefusedError(f"team.{name}(...) is a phase: assign it to a field, without other operators", hint)
+        methods = ("agents", "elements", "random", "shared_random", *REDUCTIONS)
+        suggestion = did_you_mean(name, methods if type_name == "Team" else ())
+        raise RefusedError(f"the {type_name} has no method {name!r}{suggestion}".rstrip("."))
 
-    def _draw(self, node: ast.Call, of: Expr, name: str) -> Expr:
+    def _draw(self, node: ast.Call, owner: Expr, name: str) -> Expr:
         if name not in DRAWS:
-            if name in DRAWN:
-                raise RefusedError(f"there is no random.{name}", f"Write {DRAWN[name]}")
-            what = f"there is no random.{name}{did_you_mean(name, DRAWS)}".rstrip(".")
-            raise RefusedError(what, f"Random numbers come from: {', '.join(f'random.{draw}' for draw in DRAWS)}")
+            if name in RANDOM_REPLACEMENTS:
+                raise RefusedError(f"rules have no random.{name}", f"Write {RANDOM_REPLACEMENTS[name]}")
+            problem = f"rules have no random.{name}{did_you_mean(name, DRAWS)}".rstrip(".")
+            raise RefusedError(problem, f"Use one of: {', '.join(f'random.{draw}' for draw in DRAWS)}")
         kinds, result = DRAWS[name]
-        given = self._plain(node)
-        if len(given) != len(kinds):
-            raise RefusedError(f"random.{name} got {len(given)} arguments; it takes {len(kinds)}")
-        return tree.Draw(result, of, name, tuple(map(converted, given, kinds)))
+        arguments = self._positional(node)
+        if len(arguments) != len(kinds):
+            raise RefusedError(f"random.{name} got {len(arguments)} arguments; it takes {len(kinds)}")
+        return tree.Draw(result, owner, name, tuple(map(converted, arguments, kinds)))
 
     def _stream(self, node: ast.Call, name: str) -> Expr:
-        given = self._plain(node)
-        most = 3 if name == "random" else 2
-        if not 2 <= len(given) <= most:
-            also = ", or in a step team.random(STEP, i, w.elapsed)" if most == 3 else ""
-            raise RefusedError(f"team.{name} got {len(given)} arguments", f"Write team.{name}(RESET, i){also}")
-        stream, *numbers = given
-        if stream.kind != STREAM or not isinstance(stream, tree.Constant):
-            raise RefusedError("a stream is RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0])
-        team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
-        if name == "random" and stream.value is rules.STEP and len(given) == 2:
+        arguments = self._positional(node)
+        maximum = 3 if name == "random" else 2
+        if not 2 <= len(arguments) <= maximum:
+            alternative = ", or in step team.random(STEP, i, w.elapsed)" if maximum == 3 else ""
             raise RefusedError(
-                "this draws the same numbers in every step, as it does not say which step it is",
+                f"team.{name} got {len(arguments)} arguments", f"Write team.{name}(RESET, i){alternative}"
+            )
+        stream, *numbers = arguments
+        if stream.kind != STREAM or not isinstance(stream, tree.Constant):
+            raise RefusedError(
+                "the random stream must be RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0]
+            )
+        team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
+        if name == "random" and stream.value is rules.STEP and len(arguments) == 2:
+            raise RefusedError(
+                "this draws the same numbers in every step",
                 f"Write {team}(STEP, {agent}, w.elapsed)",
             )
-        if stream.value is rules.RESET and len(given) == 3:
-            raise RefusedError("a reset has no step's number, and this gives it one", f"Write {team}(RESET, {agent})")
+        if stream.value is rules.RESET and len(arguments) == 3:
+            raise RefusedError("the stream RESET takes no step number", f"Write {team}(RESET, {agent})")
         return tree.Operation(RANDOM, f"team.{name}", (stream, *(converted(number, INT) for number in numbers)))
 
-    # --- functions of the author's ---
+    # --- the author's functions ---
 
-    def _invoked(self, node: ast.Call, target: types.FunctionType) -> Expr:
+    def _call_helper(self, node: ast.Call, target: types.FunctionType) -> Expr:
         function = self.function(target, node)
-        name, parameters = function.written.name, {p.variable.name: p for p in function.parameters}
+        name, parameters = function.source.name, {p.variable.name: p for p in function.parameters}
         takes = f"it takes {len(parameters)}: {', '.join(parameters)}".rstrip(": ")
         if len(node.args) > len(parameters):
             raise RefusedError(f"{name} got {len(node.args)} arguments; {takes}")
-        given = dict(zip(parameters, node.args, strict=False))
+        arguments = dict(zip(parameters, node.args, strict=False))
         for keyword in node.keywords:
-            if keyword.arg is None or keyword.arg not in parameters or keyword.arg in given:
-                raise RefusedError(f"{name} has no argument {keyword.arg!r} left to give")
-            given[keyword.arg] = keyword.value
-        left = {word: p.default for word, p in parameters.items() if word not in given}
-        lacks = ", ".join(repr(word) for word, default in left.items() if default is inspect.Parameter.empty)
-        if lacks:
-            raise RefusedError(f"{name} got {len(given)} arguments, and no {lacks}; {takes}")
+            if keyword.arg is None or keyword.arg not in parameters or keyword.arg in arguments:
+                raise RefusedError(f"{name} takes no other argument {keyword.arg!r}")
+            arguments[keyword.arg] = keyword.value
+        omitted = {parameter: p.default for parameter, p in parameters.items() if parameter not in arguments}
+        missing = ", ".join(
+            repr(parameter) for parameter, default in omitted.items() if default is inspect.Parameter.empty
+        )
+        if missing:
+            raise RefusedError(f"{name} got {len(arguments)} arguments, and no {missing}; {takes}")
         if function.effects.phases:
-            self.meet_phase(f"{name} has phases, and is called within one", "Call it between phases")
-        between, self.between = self.between, self.between and not function.effects.phases
-        made = {word: _argument(self.expression(value), parameters[word].kind) for word, value in given.items()}
-        self.between = between
-        made |= {word: converted(literal(default), parameters[word].kind) for word, default in left.items()}
-        order = tuple(list(made).index(word) for word in parameters)
-        return tree.Invoke(function.result or STATIC, function, tuple(made.values()), order)
+            self.enter_phase(f"{name} contains phases, and is called inside one", "Call it between phases")
+        between_phases, self.between_phases = self.between_phases, self.between_phases and not function.effects.phases
+        values = {
+            parameter: _argument(self.expression(value), parameters[parameter].kind)
+            for parameter, value in arguments.items()
+        }
+        self.between_phases = between_phases
+        values |= {
+            parameter: converted(literal(default), parameters[parameter].kind) for parameter, default in omitted.items()
+        }
+        order = tuple(list(values).index(parameter) for parameter in parameters)
+        return tree.Invoke(function.result or STATIC, function, tuple(values.values()), order)
 
 
-def _advise(node: ast.Call, target: object, given: list[Expr]) -> None:
-    """What to write in place of a call that Python knows, and rules do not."""
+def _suggest(node: ast.Call, target: object, arguments: list[Expr]) -> None:
+    """Raise an error with a replacement for a call of a builtin that rules only have with other arguments."""
     name, first = ast.unparse(node.func), ast.unparse(node.args[0]) if node.args else ""
-    if target in (min, max) and len(given) == 1 and isinstance(given[0].kind, Array):
-        size = given[0].kind.sizes[0] or "n"
-        instead = f"Write a loop: for k in range({size}): found = {name}(found, {first}[k])"
-        raise RefusedError(f"{name} of an array is not translated", instead)
-    if target is round and len(given) == 2:
-        digits = known(given[1])
+    if target in (min, max) and len(arguments) == 1 and isinstance(arguments[0].kind, Array):
+        size = arguments[0].kind.sizes[0] or "n"
+        hint = f"Write a loop: for k in range({size}): result = {name}(result, {first}[k])"
+        raise RefusedError(f"{name} of an array is not translated", hint)
+    if target is round and len(arguments) == 2:
+        digits = constant_value(arguments[1])
         factor = str(10.0**digits) if isinstance(digits, int) else f"10.0 ** {ast.unparse(node.args[1])}"
-        raise RefusedError("round gives whole numbers here", f"Write round({first} * {factor}) / {factor}")
+        raise RefusedError("round takes one argument in rules", f"Write round({first} * {factor}) / {factor}")
 
 
 def _argument(value: Expr, kind: Type) -> Expr:
     if isinstance(kind, Number):
         return converted(value, kind)
-    same = isinstance(kind, Thing) and isinstance(value.kind, Thing) and value.kind.name == kind.name
-    if value.kind != kind and not same:
-        wanted = kind.name if isinstance(kind, Thing) else "array that its annotation names"
-        what = f"{described(value.kind, known(value))} is given where the {wanted} belongs"
-        raise RefusedError(what, at=value.at)
+    same_struct = isinstance(kind, Struct) and isinstance(value.kind, Struct) and value.kind.name == kind.name
+    if value.kind != kind and not same_struct:
+        expected = kind.name if isinstance(kind, Struct) else "array in its annotation"
+        problem = f"the argument must be the {expected}, and is {describe(value.kind, constant_value(value))}"
+        raise RefusedError(problem, at=value.at)
     return value

@@ -1,4 +1,4 @@
-"""Expressions: each with its type, operands in the order in which Python evaluates them."""
+"""Typed expressions, with operands in Python's order of evaluation."""
 
 import ast
 import dataclasses
@@ -17,31 +17,31 @@ from gpu_envs.translation.reading.calls import Calls
 from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import BOOL, STATIC, STREAM, Array, Number, Several, Thing, described, wider
-from gpu_envs.translation.walk import is_simple, known, literal
+from gpu_envs.translation.types import BOOL, STATIC, STREAM, Array, Number, Struct, Tuple, describe, wider
+from gpu_envs.translation.walk import constant_value, is_simple, literal
 
-_IMPORTED = frozenset(
+_RULES_NAMES = frozenset(
     name
-    for name, found in vars(rules).items()
+    for name, value in vars(rules).items()
     if not name.startswith("_")
-    and (isinstance(found, rules.Stream) or getattr(found, "__module__", "") == rules.__name__)
+    and (isinstance(value, rules.Stream) or getattr(value, "__module__", "") == rules.__name__)
 )
 """The names of ``gpu_envs.rules``."""
 
-_NAMED_IN = {
+_SPEC_ARGUMENTS = {
     "State": "state=",
     "World": "state=, shared=, scratch= or shared_scratch=",
     "Params": "params=",
     "Metrics": "metrics=",
 }
-"""By what rules are given: where the spec names its fields."""
+"""Arguments of the spec that define the fields of each argument of the rules."""
 
 
 class Expressions(Calls):
-    """The layer of a reader that reads expressions."""
+    """Layer of the reader for expressions."""
 
     def expression(self, node: ast.expr) -> Expr:
-        """Reads an expression."""
+        """Read an expression."""
         with self.at(node):
             return dataclasses.replace(self._expression(node), at=node)
 
@@ -50,7 +50,7 @@ class Expressions(Calls):
             case ast.Constant(value=bool() | int() | float() | str()):
                 return literal(node.value)
             case ast.Constant():
-                raise RefusedError(f"{node.value!r} is not a number", "Rules know ints, floats and bools")
+                raise RefusedError(f"{node.value!r} is not a number", "Use an int, a float or a bool")
             case ast.Name():
                 return self._name(node.id)
             case ast.Attribute():
@@ -70,14 +70,14 @@ class Expressions(Calls):
             case ast.IfExp():
                 return self._conditional(node)
             case ast.Call():
-                return self.called(node)
+                return self.call(node)
             case ast.Tuple() | ast.List():
-                instead = "Lists of a fixed size are made as in x = [0.0] * n, and then indexed"
-                raise RefusedError("a tuple or a list is not a number", instead)
+                hint = "Create a list of fixed size with x = [0.0] * n, and index it"
+                raise RefusedError("a tuple or a list is not a number", hint)
         raise RefusedError(f"{type(node).__name__} is not translated")
 
     def condition(self, node: ast.expr) -> Expr:
-        """Reads what is asked: numbers count as true unless they are zero."""
+        """Read a condition: numbers are true unless they are zero."""
         with self.at(node):
             if isinstance(node, ast.BoolOp):
                 return arithmetic.logic(node.op, [self.condition(part) for part in node.values])
@@ -88,28 +88,28 @@ class Expressions(Calls):
     def _bool(self, node: ast.expr) -> Expr:
         value = self.expression(node)
         if number(value) is not BOOL:
-            what = f"'and' and 'or' join bools, and this is {described(value.kind)}"
-            raise RefusedError(what, "Write a comparison, as in x != 0", node)
+            problem = f"'and' and 'or' join bools, and this is {describe(value.kind)}"
+            raise RefusedError(problem, "Write a comparison, as in x != 0", node)
         return value
 
     def _compare(self, node: ast.Compare) -> Expr:
         operands = [self.expression(node.left), *(self._operand(part) for part in node.comparators)]
         links = [arithmetic.compare(*link) for link in zip(node.ops, operands, operands[1:], strict=False)]
-        twice = len(links) > 1 or (isinstance(node.ops[0], ast.In | ast.NotIn) and not is_simple(operands[0]))
-        if twice and not all(isinstance(operand, tree.Constant) for operand in operands):
+        is_chained = len(links) > 1 or (isinstance(node.ops[0], ast.In | ast.NotIn) and not is_simple(operands[0]))
+        if is_chained and not all(isinstance(operand, tree.Constant) for operand in operands):
             return tree.Chain(BOOL, tuple(node.ops), tuple(operands))
         return arithmetic.logic(ast.And(), links)
 
     def _operand(self, node: ast.expr) -> Expr:
-        """The right of a comparison: of ``in``, a tuple of constants."""
+        """Read the right operand of a comparison; for ``in`` a tuple of constants."""
         if not isinstance(node, ast.Tuple | ast.List | ast.Set):
             return self.expression(node)
-        listed = []
+        values = []
         for part in node.elts:
-            listed.append(known(self.expression(part)))
-            if listed[-1] is None:
-                raise RefusedError("what 'in' looks into is made of constants", "Join comparisons with 'or'", part)
-        return tree.Constant(STATIC, tuple(listed))
+            values.append(constant_value(self.expression(part)))
+            if values[-1] is None:
+                raise RefusedError("'in' needs a tuple of constants", "Write comparisons joined with 'or'", part)
+        return tree.Constant(STATIC, tuple(values))
 
     def _conditional(self, node: ast.IfExp) -> Expr:
         test = self.condition(node.test)
@@ -119,66 +119,66 @@ class Expressions(Calls):
             yes, no = converted(yes, kind), converted(no, kind)
             if isinstance(test, tree.Constant):
                 return yes if test.value else no
-        elif yes.kind != no.kind or not _is_made(yes) or not _is_made(no):
-            one, other = (described(part.kind, known(part)) for part in (yes, no))
-            raise RefusedError(f"this is {one} or {other}", "Give both sides the same type")
+        elif yes.kind != no.kind or not _is_selectable(yes) or not _is_selectable(no):
+            one, other = (describe(part.kind, constant_value(part)) for part in (yes, no))
+            raise RefusedError(f"this is {one} or {other}", "Use the same type on both sides")
         return tree.Operation(yes.kind, "?:", (test, yes, no))
 
     # --- fields and elements ---
 
     def _attribute(self, node: ast.Attribute) -> Expr:
-        of, name = self.expression(node.value), node.attr
-        value = known(of)
-        if isinstance(of.kind, Thing):
-            fields = of.kind.fields
+        owner, name = self.expression(node.value), node.attr
+        value = constant_value(owner)
+        if isinstance(owner.kind, Struct):
+            fields = owner.kind.fields
             if name not in fields:
-                what = f"the {of.kind.name} has no field {name!r}{did_you_mean(name, fields)}".rstrip(".")
-                where = _NAMED_IN.get(of.kind.name)
-                further = "" if where is None else f". The spec names others, in {where}"
-                raise RefusedError(what, f"Its fields are: {', '.join(fields) or 'none'}{further}")
-            found: Expr = fields[name]
-            return found
-        if isinstance(of.kind, Array) and name == "shape":
-            return tree.Constant(STATIC, of.kind.sizes)
-        if of.kind is STATIC and isinstance(value, types.ModuleType | type | types.SimpleNamespace):
+                problem = f"the {owner.kind.name} has no field {name!r}{did_you_mean(name, fields)}".rstrip(".")
+                spec_arguments = _SPEC_ARGUMENTS.get(owner.kind.name)
+                more = "" if spec_arguments is None else f". The spec defines more with {spec_arguments}"
+                raise RefusedError(problem, f"Its fields are: {', '.join(fields) or 'none'}{more}")
+            field: Expr = fields[name]
+            return field
+        if isinstance(owner.kind, Array) and name == "shape":
+            return tree.Constant(STATIC, owner.kind.sizes)
+        if owner.kind is STATIC and isinstance(value, types.ModuleType | type | types.SimpleNamespace):
             if not hasattr(value, name):
-                meant = did_you_mean(name, [word for word in vars(value) if not word.startswith("_")])
-                raise RefusedError(f"{ast.unparse(node.value)} has no {name!r}{meant}".rstrip("."))
-            inside = getattr(value, name)
-            return self._meaning(getattr(inside, "value", inside) if isinstance(value, type) else inside)
-        if name == "value" and value is not None and isinstance(of.kind, Number):
-            return of  # of an enum's member
-        raise RefusedError(f"{described(of.kind, value)} has no {name!r} in rules")
+                suggestion = did_you_mean(name, [other for other in vars(value) if not other.startswith("_")])
+                raise RefusedError(f"{ast.unparse(node.value)} has no {name!r}{suggestion}".rstrip("."))
+            member = getattr(value, name)
+            return self._value(getattr(member, "value", member) if isinstance(value, type) else member)
+        if name == "value" and value is not None and isinstance(owner.kind, Number):
+            return owner  # the value of an enum member
+        raise RefusedError(f"{describe(owner.kind, value)} has no {name!r} in rules")
 
     def _subscript(self, node: ast.Subscript) -> Expr:
-        of = self.expression(node.value)
-        entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        indices = [self.expression(entry) for entry in entries]
-        if isinstance(of.kind, Array):
-            return element(of, indices)
-        if isinstance(of.kind, Several):
-            left = ", ".join("abcdefgh"[: len(of.kind.kinds)])
-            instead = f"Take them apart in an assignment: {left} = {ast.unparse(node.value)}"
-            raise RefusedError(f"{described(of.kind)} are not indexed", instead)
-        found = known(of)
-        if of.kind is not STATIC or not isinstance(found, tuple | list | np.ndarray):
-            if isinstance(found, Mapping):
-                raise RefusedError("dicts cannot be used in rules", "Use a tuple or an array, indexed by whole numbers")
-            raise RefusedError(f"{described(of.kind, found)} has no elements")
+        owner = self.expression(node.value)
+        index_nodes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = [self.expression(index_node) for index_node in index_nodes]
+        if isinstance(owner.kind, Array):
+            return element(owner, indices)
+        if isinstance(owner.kind, Tuple):
+            targets = ", ".join("abcdefgh"[: len(owner.kind.kinds)])
+            hint = f"Unpack the result in an assignment: {targets} = {ast.unparse(node.value)}"
+            raise RefusedError(f"{describe(owner.kind)} cannot be indexed", hint)
+        value = constant_value(owner)
+        if owner.kind is not STATIC or not isinstance(value, tuple | list | np.ndarray):
+            if isinstance(value, Mapping):
+                raise RefusedError("rules cannot use dicts", "Use a tuple or an array, indexed by int")
+            raise RefusedError(f"{describe(owner.kind, value)} has no elements")
         if not all(isinstance(index, tree.Constant) for index in indices):
-            return element(self.unit.constants(self._resolved(found)), indices)
+            return element(self.unit.constant_table(self._with_spec_constants(value)), indices)
         for index in indices:
             try:
-                found = found[known(index)]
+                value = value[constant_value(index)]
             except (IndexError, TypeError):
-                raise RefusedError(f"index {known(index)} is outside") from None
-        return self._meaning(found)
+                raise RefusedError(f"index {constant_value(index)} is out of range") from None
+        return self._value(value)
 
-    def _resolved(self, values: Any) -> Any:
-        """The same numbers, with those in place of the spec's constants."""
+    def _with_spec_constants(self, values: Any) -> Any:
+        """Return nested tuples as lists, with the spec's constants replaced by their values."""
         if isinstance(values, tuple | list):
-            return [self._resolved(value) for value in values]
-        return known(self._meaning(values)) if isinstance(values, rules.Constant) else values
+            return [self._with_spec_constants(value) for value in values]
+        return constant_value(self._value(values)) if isinstance(values, rules.Constant) else values
 
     # --- names ---
 
@@ -189,57 +189,57 @@ class Expressions(Calls):
                 raise not_set(name)
             return tree.Local(self.types[variable], variable)
         if name in self.arguments:
-            found = self.arguments[name]
-            if self.between and isinstance(found.kind, Thing) and found.kind.name in ("World", "Metrics"):
-                instead = "Move it into a phase: for i in team.agents():"
-                raise RefusedError("what stands between phases does not depend on the world", instead)
-            return found
-        if name in self.elsewhere:
+            argument = self.arguments[name]
+            if self.between_phases and isinstance(argument.kind, Struct) and argument.kind.name in ("World", "Metrics"):
+                hint = "Move it into a phase: for i in team.agents():"
+                raise RefusedError("code between phases must not depend on the world", hint)
+            return argument
+        if name in self.earlier_names:
             raise RefusedError(
-                f"{name!r} was set in another phase, and nothing but fields of the world lasts from one to the next",
-                "Keep it in a field: TeamSpec(scratch={...})",
+                f"{name!r} was set in another phase; only fields of the world keep their values between phases",
+                "Store it in a field: TeamSpec(scratch={...})",
             )
-        return self._outside(name)
+        return self._global(name)
 
-    def _outside(self, name: str) -> Expr:
-        """What a name from outside the function means."""
-        capitals = self.unit.arguments.capitals
+    def _global(self, name: str) -> Expr:
+        """Return the value of a name that the function does not define."""
+        spec_constants = self.unit.arguments.spec_constants
         try:
-            found = self.written.find(name)
+            value = self.source.find(name)
         except KeyError:
-            if name in capitals:
-                return capitals[name]
-            if name in _IMPORTED:
+            if name in spec_constants:
+                return spec_constants[name]
+            if name in _RULES_NAMES:
                 raise RefusedError(f"{name!r} is not imported", f"from gpu_envs.rules import {name}") from None
-            module = (word for word in self.written.function.__globals__ if not word.startswith("_"))
-            words = {*self.names, *capitals, *self.arguments, *module} - {name}
-            what = f"{name!r} is not known here{did_you_mean(name, words)}".rstrip(".")
-            names = "locals, arguments, functions and numbers of the module, and the spec's constants in capitals"
-            raise RefusedError(what, f"Known are {names}") from None
-        return self._meaning(found)
+            module = (other for other in self.source.function.__globals__ if not other.startswith("_"))
+            candidates = {*self.names, *spec_constants, *self.arguments, *module} - {name}
+            problem = f"{name!r} is not defined here{did_you_mean(name, candidates)}".rstrip(".")
+            names = "locals, arguments, functions and numbers of the module, and the spec's constants in upper case"
+            raise RefusedError(problem, f"Use {names}") from None
+        return self._value(value)
 
-    def _meaning(self, found: Any) -> Expr:
-        """Something of the module, or of Python's."""
-        if isinstance(found, rules.Constant):
-            capitals = self.unit.arguments.capitals
-            if found.name not in capitals:
+    def _value(self, value: Any) -> Expr:
+        """Return the expression for a Python value of the module."""
+        if isinstance(value, rules.Constant):
+            spec_constants = self.unit.arguments.spec_constants
+            if value.name not in spec_constants:
                 raise RefusedError(
-                    f"the spec has no constant {found.name}{did_you_mean(found.name, capitals)}".rstrip("."),
-                    "Constants are AGENTS, the roles and the parameters marked fixed, in capitals",
+                    f"the spec has no constant {value.name}{did_you_mean(value.name, spec_constants)}".rstrip("."),
+                    "Constants are AGENTS, the roles and the parameters with fixed=True, in upper case",
                 )
-            return capitals[found.name]
-        if isinstance(found, rules.Stream):
-            return tree.Constant(STREAM, found, "RESET" if found is rules.RESET else "STEP")
-        if isinstance(found, np.ndarray) and found.ndim == 0:
-            instead = "Make it one in the module: float(...)"
-            raise RefusedError("this is an array without dimensions, and not a number", instead)
-        if isinstance(found, np.generic):
-            found = found.item()
-        if isinstance(found, int) and not isinstance(found, bool):
-            found = int(found)  # of an enum
-        return literal(found)
+            return spec_constants[value.name]
+        if isinstance(value, rules.Stream):
+            return tree.Constant(STREAM, value, "RESET" if value is rules.RESET else "STEP")
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            hint = "Convert it in the module: float(...)"
+            raise RefusedError("this is an array without dimensions, and not a number", hint)
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = int(value)  # a member of an IntEnum
+        return literal(value)
 
 
-def _is_made(expr: Expr) -> bool:
-    """Whether an expression that is no number can be chosen: a choice of words, actions, a new source of numbers."""
-    return not isinstance(expr, tree.Constant) and not (isinstance(expr.kind, Thing) and isinstance(expr, tree.Local))
+def _is_selectable(expr: Expr) -> bool:
+    """Whether a conditional expression may select a value that is not a number: a choice, an action, a generator."""
+    return not isinstance(expr, tree.Constant) and not (isinstance(expr.kind, Struct) and isinstance(expr, tree.Local))

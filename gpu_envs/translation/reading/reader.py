@@ -1,4 +1,4 @@
-"""What is known while a function is read: its variables and their types, and where in it we are."""
+"""Base of the reader of a function: its variables, their types, and the current position."""
 
 import abc
 import ast
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from gpu_envs.specs.names import CPP_WORDS
-from gpu_envs.translation.sources import RefusedError, Written
+from gpu_envs.translation.sources import FunctionSource, RefusedError
 from gpu_envs.translation.tree import Expr, Function, Local, Store, Variable
 from gpu_envs.translation.types import Record, Type, wider
 from gpu_envs.translation.unit import Unit
@@ -20,191 +20,194 @@ _DIALECT = frozenset(
     "random action actions observation mask metrics team row reset step observe look allow measure polynomial lesser "
     "greater about static_assert sum_over maximum_over minimum_over".split()
 )
-"""Names that mean something in a header."""
+"""Names that a header already uses."""
 
 
 _REFUSED: tuple[tuple[tuple[type, ...], str, str], ...] = (
-    ((ast.Assert,), "there is no assert in rules", "Look for what must not be in a test of the environment"),
-    ((ast.AsyncFor, ast.AsyncFunctionDef, ast.AsyncWith, ast.Await), "nothing is awaited in rules", ""),
-    ((ast.ClassDef,), "there are no classes in rules", "Keep what lasts in the spec's state"),
-    ((ast.Delete,), "nothing is deleted in rules", "Leave it out: a local ends by itself"),
-    ((ast.Dict, ast.DictComp), "there are no dicts in rules", "Use an array, indexed by int"),
-    ((ast.FunctionDef,), "there are no functions within functions in rules", "Write it in the module, and call it"),
-    ((ast.GeneratorExp,), "there are no generators in rules", "Write a loop; teams have w.total = team.sum(...)"),
-    ((ast.Global, ast.Nonlocal), "rules have no state of their own", "Keep what lasts in the spec's state"),
-    ((ast.Import, ast.ImportFrom), "nothing is imported within rules", "Import it at the top of the module"),
-    ((ast.JoinedStr,), "there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
-    ((ast.Lambda,), "there are no lambdas in rules", "Write a function with def in the module"),
-    ((ast.ListComp,), "there are no comprehensions in rules", "Write x = [0.0] * n, and fill it in a loop"),
-    ((ast.Match,), "there is no match in rules", "Write if, elif and else"),
-    ((ast.NamedExpr,), "there is no := in rules", "Assign in a statement of its own"),
-    ((ast.Raise,), "rules raise nothing", "End the episode, or clip what is out of range"),
-    ((ast.Set, ast.SetComp), "there are no sets in rules", "Use an array of bools"),
-    ((ast.Slice,), "there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
-    ((ast.Starred,), "there is no unpacking with * in rules", "Name each element"),
-    ((ast.Try, ast.TryStar), "rules raise nothing, so there is nothing to try", "Write the lines by themselves"),
-    ((ast.With,), "there is no with in rules", "Write the lines by themselves"),
-    ((ast.Yield, ast.YieldFrom), "rules are not generators, and yield nothing", "Return the result"),
+    ((ast.Assert,), "rules cannot use assert", "Check it in a test of the environment"),
+    ((ast.AsyncFor, ast.AsyncFunctionDef, ast.AsyncWith, ast.Await), "rules cannot use async or await", ""),
+    ((ast.ClassDef,), "rules cannot define classes", "Store lasting values in the spec's state"),
+    ((ast.Delete,), "rules cannot use del", "Remove it: a local variable ends with the function"),
+    ((ast.Dict, ast.DictComp), "rules cannot use dicts", "Use an array, indexed by int"),
+    ((ast.FunctionDef,), "rules cannot define nested functions", "Write it in the module, and call it"),
+    ((ast.GeneratorExp,), "rules cannot use generators", "Write a loop; teams have w.total = team.sum(...)"),
+    ((ast.Global, ast.Nonlocal), "rules cannot use global or nonlocal", "Store lasting values in the spec's state"),
+    ((ast.Import, ast.ImportFrom), "rules cannot import", "Import at the top of the module"),
+    ((ast.JoinedStr,), "rules cannot format strings", "Compare a choice with a string: p.start == 'fixed'"),
+    ((ast.Lambda,), "rules cannot use lambda", "Write a function with def in the module"),
+    ((ast.ListComp,), "rules cannot use comprehensions", "Write x = [0.0] * n, and fill it in a loop"),
+    ((ast.Match,), "rules cannot use match", "Write if, elif and else"),
+    ((ast.NamedExpr,), "rules cannot use :=", "Assign in a separate statement"),
+    ((ast.Raise,), "rules cannot raise", "End the episode, or clip the value"),
+    ((ast.Set, ast.SetComp), "rules cannot use sets", "Use an array of bools"),
+    ((ast.Slice,), "rules cannot use slices", "Write a loop over the indices: for j in range(n):"),
+    ((ast.Starred,), "rules cannot unpack with *", "Name each element"),
+    ((ast.Try, ast.TryStar), "rules cannot use try", "Remove it: rules raise no exceptions"),
+    ((ast.With,), "rules cannot use with", "Write its statements directly"),
+    ((ast.Yield, ast.YieldFrom), "rules cannot yield", "Return the result"),
 )
-"""What Python has and rules have not, and what to do instead."""
+"""Python syntax that rules cannot use: nodes, message, and what to write instead."""
 
 
-class Frame(Record):
-    """The variables of a function, or of a turn of a phase."""
+class Scope(Record):
+    """The variables of a function, or of an iteration of a parallel loop."""
 
     number: int
-    stored: frozenset[str]
-    """Names that are assigned in it."""
-    own: frozenset[str]
-    """Those that belong to the loops that count with them: all uses lie in such loops, none of them within another."""
+    assigned: frozenset[str]
+    """Names that are assigned."""
+    loop_counters: frozenset[str]
+    """Assigned names that are only used as the variable of range loops, inside the loop."""
 
 
-Nested: TypeAlias = Callable[[ast.For], bool]
-"""Whether a loop's turns have variables of their own: a phase, or the columns of a row."""
+IsNested: TypeAlias = Callable[[ast.For], bool]
+"""Whether a loop's iterations have a separate scope: a phase, or a loop over the columns of a row."""
 
 
-def frame_of(number: int, body: list[ast.stmt], nested: Nested, counts: Sequence[str] = ()) -> Frame:
-    """The variables of a function, or of a turn that ``counts``, whose body this is."""
-    uses = [use for statement in body for use in _uses(statement, (), nested)]
-    stored = frozenset(name.id for name, _ in uses if isinstance(name.ctx, ast.Store))
-    own = frozenset(n for n in stored if all(_belongs(use, loops) for use, loops in uses if use.id == n))
-    return Frame(number, stored | {*counts}, own)
+def scope_of(number: int, body: list[ast.stmt], is_nested: IsNested, loop_variables: Sequence[str] = ()) -> Scope:
+    """Return the scope of a function or parallel loop with this body."""
+    uses = [use for statement in body for use in _uses(statement, (), is_nested)]
+    assigned = frozenset(name.id for name, _ in uses if isinstance(name.ctx, ast.Store))
+    loop_counters = frozenset(n for n in assigned if all(_is_counter(use, loops) for use, loops in uses if use.id == n))
+    return Scope(number, assigned | {*loop_variables}, loop_counters)
 
 
-def _uses(node: ast.AST, loops: tuple[ast.For, ...], nested: Nested) -> Iterator[tuple[ast.Name, tuple[ast.For, ...]]]:
-    """Each name, and the loops around it; names that belong to a turn within are left out."""
+def _uses(
+    node: ast.AST, loops: tuple[ast.For, ...], is_nested: IsNested
+) -> Iterator[tuple[ast.Name, tuple[ast.For, ...]]]:
+    """Yield each name with the loops around it, without the names of inner scopes."""
     if isinstance(node, ast.Name):
         yield node, loops
-    elif isinstance(node, ast.For) and nested(node):
-        yield from _uses(node.iter, loops, nested)
-        inner = [use for part in node.body for use in _uses(part, loops, nested)]
-        own = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
-        own |= {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
-        yield from (use for use in inner if use[0].id not in own)
+    elif isinstance(node, ast.For) and is_nested(node):
+        yield from _uses(node.iter, loops, is_nested)
+        inner = [use for part in node.body for use in _uses(part, loops, is_nested)]
+        inner_names = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
+        inner_names |= {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+        yield from (use for use in inner if use[0].id not in inner_names)
     elif isinstance(node, ast.GeneratorExp):
-        inner = [use for part in ast.iter_child_nodes(node) for use in _uses(part, loops, nested)]
-        own = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
-        yield from (use for use in inner if use[0].id not in own)
+        inner = [use for part in ast.iter_child_nodes(node) for use in _uses(part, loops, is_nested)]
+        inner_names = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
+        yield from (use for use in inner if use[0].id not in inner_names)
     else:
         for part in ast.iter_child_nodes(node):
             within = (*loops, node) if isinstance(node, ast.For) and part is not node.iter else loops
-            yield from _uses(part, within, nested)
+            yield from _uses(part, within, is_nested)
 
 
-def _belongs(use: ast.Name, loops: tuple[ast.For, ...]) -> bool:
-    counting = [loop for loop in loops if isinstance(loop.target, ast.Name) and loop.target.id == use.id]
-    return len(counting) == 1 and (use is counting[0].target or isinstance(use.ctx, ast.Load))
+def _is_counter(use: ast.Name, loops: tuple[ast.For, ...]) -> bool:
+    """Whether a use is of the variable of one of the loops around it, without assigning it."""
+    counting_loops = [loop for loop in loops if isinstance(loop.target, ast.Name) and loop.target.id == use.id]
+    return len(counting_loops) == 1 and (use is counting_loops[0].target or isinstance(use.ctx, ast.Load))
 
 
 class Reader(abc.ABC):
-    """A function that is read; again and again until the types of its variables stay what they are.
+    """Reads a function, repeatedly until the types of its variables no longer change.
 
-    Each of the other modules adds a layer: calls, expressions, assignments, statements. Expressions hold calls, and
-    calls read expressions and whole functions: what a layer needs of a higher one is abstract here.
+    Subclasses add one layer each: calls, expressions, assignments, statements. A method that a lower layer needs from
+    a higher one is abstract here, as calls read expressions and other functions.
     """
 
-    def __init__(self, unit: Unit, written: Written) -> None:
+    def __init__(self, unit: Unit, source: FunctionSource) -> None:
         self.unit = unit
-        self.written = written
+        self.source = source
         self.arguments: dict[str, Expr] = {}
         self.result: Type | None = None
         self.types: dict[Variable, Type] = {}
-        self.names = {n.id for n in ast.walk(written.tree) if isinstance(n, ast.Name)}
-        self.frames: list[Frame] = []
-        self.phased: bool | None = None
-        """Whether what the function says stands between phases; None: where it has phases."""
-        self.begin()
+        self.names = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name)}
+        self.scopes: list[Scope] = []
+        self.is_phased: bool | None = None
+        """Whether the function's top level lies between phases; None: it does if the function has phases."""
+        self.restart()
 
-    def begin(self) -> None:
-        """Goes back to the function's first line, and keeps the types."""
-        self.changed = False
-        self.between = False
-        """What is being read stands between phases."""
+    def restart(self) -> None:
+        """Restart at the function's first line, and keep the types."""
+        self.types_changed = False
+        self.between_phases = False
+        """Whether the current statement lies between phases."""
         self.loops: list[ast.For | ast.While] = []
-        """The loops of the turn, or of the function, that we are in."""
-        self.elsewhere: frozenset[str] = frozenset()
-        """Variables of phases that came before."""
-        self.counters = 0
+        """Loops around the current statement, in the current scope."""
+        self.earlier_names: frozenset[str] = frozenset()
+        """Variables of earlier phases."""
+        self.temporaries = 0
 
-    def meet_phase(self, what: str, instead: str) -> None:
-        """Refuses phases where none may be; a function's first one says that it has phases."""
-        if not self.between:
-            if self.phased is not None or len(self.frames) > 1:
-                raise RefusedError(what, instead)
-            self.phased = self.between = self.changed = True
+    def enter_phase(self, problem: str, hint: str) -> None:
+        """Refuse a phase in a place where none may be; the first phase makes the function a phased one."""
+        if not self.between_phases:
+            if self.is_phased is not None or len(self.scopes) > 1:
+                raise RefusedError(problem, hint)
+            self.is_phased = self.between_phases = self.types_changed = True
 
-    # --- what stands above ---
+    # --- higher layers ---
 
     @abc.abstractmethod
     def expression(self, node: ast.expr) -> Expr:
-        """Reads an expression."""
+        """Read an expression."""
 
     @abc.abstractmethod
-    def function(self, found: types.FunctionType, node: ast.Call) -> Function:
-        """The function that ``node`` calls, translated when it is first called."""
+    def function(self, python_function: types.FunctionType, node: ast.Call) -> Function:
+        """Return the function that ``node`` calls; the first call translates it."""
 
     @contextlib.contextmanager
     def at(self, node: ast.AST) -> Iterator[None]:
-        """Shows where what is refused in this block stands; refuses a node of a kind that rules do not have."""
-        with self.written.at(node):
-            for kinds, what, instead in _REFUSED:
+        """Add the line of ``node`` to errors of this block; refuse a node that rules cannot use."""
+        with self.source.at(node):
+            for kinds, problem, hint in _REFUSED:
                 if isinstance(node, kinds):
-                    raise RefusedError(what, instead)
+                    raise RefusedError(problem, hint)
             yield
 
     # --- variables ---
 
-    def fresh(self, what: str) -> Variable:
-        """A variable for something in between."""
+    def fresh(self, prefix: str) -> Variable:
+        """Return a new temporary."""
         while True:
-            self.counters += 1
-            name = f"{what}{self.counters}_"
+            self.temporaries += 1
+            name = f"{prefix}{self.temporaries}_"
             if name not in self.names:
                 return Variable(name, name, -1)
 
-    def kept(self, value: Expr, what: str, at: ast.AST) -> tuple[Store, Local]:
-        """A temporary that holds a value."""
-        held = Local(value.kind, self.fresh(what), at=value.at)
-        return Store(at, held, value, declares=True, constant=True), held
+    def store_temporary(self, value: Expr, prefix: str, at: ast.AST) -> tuple[Store, Local]:
+        """Return a statement that stores a value in a temporary, and the temporary."""
+        temporary = Local(value.kind, self.fresh(prefix), at=value.at)
+        return Store(at, temporary, value, declares=True, constant=True), temporary
 
     def cpp_name(self, name: str) -> str:
-        """A variable's name in C++."""
-        plain = in_ascii(name)
-        if plain in CPP_WORDS or plain in _DIALECT or not re.match(r"[a-z]|_[a-z]|_$", plain) or plain != name:
-            plain += "_"
-            while plain in self.names:
-                plain += "_"
-        return plain
+        """Return a variable's name in C++."""
+        cpp = ascii_name(name)
+        if cpp in CPP_WORDS or cpp in _DIALECT or not re.match(r"[a-z]|_[a-z]|_$", cpp) or cpp != name:
+            cpp += "_"
+            while cpp in self.names:
+                cpp += "_"
+        return cpp
 
     def variable(self, name: str) -> Variable | None:
-        """The variable of that name, of the innermost turn that has one."""
-        for frame in reversed(self.frames):
-            if name in frame.stored:
-                return Variable(name, self.cpp_name(name), frame.number)
+        """Return the variable of that name in the innermost scope."""
+        for scope in reversed(self.scopes):
+            if name in scope.assigned:
+                return Variable(name, self.cpp_name(name), scope.number)
         return None
 
-    def learn(self, name: str, kind: Type, node: ast.AST) -> Local:
-        """A variable that is assigned ``kind`` too."""
+    def record_type(self, name: str, kind: Type, node: ast.AST) -> Local:
+        """Widen a variable's type by an assignment of ``kind``, and return the variable."""
         variable = self.variable(name)
         assert variable is not None
-        before = self.types.get(variable)
+        previous = self.types.get(variable)
         try:
-            joined = kind if before is None else wider(before, kind)
+            wide_kind = kind if previous is None else wider(previous, kind)
         except RefusedError:
-            what = f"{name!r} is one thing here and another elsewhere"
-            raise RefusedError(what, "Use a name for each of them", node) from None
-        if joined != before:
-            self.types[variable] = joined
-            self.changed = True
-        return Local(joined, variable, at=node)
+            problem = f"{name!r} has another type elsewhere"
+            raise RefusedError(problem, "Use two names", node) from None
+        if wide_kind != previous:
+            self.types[variable] = wide_kind
+            self.types_changed = True
+        return Local(wide_kind, variable, at=node)
 
 
 def not_set(name: str, at: ast.AST | None = None) -> RefusedError:
-    """What is wrong with a variable that is read before it is set."""
-    instead = f"Set it on every way that leads here, or first: {name} = 0.0"
-    return RefusedError(f"{name!r} may not be set here", instead, at)
+    """Return the error for a variable that may be read before it is set."""
+    hint = f"Set it on every path that leads here, or before: {name} = 0.0"
+    return RefusedError(f"{name!r} may not be set here", hint, at)
 
 
-def in_ascii(name: str) -> str:
-    """A name of Python's in letters that C++ takes."""
+def ascii_name(name: str) -> str:
+    """Return a Python name in ASCII letters, for C++."""
     return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)
