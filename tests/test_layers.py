@@ -124,7 +124,7 @@ def test_no_file_is_too_long() -> None:
     longest = {path: len(path.read_text().splitlines()) for path in modules().values()}
     assert {str(path.relative_to(ROOT)): lines for path, lines in longest.items() if lines > 500} == {}
     headers = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "kernels").rglob("*.cuh")}
-    assert {name for name, lines in headers.items() if lines > 500} == {"small_batch.cuh"}
+    assert {name: lines for name, lines in headers.items() if lines > 500} == {}
     tests = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
     assert {name: lines for name, lines in tests.items() if lines > 600} == {}
 
@@ -140,10 +140,7 @@ def test_few_headers_ask_which_compiler_reads_them() -> None:
     texts = {str(path.relative_to(ROOT / "kernels")): path.read_text() for path in ROOT.glob("kernels/**/*.cuh")}
     assert {name for name, text in texts.items() if "__CUDACC__" in text} == {"dialect/portable.cuh"}
     asking = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*\b__[A-Za-z]", re.MULTILINE)
-    assert {name for name, text in texts.items() if asking.search(text)} == {
-        *DIALECT_HEADERS,
-        "training/cpu/perceptrons.cuh",
-    }
+    assert {name for name, text in texts.items() if asking.search(text)} == {*DIALECT_HEADERS, "training/cpu/perceptrons.cuh"}
 
 
 def test_every_public_method_says_what_it_does() -> None:

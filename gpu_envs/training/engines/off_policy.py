@@ -1,4 +1,4 @@
-"""Actors and critics of off-policy algorithms, run by torch: any module, by the algorithm's own losses."""
+"""Actors and critics of off-policy algorithms in torch: any module, with the losses of the algorithm's file."""
 
 import copy
 import dataclasses
@@ -16,12 +16,12 @@ from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.optimiser import Adam, Step, flattened
 from gpu_envs.training.engines.torch import SAMPLER, TorchNetworks, matmul_precision
 from gpu_envs.training.networks import ActorCritic, Case, learning_parameters
-from gpu_envs.training.observations import Rows, Scale, whole
-from gpu_envs.training.process.device import wake_autograd
+from gpu_envs.training.observations import Rows, Scale, join_rows
+from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
 
 _EPSILON = 1e-8
-"""Of Adam."""
+"""Adam's epsilon."""
 
 ACTING = ("acting", f"torch, and {SAMPLER}")
 BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
@@ -30,33 +30,33 @@ BUFFER = ("buffer", "kernel_insert and kernel_draw of common/replay.cuh")
 @final
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """What is drawn from a replay buffer, sample by sample."""
+    """A batch drawn from a replay buffer."""
 
     observations: Tensor
     """[B, F]."""
     actions: Tensor
-    """[B, W], in units in which the bounds are -1 and 1."""
+    """[B, W], scaled so that the bounds are -1 and 1."""
     returns: Tensor
-    """[B]: the discounted sum of the rewards of up to n steps, no further than the episode's end."""
+    """[B]: discounted sum of the rewards of n steps, or of fewer where the episode ends before."""
     discounts: Tensor
-    """[B]: of what is expected after those, zero after a termination."""
+    """[B]: discount of the value of ``next_observations``; zero after a termination."""
     next_observations: Tensor
-    """[B, F]: what was observed after those; at a truncation the episode's own last observation."""
-    found: Tensor
-    """bool [B]: whether there was one; of a buffer that has hardly one by an agent in the game, there may be none."""
+    """[B, F]: observations after those steps; after a truncation the episode's last ones."""
+    valid: Tensor
+    """bool [B]: False where the buffer had no transition to draw, as with an agent that is hardly ever active."""
 
     @classmethod
-    def made(cls, count: int, features: int, width: int, device: str) -> "Transitions":
-        """Room for so many."""
+    def zeros(cls, count: int, features: int, width: int, device: str) -> "Transitions":
+        """Allocates a batch of ``count`` transitions."""
 
-        def room(*shape: int) -> Tensor:
+        def zeros(*shape: int) -> Tensor:
             return torch.zeros((count, *shape), device=device)
 
-        return cls(room(features), room(width), room(), room(), room(features), room().bool())
+        return cls(zeros(features), zeros(width), zeros(), zeros(), zeros(features), zeros().bool())
 
 
 class TorchActor(TorchNetworks):
-    """An actor whose actions lie between -1 and 1."""
+    """An actor with actions between -1 and 1, scaled to the environment's bounds."""
 
     module: ActorCritic
 
@@ -77,44 +77,44 @@ class TorchActor(TorchNetworks):
         self.choose(self.outputs(request.observations), normal, request.actions, request.acted)
 
     def outputs(self, observations: Rows) -> Tensor:
-        """The actor's outputs for rows of observations."""
+        """Runs the actor on rows of observations."""
         with self._computing(learning=False, grad=False):
             outputs: Tensor = self.module.actor(self._scaled(observations)).float()
         return outputs
 
     def choose(self, outputs: Tensor, normal: Tensor | None, actions: Tensor, acted: Tensor) -> None:
-        """Writes the actions that follow from an actor's outputs and standard normal numbers; None: the likeliest.
+        """Writes actions from the actor's outputs and standard normal numbers; with None, the most likely actions.
 
-        ``actions`` are in units in which the bounds are -1 and 1, ``acted`` in the environment's own.
+        ``actions`` are scaled so that the bounds are -1 and 1, ``acted`` to the environment's bounds.
         """
         if normal is None:
-            torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # of a stochastic actor the means
+            torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # a stochastic actor's first outputs are means
         else:
             actions.copy_(self._algorithm.explore(outputs, normal))
         self.unscale(actions, acted)
 
     def unscale(self, actions: Tensor, acted: Tensor) -> None:
-        """Writes actions in units in which the bounds are -1 and 1 in the environment's own."""
+        """Writes actions, between -1 and 1, scaled to the environment's bounds."""
         torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
         torch.clamp(acted, self._low, self._high, out=acted)
 
 
 class ActorCriticNetworks(TorchActor):
-    """An actor and critics that learn from batches of transitions.
+    """An actor and critics with their optimisers and target networks.
 
     Attributes:
-        rate: The learning rate, ``[1]``, which the learner writes.
-        optimisers: Of the critics, the actor and, for a stochastic actor, the temperature.
+        rate: The learning rate, ``[1]``, written by the learner.
+        optimisers: For the critics, the actor and, if it is stochastic, the temperature.
         log_temperature: ``[1]``.
-        norm: The norm of the critics' gradient, ``[1]``.
-        sums: Of the critics and of the actor: ``SUMS``, added up over updates.
+        norm: Norm of the critics' gradient, ``[1]``.
+        sums: ``SUMS`` of the critics and of the actor, ``[2, TOTALS]``, accumulated over updates.
     """
 
-    _steps_too = False
-    """Whether learning takes the steps, too, and lets the targets follow."""
+    _takes_steps = False
+    """Whether ``_learn_critics`` and ``_learn_actor`` also take Adam's step and update the targets."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
-        """Moves the parameters into buffers of optimisers; the targets start as they are."""
+        """Moves the parameters into the optimisers' buffers; the targets start as copies."""
         super().__init__(case, module, scale)
         algorithm, device = self._algorithm, case.device
         stochastic = algorithm if isinstance(algorithm, SAC) else None
@@ -127,8 +127,8 @@ class ActorCriticNetworks(TorchActor):
             Adam(each, eps=_EPSILON, device=device, threads=case.threads, group=group) for each in self._learning
         ]
         self.targets = copy.deepcopy(self.module).eval()
-        targets = learning_parameters(self.targets)[: 1 if stochastic else 2]
-        self._follows = [(flattened(part), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)]
+        parts = learning_parameters(self.targets)[: 1 if stochastic else 2]
+        self._target_pairs = [(flattened(part), adam.flat) for part, adam in zip(parts, self.optimisers, strict=False)]
         self.targets.requires_grad_(False)
         self._buffers = list(zip(self.targets.buffers(), self.module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)
@@ -143,47 +143,47 @@ class ActorCriticNetworks(TorchActor):
     @final
     @torch.no_grad()
     def learn(self, batch: Transitions, normal: Tensor, *, actor: bool) -> None:
-        """Takes a step of the critics and, if asked, of the actor and the temperature; then the targets follow.
+        """Updates the critics and, if asked, the actor, the temperature and the targets.
 
         Args:
-            batch: What was drawn.
-            normal: Standard normal numbers, ``[B, width]``, of a stochastic actor ``[2 * B, width]``.
-            actor: Whether the actor learns, too.
+            batch: Transitions from the buffer.
+            normal: Standard normal numbers, ``[B, width]``, for a stochastic actor ``[2 * B, width]``.
+            actor: Whether to update the actor.
         """
-        if self.scale is not None:  # as actor and critics are given them, if each call takes its ``_own``
-            seen, following = (whole(self.scale(o)) for o in (batch.observations, batch.next_observations))
-            batch = dataclasses.replace(batch, observations=seen, next_observations=following)
+        if self.scale is not None:  # here, once; ``_own`` below only selects features
+            scaled, next_scaled = (join_rows(self.scale(o)) for o in (batch.observations, batch.next_observations))
+            batch = dataclasses.replace(batch, observations=scaled, next_observations=next_scaled)
         rows = len(batch.observations)
         self._learn_critics(batch, normal[:rows], follow=actor)
-        if not self._steps_too:
+        if not self._takes_steps:
             self.optimisers[0].step(self._steps[0])
         if not actor:
             return
         self._learn_actor(batch, normal[-rows:])
-        if self._steps_too:
+        if self._takes_steps:
             return
         for optimiser, step in zip(self.optimisers[1:], self._steps[1:], strict=True):
             optimiser.step(step)
-        for target, own in self._follows:  # theta' += tau (theta - theta')
-            target.lerp_(own, self._algorithm.tau)
-        for target, own in self._buffers:
-            target.copy_(own)
+        for target, parameters in self._target_pairs:  # theta' += tau (theta - theta')
+            target.lerp_(parameters, self._algorithm.tau)
+        for target, buffer in self._buffers:
+            target.copy_(buffer)
 
     @abstractmethod
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
-        """Leaves the gradient of the critics' loss, and its sums, with their optimiser.
+        """Writes the gradient of the critics' loss and its sums to their optimiser.
 
-        Where ``_steps_too``, it takes the step, and if asked lets targets follow, as ``_learn_actor`` always does.
+        With ``_takes_steps`` it also takes Adam's step and, with ``follow``, updates the targets.
         """
 
     @abstractmethod
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
-        """The same of the actor's, and of the temperature's where there is one."""
+        """Does the same for the actor and, if it is stochastic, the temperature, and always updates the targets."""
 
-    # --- what is kept ---
+    # --- checkpoints ---
 
     def state(self) -> dict[str, Any]:
-        """Copies of all that is beside the module's parameters."""
+        """Copies everything that a checkpoint needs beside the module's parameters."""
         return {
             "optimisers": [optimiser.state() for optimiser in self.optimisers],
             "targets": {name: tensor.clone() for name, tensor in self.targets.state_dict().items()},
@@ -193,7 +193,7 @@ class ActorCriticNetworks(TorchActor):
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave."""
+        """Restores what ``state`` returned."""
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load(saved)
         self.targets.load_state_dict(state["targets"])
@@ -203,20 +203,20 @@ class ActorCriticNetworks(TorchActor):
 
 @final
 class TorchActorCritic(ActorCriticNetworks):
-    """Any actor and critics, differentiated by torch."""
+    """Any actor and critics, with gradients by autograd."""
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
-        del follow  # later
-        algorithm, own, following = self._algorithm, self._own, batch.next_observations
+        del follow  # learn() updates the targets
+        algorithm, own, next_observations = self._algorithm, self._own, batch.next_observations
         with self._computing(learning=True, grad=False):
             actor = self.module.actor if isinstance(algorithm, SAC) else self.targets.actor
-            actions, log_probs = algorithm.target_policy(actor(own(following)).float(), normal)
-            next_q = self.targets.critics(own(following), actions).float()
+            actions, log_probs = algorithm.target_policy(actor(own(next_observations)).float(), normal)
+            next_q = self.targets.critics(own(next_observations), actions).float()
         target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
                 q_values = self.module.critics(own(batch.observations), batch.actions).float()
-            loss = torch.where(batch.found, algorithm.critic_loss(q_values, target), 0.0).sum()
+            loss = torch.where(batch.valid, algorithm.critic_loss(q_values, target), 0.0).sum()
         self._differentiate(0, batch, loss, {"value_loss": loss})
 
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
@@ -227,25 +227,25 @@ class TorchActorCritic(ActorCriticNetworks):
             actions, log_probs = algorithm.policy(outputs, normal)
             with self._computing(learning=True, grad=True):
                 q_values = self.module.critics(own(observations), actions).float()
-            loss = torch.where(batch.found, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
+            loss = torch.where(batch.valid, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
         sums = {"policy_loss": loss}
         if isinstance(algorithm, SAC) and log_probs is not None:
             log_probs, temperature = log_probs.detach(), self.optimisers[2]
-            sums["entropy"] = -torch.where(batch.found, log_probs, 0.0).sum()
-            by_row = algorithm.temperature_gradient(log_probs, self._target_entropy)
-            torch.sum(torch.where(batch.found, by_row, 0.0), 0, keepdim=True, out=temperature.gradient)
+            sums["entropy"] = -torch.where(batch.valid, log_probs, 0.0).sum()
+            gradients = algorithm.temperature_gradient(log_probs, self._target_entropy)
+            torch.sum(torch.where(batch.valid, gradients, 0.0), 0, keepdim=True, out=temperature.gradient)
             self._count(temperature, batch, {})
         self._differentiate(1, batch, loss, sums)
 
     def _bonus(self, log_probs: Tensor | None) -> Tensor | float:
-        """What the entropy of a stochastic actor adds to values."""
+        """The entropy bonus of a stochastic actor."""
         if log_probs is None or not isinstance(self._algorithm, SAC):
             return 0.0
         return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
 
-    def _differentiate(self, which: int, batch: Transitions, loss: Tensor, sums: Mapping[str, Tensor]) -> None:
-        """Leaves the gradient of a loss, and its sums, with an optimiser."""
-        optimiser, parameters = self.optimisers[which], self._learning[which]
+    def _differentiate(self, index: int, batch: Transitions, loss: Tensor, sums: Mapping[str, Tensor]) -> None:
+        """Writes the gradient of a loss and its sums to an optimiser."""
+        optimiser, parameters = self.optimisers[index], self._learning[index]
         with matmul_precision(self._precision):
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         optimiser.gather([p.new_zeros(p.shape) if g is None else g for g, p in zip(grads, parameters, strict=True)])
@@ -253,15 +253,15 @@ class TorchActorCritic(ActorCriticNetworks):
 
     @staticmethod
     def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, Tensor]) -> None:
-        """Leaves with an optimiser the number of rows, and sums over them."""
-        totals = {**sums, "alive": batch.found.sum(dtype=torch.float32)}
+        """Writes sums over the rows, and their number, to an optimiser."""
+        totals = {**sums, "alive": batch.valid.sum(dtype=torch.float32)}
         zero = optimiser.totals.new_zeros(())
         torch.stack([totals.get(name, zero).detach() for name in SUMS], out=optimiser.totals)
 
 
 @final
 class TorchActorCriticEngine(Engine):
-    """Any module, any setting and any off-policy algorithm."""
+    """Runs any module, any setting and any off-policy algorithm."""
 
     name = "torch"
     learns = OffPolicy
@@ -279,5 +279,5 @@ class TorchActorCriticEngine(Engine):
         if group is None:
             return TorchActor(case, module, scale)
         if case.device != "cpu":
-            wake_autograd(case.device)
+            warm_up_autograd(case.device)
         return TorchActorCritic(case, module, scale, group)

@@ -1,4 +1,4 @@
-"""A step of critics and one of an actor by a batch of few rows, each in one launch of a GPU."""
+"""Small batches on a GPU: one launch updates the critics, and one the actor."""
 
 import dataclasses
 from typing import final
@@ -19,34 +19,35 @@ from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import Scale
 from gpu_envs.training.process.group import Group
 
-MOST_ROWS = 1024
-"""Of a batch from which a launch learns; beyond them functions are as quick."""
+MAX_ROWS = 768
+"""Largest batch size; with larger ones the GPU functions are as fast."""
 
-_MOST = 256
-"""Columns of a layer."""
+_MAX_WIDTH = 256
+"""Most units of a layer, and most inputs."""
 
-_MOST_OUTPUTS = 64
+_MAX_OUTPUTS = 64
+"""Most outputs of an actor."""
 
-_OF_BOTH = (
+_COMMON_MEMBERS = (
     ("Index", "rows"),
     ("const float*", "observations", ("rows", "features")),
-    ("const u8*", "found", ("rows",)),
+    ("const u8*", "valid", ("rows",)),
     ("const float*", "normal", ("rows", "width")),
     ("const float*", "critics", ("critics_count",)),
     ("float*", "log_temperature", (1,)),
     ("float*", "sums", (len(SUMS), "rows")),
     ("int", "alone"),
     ("float", "tau"),
-    ("float*", "squares_of_blocks", ("launched",)),
+    ("float*", "block_squares", ("blocks",)),
     *STEP_MEMBERS,
 )
-"""What both learn by: where processes learn together, which is not ``alone``, the gradients are all that is found."""
+"""Arguments of both kernels. ``alone`` is 0 where processes train together: then the kernels only compute gradients."""
 
 _CALLS = {
-    "critics": Struct.of(
-        "CriticsCall",
+    "update_critics": Struct.of(
+        "UpdateCriticsCall",
         "float",
-        *_OF_BOTH,
+        *_COMMON_MEMBERS,
         ("const float*", "actions", ("rows", "width")),
         ("const float*", "returns", ("rows",)),
         ("const float*", "discounts", ("rows",)),
@@ -54,38 +55,38 @@ _CALLS = {
         ("float*", "targets", ("critics_count",)),
         ("const float*", "next_actor", ("actor_count",)),
         ("float", "noise"),
-        ("float", "most"),
+        ("float", "noise_limit"),
         ("float*", "inputs", ("rows", "inputs")),
-        ("float*", "by_said", ("nets", "rows")),
-        ("float*", "kept", ("of_critics", "rows", _MOST)),
-        ("float*", "slopes", ("of_critics", "rows", _MOST)),
+        ("float*", "grad_q", ("nets", "rows")),
+        ("float*", "activations", ("critic_layers", "rows", _MAX_WIDTH)),
+        ("float*", "grads", ("critic_layers", "rows", _MAX_WIDTH)),
     ),
-    "actor": Struct.of(
-        "ActorCall",
+    "update_actor": Struct.of(
+        "UpdateActorCall",
         "float",
-        *_OF_BOTH,
+        *_COMMON_MEMBERS,
         ("const float*", "actor", ("actor_count",)),
         ("float", "target_entropy"),
-        ("float*", "by_outputs", ("rows", "outputs")),
-        ("float*", "by_temperature", ("rows",)),
+        ("float*", "grad_outputs", ("rows", "outputs")),
+        ("float*", "grad_temperature", ("rows",)),
         ("float*?", "target", ("actor_count",)),
         ("float*?", "temperature_message", (1 + len(SUMS),)),
         ("float*?", "temperature_means", (1,)),
         ("float*?", "temperature_squares", (1,)),
         ("float*?", "temperature_norm", (1,)),
         ("i64*?", "temperature_steps", (1,)),
-        ("float*", "kept", ("hidden", "rows", _MOST)),
-        ("float*", "slopes", ("hidden", "rows", _MOST)),
+        ("float*", "activations", ("actor_layers", "rows", _MAX_WIDTH)),
+        ("float*", "grads", ("actor_layers", "rows", _MAX_WIDTH)),
     ),
 }
 
-_SIZES = {"shared": "SHARED_BYTES", "threads": "THREADS", "launched": "CLUSTER * 8 * BLOCKS"}
+_SIZES = {"shared": "SHARED_BYTES", "threads": "THREADS", "blocks": "CLUSTER * 8 * BLOCKS"}
 
 
 def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
-    """The source, where so many processes learn together, and a launch's blocks: such that all are there at once."""
-    parts, settings = _parts(actor, critics)
-    compiled = sizes_of(parts, settings, _SIZES)
+    """The program for a number of processes that train together, and the blocks of a launch, all resident at once."""
+    headers, settings = _headers(actor, critics)
+    compiled = sizes_of(headers, settings, _SIZES)
     features, inputs, nets, hidden = actor.sizes[0], critics.sizes[0], len(critics.nets), len(actor.sizes) - 2
     settings = dataclasses.replace(
         settings,
@@ -95,11 +96,11 @@ def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
             "nets": nets,
             "inputs": inputs,
             "outputs": actor.sizes[-1],
-            "hidden": hidden,
-            "of_critics": nets * hidden,
+            "actor_layers": hidden,
+            "critic_layers": nets * hidden,
             "critics_count": critics.count,
             "actor_count": actor.count,
-            "launched": compiled["launched"],
+            "blocks": compiled["blocks"],
             "processes": processes,
         },
         grid=Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], cooperative=True),
@@ -108,16 +109,16 @@ def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
         f"KERNEL_OF_CLUSTERS(kernel_{name}, {call.name}, THREADS, BLOCKS) {{ {name}(call); }}"
         for name, call in _CALLS.items()
     )
-    return program_of([*parts, ("small-batch", kernels)], _CALLS, settings), compiled["launched"]
+    return program_of([*headers, ("small-batch", kernels)], _CALLS, settings), compiled["blocks"]
 
 
-def _parts(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
-    """Everything but the kernels."""
+def _headers(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
+    """The headers without the kernels, and their settings."""
     features, width = actor.sizes[0], critics.sizes[0] - actor.sizes[0]
     prologue = losses_text(features, width, len(critics.nets), stochastic=actor.sizes[-1] > width)
     text = [
         f"constexpr int HIDDEN = {len(actor.sizes) - 2}, SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')};",
-        f"constexpr int MOST = {_MOST}, OUTS = {_MOST_OUTPUTS};",
+        f"constexpr int MAX_WIDTH = {_MAX_WIDTH}, MAX_OUTPUTS = {_MAX_OUTPUTS};",
         table("width_of", [actor.sizes[1:-1]], "int l"),
         table("critic_weights", [[layer.weight for layer in net] for net in critics.nets]),
         table("critic_biases", [[layer.bias for layer in net] for net in critics.nets]),
@@ -128,24 +129,24 @@ def _parts(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
     return [
         ELEMENTARY_HEADER,
         "training/common/tensor_core.cuh",
-        "training/off_policy/squashed.cuh",
+        "training/off_policy/losses.cuh",
         ("form", "\n".join(text)),
         "training/common/adam.cuh",
-        "training/off_policy/small_batch.cuh",
+        *(f"training/off_policy/small_batch/{name}.cuh" for name in ("tiles", "forward", "backward", "step")),
     ], KernelSettings(prologue=prologue)
 
 
 @final
 class SmallBatchActorCritic(KernelActorCritic):
-    """On a GPU critics learn in one launch and the actor in another, where a batch has few rows."""
+    """Actor and critics, each updated by one launch with gradient, Adam's step and targets."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
-        (of_critics, of_actor), (critics, actor, *temperature) = self._forms, self.optimisers
-        rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(of_actor.sizes) - 2, self.rate.new_zeros
-        self._steps_too = critics.processes == 1 and not critics.sums_apart
-        source, self._blocks = program(of_actor, of_critics, critics.processes)
-        (target_critics, _), *target_actors = self._follows
+        (critics_form, actor_form), (critics, actor, *temperature) = self._forms, self.optimisers
+        rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(actor_form.sizes) - 2, self.rate.new_zeros
+        self._takes_steps = critics.processes == 1 and not critics.sums_apart
+        source, self._blocks = program(actor_form, critics_form, critics.processes)
+        (target_critics, _), *target_actors = self._target_pairs
         members = temperature[0].members if temperature else {}
         kernels = load_filled(
             open_backend(case.device),
@@ -153,47 +154,47 @@ class SmallBatchActorCritic(KernelActorCritic):
             rows=rows,
             critics=critics.flat,
             log_temperature=self.log_temperature.detach(),
-            alone=int(self._steps_too),
+            alone=int(self._takes_steps),
             targets=target_critics,
             next_actor=target_actors[0][0] if target_actors else actor.flat,
             noise=self._noise,
-            most=self._most_noise,
+            noise_limit=self._noise_limit,
             inputs=zeros(rows, self._features + self._width),
-            by_said=zeros(nets, rows),
+            grad_q=zeros(nets, rows),
             actor=actor.flat,
             target_entropy=self._target_entropy,
-            by_outputs=zeros(rows, of_actor.sizes[-1]),
-            by_temperature=self._by_temperature,
+            grad_outputs=zeros(rows, actor_form.sizes[-1]),
+            grad_temperature=self._grad_temperature,
             target=target_actors[0][0] if target_actors else None,
             **{f"temperature_{name}": members.get(name) for name in ("message", "means", "squares", "steps")},
             temperature_norm=self._steps[2].norm if temperature else None,
         )
-        self._for_critics, self._for_actor = (
+        self._update_critics, self._update_actor = (
             kernel.fill(
                 **adam.members,
                 sums=sums,
-                squares_of_blocks=zeros(self._blocks),
-                kept=zeros(count * hidden, rows, _MOST),
-                slopes=zeros(count * hidden, rows, _MOST),
+                block_squares=zeros(self._blocks),
+                activations=zeros(count * hidden, rows, _MAX_WIDTH),
+                grads=zeros(count * hidden, rows, _MAX_WIDTH),
             )
             for kernel, sums, adam, count in zip(
-                kernels.values(), self._sums_of_rows, (critics, actor), (nets, 1), strict=True
+                kernels.values(), self._row_sums, (critics, actor), (nets, 1), strict=True
             )
         )
-        self._for_actor.fill(tau=self._algorithm.tau if target_actors else 0.0)
+        self._update_actor.fill(tau=self._algorithm.tau if target_actors else 0.0)
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         tau, step = self._algorithm.tau if follow else 0.0, self._steps[0].members
-        self._for_critics.launch(self._blocks, **vars(batch), normal=normal, tau=tau, **step)
+        self._update_critics.launch(self._blocks, **vars(batch), normal=normal, tau=tau, **step)
 
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
-        step = self._steps[1].members
-        self._for_actor.launch(self._blocks, observations=batch.observations, found=batch.found, normal=normal, **step)
+        inputs = {"observations": batch.observations, "valid": batch.valid, "normal": normal}
+        self._update_actor.launch(self._blocks, **inputs, **self._steps[1].members)
 
 
 @final
 class SmallBatchEngine(ActorCriticEngine):
-    """Critics in one launch of a GPU and the actor in another, for batches of few rows."""
+    """Actor and critics with small batches on a GPU."""
 
     name = "small batch"
     settings = (*ActorCriticEngine.settings, "layer_norm")
@@ -201,8 +202,11 @@ class SmallBatchEngine(ActorCriticEngine):
     kernels = (
         ACTING,
         BUFFER,
-        ("gradients", "kernel_critics and kernel_actor of off_policy/small_batch.cuh, which take the step too"),
-        ("step", "of several processes: kernel_collect and kernel_adam of common/optimise.cuh"),
+        (
+            "gradients",
+            "kernel_update_critics and kernel_update_actor of off_policy/small_batch; they take the step too",
+        ),
+        ("step", "with several processes: kernel_collect and kernel_adam of common/optimise.cuh"),
     )
 
     def exceeded(self, case: Case) -> str:
@@ -210,12 +214,12 @@ class SmallBatchEngine(ActorCriticEngine):
         assert isinstance(algorithm, OffPolicy)
         if reason := wide_limit(case):
             return reason
-        if algorithm.batch_size > MOST_ROWS:
-            return f"batch_size is {algorithm.batch_size:,}, more than {MOST_ROWS:,}"
-        if case.features + width > _MOST or 2 * width > _MOST_OUTPUTS:
-            return f"{case.features} features and {width} elements of actions are too many"
+        if algorithm.batch_size > MAX_ROWS:
+            return f"batch_size is {algorithm.batch_size:,}, more than {MAX_ROWS:,}"
+        if case.features + width > _MAX_WIDTH or 2 * width > _MAX_OUTPUTS:
+            return f"{case.features} features and actions of {width} elements are too many"
         if net.precision != "tf32":
             return f"the precision is {net.precision}, not tf32"
         if net.activation not in ACTIVATIONS:
             return f"the activation is {net.activation}, not {', '.join(ACTIVATIONS)}"
-        return "hidden layers are normalised" if net.layer_norm else ""
+        return "layer_norm is on" if net.layer_norm else ""

@@ -1,8 +1,7 @@
-// Off-policy algorithms row by row of a batch: actions by an actor's outputs, what critics should say, and the derivatives
-// of the losses. Actions are in units in which the bounds are -1 and 1.
+// SAC, TD3 and DDPG, one thread per row of a batch: what lies between the networks' forward and backward passes.
 
-// Chooses actions, and writes them beside the observations, as critics take them.
-KERNEL(kernel_choose, ChooseCall) {
+// Actions of the policy, written behind the observations as critics read them.
+KERNEL(kernel_actions, ActionsCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {
             const Index row = env.index(k);
@@ -12,102 +11,86 @@ KERNEL(kernel_choose, ChooseCall) {
         FOR_EACH_LANE(k, env) log_prob[k] = 0;
         for (int d = 0; d < WIDTH; ++d) {
             FOR_EACH_LANE(k, env) {
-                const Index row    = env.index(k);
-                const float before = unsquashed(call.outputs, call.normal, row, d);
-                float       action = elementary::tanh(before);
-                if constexpr (STOCHASTIC) {
-                    log_prob[k] += log_probability(call.outputs, call.normal, row, d, before);
-                } else if (call.noise > 0.0f) {
-                    const float noise = clip(call.noise * call.normal[row * WIDTH + d], -call.most, call.most);
-                    action            = clip(action + noise, -1.0f, 1.0f);
-                }
-                call.inputs[row * INPUTS + FEATURES + d] = action;
+                const Index row = env.index(k);
+                call.inputs[row * INPUTS + FEATURES + d] =
+                    action_element(call.outputs, call.normal, row, d, call.noise, call.noise_limit, log_prob[k]);
             }
         }
         if constexpr (STOCHASTIC) FOR_EACH_LANE(k, env) call.log_probs[env.index(k)] = log_prob[k];
     }
 }
 
-// What critics should say. The derivatives of half the squared difference are what they say times `curvatures`, and
-// `by_said` added.
-KERNEL(kernel_aim, AimCall) {
+// TD targets. The critics' gradient is `curvatures` * Q + `grad_q`: zero for rows without a transition.
+KERNEL(kernel_td_targets, TdTargetsCall) {
     FOR_EACH_ENV(env, call.rows) {
-        const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+        const float temperature = temperature_of(call.log_temperature);
         FOR_EACH_LANE(k, env) {
-            const Index row   = env.index(k);
-            float       least = call.targets[row * NETS];
-            UNROLL
-            for (int net = 1; net < NETS; ++net) least = minimum(least, call.targets[row * NETS + net]);
-            if constexpr (STOCHASTIC) least -= weight * call.log_probs[row];
-            const float aim   = call.returns[row] + call.discounts[row] * least;
-            const bool  found = call.found[row] != 0;
+            const Index  row      = env.index(k);
+            const float* next_q   = call.next_q + row * NETS;
+            const float  log_prob = STOCHASTIC ? call.log_probs[row] : 0.0f, discount = call.discounts[row];
+            const float  target   = td_target(next_q, 1, temperature, log_prob, call.returns[row], discount);
+            const bool   valid    = call.valid[row] != 0;
             UNROLL
             for (int net = 0; net < NETS; ++net) {
-                call.by_said[row * NETS + net]    = found ? -aim : 0.0f;
-                call.curvatures[row * NETS + net] = found ? 1.0f : 0.0f;
+                call.grad_q[row * NETS + net]     = valid ? -target : 0.0f;
+                call.curvatures[row * NETS + net] = valid ? 1.0f : 0.0f;
             }
         }
     }
 }
 
-// The losses of what they say.
-KERNEL(kernel_judge, JudgeCall) {
+KERNEL(kernel_critic_losses, CriticLossesCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE(k, env) {
             const Index row   = env.index(k);
-            const bool  found = call.found[row] != 0;
+            const bool  valid = call.valid[row] != 0;
             float       loss  = 0;
             UNROLL
             for (int net = 0; net < NETS; ++net) {
-                const float off = found ? call.said[row * NETS + net] + call.by_said[row * NETS + net] : 0.0f;
-                loss += 0.5f * off * off;
+                const float error = valid ? call.q_values[row * NETS + net] + call.grad_q[row * NETS + net] : 0.0f;
+                loss += 0.5f * error * error;
             }
             call.sums[VALUE_LOSS * call.rows + row] = loss;
-            call.sums[ALIVE * call.rows + row]      = found ? 1.0f : 0.0f;
+            call.sums[ALIVE * call.rows + row]      = valid ? 1.0f : 0.0f;
         }
     }
 }
 
-// The derivatives of the actor's loss by its outputs, and that of the temperature's loss by its logarithm, from those of
-// critics by actions: of a squashed Gaussian's the one that says least counts, else the first.
-KERNEL(kernel_steer, SteerCall) {
+// Gradients of the actor's loss with respect to its outputs, from those of the Q-values with respect to the actions; and of
+// the temperature's loss with respect to its logarithm.
+KERNEL(kernel_actor_losses, ActorLossesCall) {
     FOR_EACH_ENV(env, call.rows) {
-        const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
-        int         which[LANES];
+        const float temperature = temperature_of(call.log_temperature);
+        int         critic[LANES];
         FOR_EACH_LANE(k, env) {
-            const Index row   = env.index(k);
-            const bool  found = call.found[row] != 0;
-            which[k]          = 0;
-            if constexpr (STOCHASTIC) {
-                UNROLL
-                for (int net = 1; net < NETS; ++net) {
-                    which[k] = call.said[row * NETS + net] < call.said[row * NETS + which[k]] ? net : which[k];
-                }
-            }
-            call.sums[POLICY_LOSS * call.rows + row] = found ? -call.said[row * NETS + which[k]] : 0.0f;
-            call.sums[ALIVE * call.rows + row]       = found ? 1.0f : 0.0f;
+            const Index  row   = env.index(k);
+            const bool   valid = call.valid[row] != 0;
+            const float* q     = call.q_values + row * NETS;
+            critic[k]          = actors_critic(q, 1);
+            call.sums[POLICY_LOSS * call.rows + row] = valid ? -q[critic[k]] : 0.0f;
+            call.sums[ALIVE * call.rows + row]       = valid ? 1.0f : 0.0f;
         }
         for (int d = 0; d < WIDTH; ++d) {
             FOR_EACH_LANE(k, env) {
                 const Index row    = env.index(k);
-                const bool  found  = call.found[row] != 0;
+                const bool  valid  = call.valid[row] != 0;
                 const float action = call.inputs[row * INPUTS + FEATURES + d];
-                const float by     = -call.by_actions[(row * NETS + which[k]) * WIDTH + d];
-                steer(call.by_outputs, call.outputs, call.normal, action, by, weight, row, d);
-                if (!found) {
-                    call.by_outputs[row * OUTPUTS + d] = 0.0f;
-                    if (STOCHASTIC) call.by_outputs[row * OUTPUTS + WIDTH + d] = 0.0f;
+                const float grad   = -call.grad_actions[(row * NETS + critic[k]) * WIDTH + d];
+                actor_gradient(call.grad_outputs, call.outputs, call.normal, action, grad, temperature, row, d);
+                if (!valid) {
+                    call.grad_outputs[row * OUTPUTS + d] = 0.0f;
+                    if (STOCHASTIC) call.grad_outputs[row * OUTPUTS + LOG_STD + d] = 0.0f;
                 }
             }
         }
         if constexpr (STOCHASTIC) {
             FOR_EACH_LANE(k, env) {
                 const Index row      = env.index(k);
-                const bool  found    = call.found[row] != 0;
+                const bool  valid    = call.valid[row] != 0;
                 const float log_prob = call.log_probs[row];
-                call.sums[POLICY_LOSS * call.rows + row] += found ? weight * log_prob : 0.0f;
-                call.sums[ENTROPY * call.rows + row]     = found ? -log_prob : 0.0f;
-                call.by_temperature[row]                 = found ? -(log_prob + call.target_entropy) : 0.0f;
+                call.sums[POLICY_LOSS * call.rows + row] += valid ? temperature * log_prob : 0.0f;
+                call.sums[ENTROPY * call.rows + row]     = valid ? -log_prob : 0.0f;
+                call.grad_temperature[row]               = valid ? -(log_prob + call.target_entropy) : 0.0f;
             }
         }
     }
