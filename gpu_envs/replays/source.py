@@ -140,13 +140,13 @@ def _open_id(name: str, options: SourceOptions) -> ReplaySource:
 
 
 def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
-    from gpu_envs.training.runs import load_guests
+    from gpu_envs.training.runs import load_frozen_policies
 
     _check_drawing(registry.spec(name))
     if options.policy is not None:
         raise ValueError("policy acts for all roles, and policies for single roles; give only one")
     assert options.policies is not None
-    loaded = load_guests(name, options.policies, device=options.device, params=options.params)
+    loaded = load_frozen_policies(name, options.policies, device=options.device, params=options.params)
     return _open_policies(loaded, options, name, {}, options.seed or 0)
 
 
@@ -184,10 +184,10 @@ def _open_policies(
     loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], seed: int
 ) -> ReplaySource:
     """Return a source whose first episodes are the same as in an evaluation with this seed."""
-    from gpu_envs.training.process.device import explain_shortage
+    from gpu_envs.training.process.device import explain_out_of_memory
 
     count, config, device = _check_count(options.replicas), loaded.config, loaded.device
-    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):
+    with explain_out_of_memory(dataclasses.replace(config, num_envs=count, horizon=1), device):
         env = loaded.make(count)
         policies = loaded.acting_in(env, greedy=options.greedy, seed=seed)
         observations, _ = env.reset(seed=derived_seed(seed, "evaluation"))

@@ -1,4 +1,4 @@
-"""What a policy's outputs mean for an action space."""
+"""Heads: the action distribution that a policy's outputs parametrise."""
 
 import dataclasses
 from typing import Any, final
@@ -8,35 +8,35 @@ import numpy as np
 
 from gpu_envs.documented import documented
 
-MOST_CHOICE = 2**31 - 1
-"""Actions are 32-bit integers."""
+MAX_CHOICE = 2**31 - 1
+"""Largest discrete action: actions are 32-bit integers."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The distribution of actions that a policy's outputs are the parameters of."""
+    """The distribution over actions that a policy's outputs parametrise."""
 
     kind: str
     """``discrete``: independent categorical distributions; ``box``: independent Gaussians."""
     sizes: tuple[int, ...]
-    """Discrete: the number of choices of each element. Box: the number of elements alone."""
+    """Discrete: number of choices of each action element. Box: a single item, the number of elements."""
     starts: tuple[int, ...]
-    """Discrete: the first choice of each element. Box: none."""
+    """Discrete: first choice of each element. Box: empty."""
     low: tuple[float, ...]
-    """Box: the least of each element. Discrete: none."""
+    """Box: lower bound of each element. Discrete: empty."""
     high: tuple[float, ...]
-    """Box: the most of each element. Discrete: none."""
+    """Box: upper bound of each element. Discrete: empty."""
     scalar: bool
-    """Whether the environment's actions lack the last dimension, as those of Discrete do."""
+    """Whether the environment's actions have no dimension of elements, as in a Discrete space."""
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "Head":
-        """The head for a space of actions.
+        """Return the head for an action space.
 
         Raises:
-            ValueError: The space is of a kind that cannot be learnt; the message says which can.
+            ValueError: The space is not supported; the message lists the spaces that are.
         """
         if isinstance(space, gymnasium.spaces.Discrete):
             return cls._discrete((int(space.n),), (int(space.start),), scalar=True)
@@ -47,16 +47,16 @@ class Head:
             if np.isfinite(low).all() and np.isfinite(high).all() and low:
                 return cls("box", (len(low),), (), low, high, scalar=False)
         raise ValueError(
-            f"actions of {space} cannot be learnt; give the environment a Discrete, a one-dimensional MultiDiscrete, "
-            "or a one-dimensional float32 Box with finite bounds"
+            f"the action space {space} is not supported; give the environment a Discrete, a one-dimensional "
+            "MultiDiscrete, or a one-dimensional float32 Box with finite bounds"
         )
 
     @classmethod
     def _discrete(cls, sizes: tuple[int, ...], starts: tuple[int, ...], scalar: bool) -> "Head":
         if not sizes:
-            raise ValueError("a MultiDiscrete without elements leaves nothing to choose; give it one or more")
+            raise ValueError("the action space is a MultiDiscrete without elements; give it one or more")
         for size, start in zip(sizes, starts, strict=True):
-            if start < -MOST_CHOICE or start + size - 1 > MOST_CHOICE:
+            if start < -MAX_CHOICE or start + size - 1 > MAX_CHOICE:
                 raise ValueError(
                     f"actions from {start} to {start + size - 1} do not fit into 32 bits; start nearer to 0"
                 )
@@ -64,15 +64,15 @@ class Head:
 
     @property
     def parameters(self) -> int:
-        """How many outputs a policy has: a logit a choice; for a box means, then logarithms of deviations."""
+        """Number of a policy's outputs: one logit per choice; for a box the means, then the log standard deviations."""
         return sum(self.sizes) if self.kind == "discrete" else 2 * self.sizes[0]
 
     @property
     def width(self) -> int:
-        """How many elements an action has."""
+        """Number of elements of an action."""
         return len(self.sizes) if self.kind == "discrete" else self.sizes[0]
 
     @property
     def log_stds(self) -> int:
-        """How many of the parameters are logarithms of standard deviations that do not depend on the observation."""
+        """Number of log standard deviations among the outputs; they do not depend on the observation."""
         return self.width if self.kind == "box" else 0

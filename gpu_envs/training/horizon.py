@@ -1,4 +1,4 @@
-"""Kernels for a horizon as a whole: advantages, what they are like, ends of episodes, orders of samples, schedules."""
+"""Kernels that process a full horizon: advantages and their statistics, episode sums, permutations, schedules."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import Kernel, CachedLaunch, load_kernels
+from gpu_envs.backend.launcher import CachedLaunch, Kernel, load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.engines.ops import SUMS
@@ -17,41 +17,41 @@ from gpu_envs.training.run import Run
 from gpu_envs.training.schedule import Schedule
 
 MOMENTS = 7
-"""Numbers that are kept of each row's advantages and returns; the first is how many there were."""
+"""Number of moments of each row's advantages and returns; the first is the number of samples."""
 
-FIGURES = (
+METRICS = (
     *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "samples"),
     *("explained_variance", "gradient_norm", "learning_rate", "largest_observation"),
 )
-"""What a learner reports of each iteration; the first six are sums over its minibatches."""
+"""Metrics of an on-policy learner in each iteration; the first six are sums over its minibatches."""
 
-OF_DISTRIBUTIONS = ("policy_loss", "entropy", "kl", "clip_fraction")
-"""Those of policies that say how likely each action is."""
+POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction")
+"""Metrics that exist only for algorithms with an action distribution, not for Q networks."""
 
-MOST_SAMPLES = 2**31
-"""Indices are 32-bit integers."""
+MAX_SAMPLES = 2**31
+"""Limit of samples per horizon: indices are 32-bit integers."""
 
 Target: TypeAlias = tuple[Schedule | str | float, Tensor]
 """A schedule, and the float32 ``[1]`` on the device that receives its values."""
 
-_MEASURE_BLOCK, _MOST_MEASURE_BLOCKS = 256, 128
+_STATS_BLOCK, _MAX_STATS_BLOCKS = 256, 128
 _EPISODES_BLOCK = 512
 _SCHEDULE_THREADS = 32
 
-_ELEMENTS = 8
-"""Of an order, for a thread where there are many."""
+_ELEMENTS_PER_THREAD = 8
+"""Elements per thread of a large permutation."""
 
-_FEW = 2**16
-"""Elements up to which each has a thread of its own."""
+_MAX_ELEMENT_THREADS = 2**16
+"""Size of a permutation up to which each element has its own thread."""
 
-_LEAST_BITS = 3
-"""Of either half of an element: with fewer some orders of a few elements are likelier than others."""
+_MIN_BITS = 3
+"""Minimum bits of either half of a Feistel index: with fewer, small permutations are not uniformly distributed."""
 
-_EACH = ("steps", "rows")
+_BY_STEP = ("steps", "rows")
 _SIZES = (("Index", "rows"), ("Index", "steps"))
-_ENDS = (("const u8*", "terminations", _EACH), ("const u8*", "truncations", _EACH))
-_ALIVE = ("const u8*?", "alive", _EACH)
-_NOT_WANTED: dict[str, Tensor | None] = {"alive": None, "reward_scale": None, "moments": None}
+_ENDS = (("const u8*", "terminations", _BY_STEP), ("const u8*", "truncations", _BY_STEP))
+_ALIVE = ("const u8*?", "alive", _BY_STEP)
+_OPTIONAL: dict[str, Tensor | None] = {"alive": None, "reward_scale": None, "moments": None}
 
 _MOMENTS_IN_CPP = f"constexpr int MOMENTS = {MOMENTS};"
 
@@ -63,14 +63,14 @@ _PROGRAMS = {
                 "float",
                 *_SIZES,
                 ("Index", "bootstrap_stride"),
-                ("const float*", "rewards", _EACH),
+                ("const float*", "rewards", _BY_STEP),
                 ("const float*", "values", ("states", "rows")),
                 *_ENDS,
                 _ALIVE,
                 ("const float*", "bootstrap", ("bootstrap_steps", "rows")),
                 ("const float*?", "reward_scale", (1,)),
-                ("float*", "advantages", _EACH),
-                ("float*", "returns", _EACH),
+                ("float*", "advantages", _BY_STEP),
+                ("float*", "returns", _BY_STEP),
                 ("float*?", "moments", (MOMENTS, "rows")),
                 ("float", "gamma"),
                 ("float", "gamma_lambda"),
@@ -82,14 +82,14 @@ _PROGRAMS = {
                 "DiscountedCall",
                 "float",
                 *_SIZES,
-                ("const float*", "rewards", _EACH),
+                ("const float*", "rewards", _BY_STEP),
                 *_ENDS,
                 _ALIVE,
                 *(("float*", name, ("rows",)) for name in ("running", "total", "squares", "count")),
                 ("float", "gamma"),
             ),
         },
-        # a row's work is worth more the longer the horizon; the weight is that of a usual one
+        # the work per row grows with the horizon; this weight is for a horizon of usual length
         KernelSettings(prologue=_MOMENTS_IN_CPP, weight=32),
     ),
     "measure": (
@@ -100,18 +100,18 @@ _PROGRAMS = {
                 *(("Index", name) for name in ("rows", "row_stride", "moment_stride")),
                 ("int", "blocks"),
                 ("const float*", "moments"),
-                ("double*", "sums", (_MOST_MEASURE_BLOCKS, MOMENTS)),
+                ("double*", "sums", (_MAX_STATS_BLOCKS, MOMENTS)),
                 ("int*", "arrived", (1,)),
                 ("float*?", "pooled", (MOMENTS,)),
                 ("float*", "largest", (1,)),
                 ("float*?", "normaliser", (2,)),
-                ("float*", "figures", (len(FIGURES),)),
+                ("float*", "figures", (len(METRICS),)),
             ),
         },
         KernelSettings(
-            prologue=f"{_MOMENTS_IN_CPP}\nenum Figure : int {{ {', '.join(FIGURES).upper()} }};\n"
-            f"constexpr int BLOCK = {_MEASURE_BLOCK}, SUMS = {len(SUMS)};",
-            grid=Grid(threads=_MEASURE_BLOCK, replicas=1),
+            prologue=f"{_MOMENTS_IN_CPP}\nenum Figure : int {{ {', '.join(METRICS).upper()} }};\n"
+            f"constexpr int BLOCK = {_STATS_BLOCK}, SUMS = {len(SUMS)};",
+            grid=Grid(threads=_STATS_BLOCK, replicas=1),
         ),
     ),
     "permutation": (
@@ -163,11 +163,11 @@ _PROGRAMS = {
         ),
     ),
 }
-"""The kernels of headers in ``kernels/training/common``, what each takes, and how they are compiled."""
+"""For each header in ``kernels/training/common``: the arguments of its kernels, and how they are compiled."""
 
 
 def program(header: str) -> Program:
-    """The source of a header's kernels."""
+    """Return the program with a header's kernels."""
     calls, settings = _PROGRAMS[header]
     parts = ["moments", header] if _MOMENTS_IN_CPP in settings.prologue else [header]
     return program_of([f"training/common/{part}.cuh" for part in parts], calls, settings)
@@ -179,28 +179,27 @@ def _kernels(header: str, device: str, threads: int | None = None) -> list[Kerne
 
 @final
 class Advantages:
-    """Kernels that go through a horizon, a thread for each row; arrays are [T, R]."""
+    """Kernels that loop over the steps of a horizon, one thread per row; arrays are [T steps, R rows]."""
 
     def __init__(self, device: str, threads: int | None = None) -> None:
         self._advantages, self._places, self._discounted = _kernels("advantage", device, threads)
 
     def compute(self, rewards: Tensor, bootstrap: Tensor, gamma: float, lam: float, **arrays: Tensor | None) -> None:
-        """Estimates advantages backward over the steps (GAE).
+        """Compute GAE advantages and returns, backward over the steps.
 
         Args:
             rewards: [T, R].
-            bootstrap: [R] or [T, R]: values of the final observations, read where truncated and not terminated.
-            gamma: The discount factor.
-            lam: The mixture of long and short estimates.
-            **arrays: ``values`` [T + 1, R], of the observations that were acted on, and of the one after the last
-                step; ``terminations``: nothing follows; ``truncations``: what would have followed is worth
-                ``bootstrap``; ``advantages`` and ``returns``, their sum with the values, are written. None or left
-                out: ``alive``, whether the agent took part (where not, the advantage is zero, and the return the
-                value); ``reward_scale`` [1], which rewards are multiplied by; ``moments`` [7, R], written for
-                ``Measure``.
+            bootstrap: [R] or [T, R]: values of final observations, read where an episode was truncated, not terminated.
+            gamma: Discount factor.
+            lam: Lambda of GAE.
+            **arrays: Inputs: ``values`` [T + 1, R] of the observations before each step and after the last;
+                ``terminations``; ``truncations``. Outputs: ``advantages``; ``returns``, advantages + values.
+                Optional inputs: ``alive``, whether the agent was active (otherwise the advantage is zero, and the
+                return is the value); ``reward_scale`` [1], a factor of the rewards. Optional output: ``moments``
+                [7, R], the input of ``AdvantageStats``.
         """
         steps, rows = _steps_and_rows(rewards)
-        each_step = bootstrap.ndim == 2
+        by_step = bootstrap.ndim == 2
         self._advantages.launch(
             rows,
             rows=rows,
@@ -208,37 +207,37 @@ class Advantages:
             states=steps + 1,
             rewards=rewards,
             bootstrap=bootstrap,
-            bootstrap_steps=steps if each_step else None,
-            bootstrap_stride=rows if each_step else 0,
+            bootstrap_steps=steps if by_step else None,
+            bootstrap_stride=rows if by_step else 0,
             gamma=gamma,
             gamma_lambda=gamma * lam,
-            **(_NOT_WANTED | arrays),
+            **(_OPTIONAL | arrays),
         )
 
-    def places(self, terminations: Tensor, truncations: Tensor, places: Tensor, *, each: int = 1) -> None:
-        """Finds where the final observations are of episodes that are truncated, one at most of each row.
+    def places(self, terminations: Tensor, truncations: Tensor, places: Tensor, *, group_size: int = 1) -> None:
+        """Find the index of each row's final observation; at most one episode per row may be truncated.
 
         Args:
-            terminations: [T, R]: nothing follows.
+            terminations: [T, R].
             truncations: [T, R].
-            places: int64 [R], written: step * R + row, where the row's episode is truncated and not terminated; below
-                zero where it is not.
-            each: So many rows, one after another, are those of a group, which is truncated together.
+            places: int64 [R], output: step * R + row if the row's episode was truncated, not terminated; otherwise
+                negative.
+            group_size: Number of consecutive rows whose episodes are truncated together.
         """
         steps, rows = _steps_and_rows(truncations)
         ends = {"terminations": terminations, "truncations": truncations}
-        self._places.launch(rows // each, rows=rows, steps=steps, each=each, places=places, **ends)
+        self._places.launch(rows // group_size, rows=rows, steps=steps, each=group_size, places=places, **ends)
 
     def discounted(self, rewards: Tensor, gamma: float, **arrays: Tensor | None) -> None:
-        """Follows each row's discounted return forward over the steps; it starts again after an end.
+        """Accumulate each row's discounted return, forward over the steps; it restarts at 0 after each episode.
 
         Args:
             rewards: [T, R].
-            gamma: The discount factor.
-            **arrays: ``terminations``, ``truncations`` and ``alive`` as of ``compute``; ``running`` [R], the discounted
-                return, which is followed. Written for each row: ``total``, the sum over the steps of what it was,
-                ``squares``, the sum of its squares, and ``count``, of how many steps those are sums: without those in
-                which the agent did not take part.
+            gamma: Discount factor.
+            **arrays: ``terminations``, ``truncations`` and ``alive`` as in ``compute``; ``running`` [R], the discounted
+                return, updated in place. Outputs for each row: ``total`` and ``squares``, the sums of the discounted
+                return and of its square over the steps in which the agent was active; ``count``, the number of these
+                steps.
         """
         steps, rows = _steps_and_rows(rewards)
         self._discounted.launch(rows, rows=rows, steps=steps, rewards=rewards, gamma=gamma, **arrays)
@@ -251,66 +250,65 @@ def _steps_and_rows(rewards: Tensor) -> tuple[int, int]:
 
 
 @final
-class Measure:
-    """Takes from each row's moments what loss and figures want of all rows, those of all processes together.
+class AdvantageStats:
+    """Reduces each row's moments to the mean and standard deviation of the advantages of all rows and processes.
 
     Attributes:
-        moments: [7, R]: of each row, by ``Advantages``.
-        largest: [1]: the largest observation, for ``Networks`` to raise; it begins again at 0 with each measurement.
+        moments: [7, R]: the moments of each row, written by ``Advantages``.
+        largest: [1]: largest absolute observation, raised by ``Networks``; ``write`` resets it to 0.
     """
 
     def __init__(self, moments: Tensor, device: str, threads: int | None, group: Group) -> None:
-        """Takes the moments, which are yet to be written."""
         (self._kernel,) = _kernels("measure", device, threads)
         self._group: Final = group
         self.moments: Final = moments
         self.largest: Final = torch.zeros(1, device=device)
         self._pooled: Final = torch.zeros(MOMENTS, device=device) if group.size > 1 else None
-        sums = torch.zeros(_MOST_MEASURE_BLOCKS, MOMENTS, dtype=torch.float64, device=device)
+        sums = torch.zeros(_MAX_STATS_BLOCKS, MOMENTS, dtype=torch.float64, device=device)
         arrived = torch.zeros(1, dtype=torch.int32, device=device)
         self._kernel.fill(sums=sums, arrived=arrived, largest=self.largest)
 
-    def write(self, figures: Tensor, normaliser: Tensor | None) -> None:
-        """Starts an iteration's figures: sums at zero, what the values explain, and the largest observation.
+    def write(self, metrics: Tensor, normaliser: Tensor | None) -> None:
+        """Initialise an iteration's metrics: zero sums, the explained variance, and the largest observation.
 
         Args:
-            figures: [10]: ``FIGURES``.
-            normaliser: [2], written: the mean of the advantages, and one over their standard deviation; None: not
-                wanted.
+            metrics: [10], output: ``METRICS``.
+            normaliser: [2], output: mean and inverse standard deviation of the advantages; None: not computed.
         """
         moments = self.moments
         if self._pooled is not None:
-            self._launch(moments, pooled=self._pooled, figures=figures, normaliser=None)
-            moments = self._group.gathered(self._pooled).T
-        self._launch(moments, pooled=None, figures=figures, normaliser=normaliser)
+            self._launch(moments, pooled=self._pooled, figures=metrics, normaliser=None)
+            moments = self._group.all_gather(self._pooled).T
+        self._launch(moments, pooled=None, figures=metrics, normaliser=normaliser)
 
-    def _launch(self, moments: Tensor, **others: Tensor | None) -> None:
+    def _launch(self, moments: Tensor, **outputs: Tensor | None) -> None:
         rows, (moment_stride, row_stride) = moments.shape[1], moments.stride()
-        blocks = min(_MOST_MEASURE_BLOCKS, -(-rows // _MEASURE_BLOCK))
+        blocks = min(_MAX_STATS_BLOCKS, -(-rows // _STATS_BLOCK))
         sizes = {"rows": rows, "row_stride": row_stride, "moment_stride": moment_stride, "blocks": blocks}
-        self._kernel.launch(blocks, moments=moments.data_ptr(), **sizes, **others)
+        self._kernel.launch(blocks, moments=moments.data_ptr(), **sizes, **outputs)
 
 
 @final
 class Permutation:
-    """Random orders of groups of so many numbers ``each``, 0 to count-1 times that: a function of a key and a turn."""
+    """Random permutations of ``count`` groups of ``group_size`` consecutive indices, from a counter-based generator."""
 
-    def __init__(self, count: int, device: str, threads: int | None = None, *, each: int = 1) -> None:
-        if not 1 <= count * each <= MOST_SAMPLES:
-            raise ValueError(f"count is {count * each}; give 1 to {MOST_SAMPLES}: indices are 32-bit integers")
+    def __init__(self, count: int, device: str, threads: int | None = None, *, group_size: int = 1) -> None:
+        numbers = count * group_size
+        if not 1 <= numbers <= MAX_SAMPLES:
+            raise ValueError(f"there are {numbers} samples; give 1 to {MAX_SAMPLES}: indices are 32-bit integers")
         (self._permute,) = _kernels("permutation", device, threads)
-        self._threads: Final = max(min(count, _FEW), -(-count // _ELEMENTS))
-        bits = max(_LEAST_BITS, (count - 1).bit_length() // 2)
-        size = max(2**_LEAST_BITS, -(-count // 2**bits))
-        self._permute.fill(count=count, threads=self._threads, each=each, bits=bits, size=size, numbers=count * each)
+        self._threads: Final = max(min(count, _MAX_ELEMENT_THREADS), -(-count // _ELEMENTS_PER_THREAD))
+        bits = max(_MIN_BITS, (count - 1).bit_length() // 2)
+        size = max(2**_MIN_BITS, -(-count // 2**bits))
+        self._permute.fill(count=count, threads=self._threads, each=group_size, bits=bits, size=size, numbers=numbers)
 
     def write(self, indices: Tensor, stream: Tensor, turn: int) -> None:
-        """Writes an order.
+        """Write a permutation.
 
         Args:
-            indices: int32 [count * each], written: each of 0 to count * each - 1 once, those of a group in order.
-            stream: int64 [2] on the device: the key, and a counter that ``turn`` is added to.
-            turn: Which of the orders since the counter changed.
+            indices: int32 [count * group_size], output: every index once; the indices of a group stay in order.
+            stream: int64 [2] on the device: the key and the counter of the random numbers.
+            turn: Added to the counter; use a different one for each permutation until the counter changes.
         """
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
@@ -319,46 +317,48 @@ class Permutation:
 
 @final
 class EpisodeSums:
-    """The kernel that adds up what is known of episodes at their ends."""
+    """The kernel that sums returns, lengths or metrics over the episodes that ended in each step."""
 
     def __init__(self, device: str) -> None:
         (self._kernel,) = _kernels("episodes", device)
 
     def of(self, lengths: Tensor, values: Tensor, *, add_lengths: bool) -> Tensor:
-        """How many ended in each step, the sums of their values, and where asked that of their lengths, ``[..., T]``.
+        """Return for each step the number of ended episodes, the sums of ``values``, and optionally of lengths.
+
+        The result is ``[1 + width (+ 1), T]``.
 
         Args:
-            lengths: int32 ``[T, R, each]``: of the episodes that ended there, else 0; those of each row end together.
-            values: ``[T, R, width]``, of the rows; where none ended there may be anything.
-            add_lengths: Whether the lengths are added up.
+            lengths: int32 ``[T, R, agents]``: length of an episode that ended in the step, otherwise 0; the episodes of
+                a row's agents end together.
+            values: ``[T, R, width]``; ignored where no episode ended.
+            add_lengths: Whether the result includes the sums of lengths.
         """
-        (steps, rows, width), each = values.shape, lengths.shape[2]
+        (steps, rows, width), agents = values.shape, lengths.shape[2]
         sums = values.new_empty(1 + width + int(add_lengths), steps)
-        sizes = {"steps": steps, "rows": rows, "each": each, "width": width, "numbers": len(sums)}
+        sizes = {"steps": steps, "rows": rows, "each": agents, "width": width, "numbers": len(sums)}
         self._kernel.launch(sums.numel(), lengths=lengths, values=values, sums=sums, **sizes)
         return sums
 
 
 @final
 class DeviceSchedules:
-    """Writes what schedules say to where it is read, for one update of a run after the other.
+    """Writes the values of schedules for the current update, on the device.
 
     Attributes:
-        clock: int64 ``[1]``: the updates so far.
+        clock: int64 ``[1]``: number of updates so far.
     """
 
     def __init__(self, targets: Sequence[Target], config: Run, device: str) -> None:
-        """Takes each schedule with where its values go, a float32 ``[1]`` on the device."""
         points = [Schedule.of(schedule).points for schedule, _ in targets]
-        most = 1 + max(map(len, points))
-        padded = [[*some, *[(math.inf, some[-1][1])] * (most - len(some))] for some in points]
-        self._targets: Final = [target for _, target in targets]  # whose addresses the kernel has
+        length = 1 + max(map(len, points))
+        padded = [[*row, *[(math.inf, row[-1][1])] * (length - len(row))] for row in points]
+        self._targets: Final = [target for _, target in targets]  # keeps the memory at the kernel's addresses alive
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
         kernel.fill(begun=config.steps_at(0), steps=config.steps_per_update, last=config.iterations - 1)
         kernel.fill(
             schedules=len(points),
-            points_each=most,
+            points_each=length,
             clock=self.clock,
             points=torch.tensor(padded, dtype=torch.float64, device=device),
             targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),
@@ -366,5 +366,5 @@ class DeviceSchedules:
         self._write: Final = CachedLaunch(kernel)
 
     def write(self) -> None:
-        """Writes the values for the update that ``clock`` counts up to, and counts it."""
+        """Write the values for update number ``clock``, and increment ``clock``."""
         self._write.bound((), 1, dict)()

@@ -1,4 +1,4 @@
-"""What a run asks of a policy that learns, and learning from the horizon just played by several minibatches."""
+"""The interface of a learning policy, and the on-policy learner."""
 
 import dataclasses
 import functools
@@ -18,113 +18,113 @@ from gpu_envs.training.engines.base import TOTALS, ActRequest, Minibatch, Networ
 from gpu_envs.training.engines.ops import Samples
 from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.heads import Head
-from gpu_envs.training.horizon import FIGURES, MOMENTS, OF_DISTRIBUTIONS, Advantages, Measure, Permutation, Target
+from gpu_envs.training.horizon import METRICS, MOMENTS, POLICY_METRICS, Advantages, AdvantageStats, Permutation, Target
 from gpu_envs.training.networks import Case
-from gpu_envs.training.observations import RewardScale, Rows, Scale, largest_of, raise_to_largest
+from gpu_envs.training.observations import RewardScale, Rows, Scale, max_magnitude, update_max_magnitude
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
 
 _KL_MARGIN = 1.5
-"""An update stops where the divergence exceeds the target by this factor."""
+"""Factor of ``target_kl`` above which an update stops."""
 
 _REWARD_SUMS = ("total", "squares", "count")
-"""What ``RewardScale`` learns from, for each row, as ``Advantages.discounted`` writes it."""
+"""Sums per row that ``Advantages.discounted`` writes and ``RewardScale`` reads."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class LearnerParts:
-    """What a learner is made of."""
+class LearnerArgs:
+    """Constructor arguments of a learner."""
 
     policy_rows: PolicyRows
-    """The agents it acts for."""
+    """Rows of the agents that it acts for."""
     module: nn.Module
-    """Its weights."""
+    """The policy's module, with its weights."""
     networks: Any
-    """What runs them: ``PolicyNetworks`` of on-policy algorithms, ``ActorCriticNetworks`` of off-policy ones."""
+    """The module's engine: ``PolicyNetworks`` for on-policy algorithms, ``ActorCriticNetworks`` for off-policy ones."""
     scale: Scale
-    """The running scale of observations; None: they are taken as they are."""
+    """Normalisation of observations; None: no normalisation."""
     case: Case
-    """Its algorithm, and where it runs."""
+    """Settings, spaces and device of the policy."""
     horizon: int
     """Steps between two updates."""
     seed: int
-    """The run's."""
+    """Seed of the run."""
     limit: int | None
-    """The step at which episodes are truncated; None: never."""
+    """Number of steps after which episodes are truncated; None: never."""
     group: Group
     """The processes that train together."""
 
 
 class Learner(ABC):
-    """One policy's storage, random numbers and update; everything on the device, nothing read back.
+    """A learning policy: rollout storage, random numbers and updates, all on the device without host synchronisation.
 
     Attributes:
-        policy_rows: As of ``LearnerParts``, and so ``module``, ``networks``, ``scale`` and ``horizon``.
-        algorithm: With the settings that are the policy's own.
+        policy_rows: As in ``LearnerArgs``; likewise ``module``, ``networks``, ``scale`` and ``horizon``.
+        algorithm: Settings of the policy's algorithm.
         engine: Name of the engine that computes the networks.
-        fallback_reason: Why no faster engine does.
-        figures: What the last iteration was like.
-        names: Of the figures; None: of this algorithm it means nothing.
-        schedules: The schedules of what changes as training goes on, each with where its value is to stand.
-        streams: The states of its random numbers, by what they are for.
-        waits: So many iterations it collects before it learns again, and does not run in graphs.
+        fallback_reason: Reason why no faster engine is used; empty if the fastest is.
+        metrics: Metrics of the last iteration.
+        metric_names: Names of the metrics; None for those that do not apply to the algorithm.
+        schedules: Schedules of settings, each with the tensor that receives its current value.
+        streams: Keys and counters of the random numbers, by purpose.
+        warmup_iterations: Number of iterations that it will collect without learning, outside of CUDA graphs.
     """
 
     networks: Networks
     algorithm: Algorithm
-    figures: Tensor
-    names: tuple[str | None, ...]
+    metrics: Tensor
+    metric_names: tuple[str | None, ...]
     schedules: list[Target]
-    waits: int = 0
+    warmup_iterations: int = 0
 
-    def __init__(self, parts: LearnerParts, turns: Mapping[str, int]) -> None:
-        """Takes what all algorithms have; ``turns``: how often in an iteration it draws random numbers for what."""
-        self.policy_rows, self.module, self.networks = parts.policy_rows, parts.module, parts.networks
-        self.scale, self.horizon, self._limit, self._group = parts.scale, parts.horizon, parts.limit, parts.group
+    def __init__(self, args: LearnerArgs, draws: Mapping[str, int]) -> None:
+        """Initialise what all learners share; ``draws``: the number of random draws in an iteration, by purpose."""
+        self.policy_rows, self.module, self.networks = args.policy_rows, args.module, args.networks
+        self.scale, self.horizon, self._limit, self._group = args.scale, args.horizon, args.limit, args.group
         self.engine = self.fallback_reason = ""
-        keys = [[derived_seed(parts.seed, purpose, self.policy_rows.name), 0] for purpose in turns]
-        streams = torch.tensor(keys, device=parts.case.device)
-        self.streams = dict(zip(turns, streams, strict=True))
-        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=parts.case.device)
+        keys = [[derived_seed(args.seed, purpose, self.policy_rows.name), 0] for purpose in draws]
+        streams = torch.tensor(keys, device=args.case.device)
+        self.streams = dict(zip(draws, streams, strict=True))
+        self._counters, self._draws = streams[:, 1], torch.tensor([*draws.values()], device=args.case.device)
 
     def describe(self) -> dict[str, Any]:
-        """The shapes of its weights, in which a checkpoint must agree."""
+        """Return the shapes of the weights, with which a checkpoint must agree."""
         return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
 
     @abstractmethod
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
-        """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
+        """Choose the actions of step ``t`` of the horizon; return environment actions ``[rows, width]``."""
 
     @abstractmethod
-    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
-        """Takes in a horizon that is complete."""
+    def finish_rollout(self, storage: Mapping[str, RoleStorage]) -> None:
+        """Process a complete horizon: bootstrap values and advantages, or insertion into the replay buffer."""
 
     @abstractmethod
     def update(self) -> None:
-        """Learns from what was taken in."""
+        """Update the weights from the last horizon or the replay buffer."""
 
-    def count(self) -> None:
-        """Takes note that an iteration is done."""
-        self.waits = max(0, self.waits - 1)
+    def end_iteration(self) -> None:
+        """Count an iteration on the host."""
+        self.warmup_iterations = max(0, self.warmup_iterations - 1)
 
     @property
     @abstractmethod
     def optimisers(self) -> Sequence[Adam]:
-        """Its optimisers."""
+        """The policy's optimisers."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What may show where a NaN came from, in the order in which it would spread."""
+        """Return tensors to search for the origin of a NaN, in the order in which it would spread."""
 
-    def state(self, *, whole: bool = True) -> dict[str, Any]:
-        """Copies of everything that the next iterations depend on.
+    def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
+        """Return copies of everything that the next iterations depend on.
 
         Args:
-            whole: With a copy of the replay buffer, instead of the buffer itself.
+            copy_buffers: Copy the replay buffer, too, instead of returning the buffer itself.
         """
-        del whole
+        del copy_buffers
         return {
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
             "streams": {name: stream.clone() for name, stream in self.streams.items()},
@@ -132,46 +132,47 @@ class Learner(ABC):
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave."""
-        self.module.load_state_dict(state["module"])  # into an optimiser's flat buffer, of which they are views
+        """Restore a result of ``state``."""
+        self.module.load_state_dict(state["module"])  # in place: the weights are views of the optimiser's flat buffer
         for name, stream in self.streams.items():
             stream.copy_(state["streams"][name])
         if self.scale is not None:
             self.scale.load(state["observations"])
 
-    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> Tensor:
-        """The rows of what a horizon left, ``[steps, rows, ...]``."""
+    def _gather(self, storage: Mapping[str, RoleStorage], name: str) -> Tensor:
+        """Return this policy's rows of a storage array, ``[steps, rows, ...]``."""
         return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
     def _alive(self, storage: Mapping[str, RoleStorage]) -> Tensor | None:
-        """Which agents are active before each step and after the last; None: all."""
-        leaves = storage[self.policy_rows.parts[0].role.name].alive is not None
-        return self._taken(storage, "alive") if leaves else None
+        """Return whether agents are active before each step and after the last, ``[horizon + 1, rows]``; None: all."""
+        recorded = storage[self.policy_rows.parts[0].role.name].alive is not None
+        return self._gather(storage, "alive") if recorded else None
 
-    def _observed(self, storage: Mapping[str, RoleStorage]) -> Rows:
-        """What is seen before each step and after the last, ``[horizon + 1, rows, features]``."""
+    def _observations(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """Return the observations before each step and after the last, ``[horizon + 1, rows, features]``."""
         return self.policy_rows.observed({name: s.rows() for name, s in storage.items()}, 1)
 
-    def _seen_last(self, storage: Mapping[str, RoleStorage]) -> Rows:
-        """What is seen at ends of episodes, ``[horizon, rows, features]``."""
-        return self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
+    def _final_observations(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """Return the final observations of episodes, ``[horizon, rows, features]``."""
+        return self.policy_rows.observed({name: s.final_rows for name, s in storage.items()}, 1)
 
-    def _end(self, observations: Rows, alive: Tensor | None) -> None:
-        """Ends an iteration: other random numbers, and what follows running statistics of flat observations."""
-        self._counters.add_(self._turns)
+    def _end_update(self, observations: Rows, alive: Tensor | None) -> None:
+        """Advance the random numbers, and update running statistics by flat observations ``[samples, features]``."""
+        self._counters.add_(self._draws)
         if self.scale is not None:
             self.scale.learn(observations, alive)
-        for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
-            self._group.take_first(buffer)
+        for buffer in self.module.buffers():  # such as batch normalisation's statistics, which differ between processes
+            self._group.broadcast_first(buffer)
 
 
 def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, Tensor]:
-    """The arrays of a learner that grow with the horizon or the replicas; on torch's device ``meta`` their sizes alone.
+    """Allocate the arrays of an on-policy learner that grow with the horizon or the replicas.
 
-    Those of the samples; ``moments`` of each row's advantages and returns; ``places`` of each row's last observation,
-    if its episode was truncated, and ``last_values``, what those are worth; for a box ``acted``, the environment's
-    actions; where rewards are normalised what the scale learns from; and ``indices``, the random order of the samples,
-    unless they are taken as they come.
+    On the device ``meta`` the result has sizes but no data, from which memory is estimated. Besides the samples:
+    ``moments`` of each row's advantages and returns; ``places``, the index of each row's final observation if its
+    episode was truncated, and ``last_values``, the values of these observations; ``acted``, the environment's actions
+    (Box only); the sums of discounted returns (with reward normalisation only); ``indices``, the permutation of the
+    samples (with minibatches only).
     """
     zeros, box = functools.partial(torch.zeros, device=device), head.kind == "box"
     epochs, minibatches = algorithm.passes
@@ -196,27 +197,29 @@ def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, devi
 
 @final
 class OnPolicyLearner(Learner):
-    """A policy that learns from each horizon once, by ``FIGURES`` as its figures.
+    """A policy that learns from each horizon once, with the metrics ``METRICS``.
+
+    The loss and the gradient are means over the samples of all processes of the group.
 
     Attributes:
-        actions: Of the horizon, ``[horizon, rows, width]``; likewise ``log_probs``, ``advantages`` and ``returns``.
-        values: Of all observations, ``[horizon + 1, rows]``.
-        samples: What the update learns from: observations, and all else, a row for each step of an agent.
-        indices: The samples in the order of the epoch; None: in the order of the horizon.
-        cuts: Where minibatches begin and end among them.
-        scalars: The mean and the inverse standard deviation of advantages, the entropy's weight and the clip range.
-        reward_scale: The running scale of rewards; None: they are taken as they are.
+        actions: Actions of the horizon, ``[horizon, rows, width]``. ``log_probs``, ``advantages`` and ``returns`` are
+            ``[horizon, rows]``.
+        values: Values of the observations before each step and after the last, ``[horizon + 1, rows]``.
+        samples: Flat training data of the update: observations, and ``Samples``, one row per agent and step.
+        indices: The permutation of the samples in the current epoch; None: the order of the horizon.
+        minibatch_bounds: Indices at which minibatches start and end.
+        scalars: Mean and inverse standard deviation of advantages, entropy weight and clip range, on the device.
+        reward_scale: Normalisation of rewards; None: no normalisation.
     """
 
     networks: PolicyNetworks
 
-    def __init__(self, parts: LearnerParts) -> None:
-        """Allocates; the group's samples count as one batch."""
-        case, policy_rows, networks, horizon = parts.case, parts.policy_rows, parts.networks, parts.horizon
+    def __init__(self, args: LearnerArgs) -> None:
+        case, policy_rows, networks, horizon = args.case, args.policy_rows, args.networks, args.horizon
         algorithm, device = case.algorithm, case.device
         assert isinstance(algorithm, OnPolicy)
         self.algorithm: OnPolicy = algorithm
-        super().__init__(parts, {"actions": horizon, "minibatches": algorithm.passes[0]})
+        super().__init__(args, {"actions": horizon, "minibatches": algorithm.passes[0]})
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
         arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
@@ -224,41 +227,41 @@ class OnPolicyLearner(Learner):
         self.advantages, self.returns, self.acted = arrays["advantages"], arrays["returns"], arrays.get("acted")
         self._places, self._last_values, self.indices = arrays["places"], arrays["last_values"], arrays.get("indices")
         self._advantage = Advantages(device, case.threads)
-        self._measure = Measure(arrays["moments"], device, case.threads, parts.group)
+        self._stats = AdvantageStats(arrays["moments"], device, case.threads, args.group)
         self.reward_scale: RewardScale | None = None
         if algorithm.normalise_rewards:
-            self.reward_scale = RewardScale(policy_rows.rows, device, parts.group)
+            self.reward_scale = RewardScale(policy_rows.rows, device, args.group)
             self._reward_sums = {name: arrays[name] for name in _REWARD_SUMS}
-        each, minibatches = policy_rows.each, algorithm.passes[1]  # agents that share observations stay together
-        samples = horizon * policy_rows.rows // each
+        size, minibatches = policy_rows.group_size, algorithm.passes[1]  # a minibatch has full groups of agents
+        samples = horizon * policy_rows.rows // size
         if minibatches > samples:
-            of_each = f" of {each} agents each" if each > 1 else ""
+            of_agents = f" of {size} agents each" if size > 1 else ""
             raise ValueError(
-                f"minibatches is {minibatches}; a horizon of the policy {policy_rows.name!r} has {samples} "
-                f"samples{of_each}"
+                f"minibatches is {minibatches}, but a horizon of the policy {policy_rows.name!r} has {samples} "
+                f"samples{of_agents}: give {samples} or fewer"
             )
         shuffled = self.indices is not None
-        self.permutation = Permutation(samples, device, case.threads, each=each) if shuffled else None
-        # their sizes differ by one at most
-        self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
+        self.permutation = Permutation(samples, device, case.threads, group_size=size) if shuffled else None
+        # the sizes of minibatches differ by at most one group
+        self.minibatch_bounds = [number * samples // minibatches * size for number in range(minibatches + 1)]
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
         clip = 0.0 if gradient is None else gradient.clip_range or 0.0
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
         kl_limit = algorithm.kl_limit
         stop = None if kl_limit is None else torch.zeros(1, dtype=torch.int32, device=device)
-        self.figures = torch.zeros(len(FIGURES), device=device)
-        by_name = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
+        self.metrics = torch.zeros(len(METRICS), device=device)
+        by_name = dict(zip(METRICS, torch.split(self.metrics, 1), strict=True))
         norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
         self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
         if gradient is not None:
             self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))
         if networks.epsilon is not None and isinstance(algorithm, PQN):
             self.schedules.append((algorithm.epsilon, networks.epsilon))
-        self.names = tuple(None if gradient is None and name in OF_DISTRIBUTIONS else name for name in FIGURES)
+        self.metric_names = tuple(None if gradient is None and name in POLICY_METRICS else name for name in METRICS)
         self.samples: tuple[Rows, Samples] | None = None
-        most_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
-        self._step = Step(self.rate, algorithm.max_grad_norm, norm, stop, most_kl, self.figures[:TOTALS])
+        max_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
+        self._step = Step(self.rate, algorithm.max_grad_norm, norm, stop, max_kl, self.metrics[:TOTALS])
 
     @property
     def optimisers(self) -> Sequence[Adam]:
@@ -269,8 +272,8 @@ class OnPolicyLearner(Learner):
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         observations = self.policy_rows.observed({name: s.rows(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
-        networks, notes = self.networks, self.networks.notes_largest
-        alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and notes}
+        networks, tracks_largest = self.networks, self.networks.notes_largest
+        alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and tracks_largest}
         request = ActRequest(
             observations,
             self.actions[t],
@@ -280,26 +283,26 @@ class OnPolicyLearner(Learner):
             values=self.values[t] if networks.acts_with_value else None,
             acted=self.acted,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
-            largest=self._measure.largest if notes else None,
+            largest=self._stats.largest if tracks_largest else None,
             alive=self.policy_rows.take(alive, 0) if alive else None,
         )
         self.policy_rows.act(networks, request)
         return self.actions[t] if self.acted is None else self.acted
 
-    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
+    def finish_rollout(self, storage: Mapping[str, RoleStorage]) -> None:
         horizon, algorithm, scale = self.horizon, self.algorithm, self.reward_scale
-        observations, alive_rows = self._observed(storage), self._alive(storage)
+        observations, alive_rows = self._observations(storage), self._alive(storage)
         alive = None if alive_rows is None else alive_rows[:horizon]
-        masks = self._taken(storage, "action_mask") if self.policy_rows.masked else None
-        taken = {name: self._taken(storage, name) for name in ("rewards", "terminations", "truncations")}
-        self._value(observations, alive_rows, masks)
-        bootstrap = self._bootstrap(storage, taken["terminations"], taken["truncations"])
+        masks = self._gather(storage, "action_mask") if self.policy_rows.masked else None
+        results = {name: self._gather(storage, name) for name in ("rewards", "terminations", "truncations")}
+        self._compute_values(observations, alive_rows, masks)
+        bootstrap = self._bootstrap(storage, results["terminations"], results["truncations"])
         if scale is not None:
             sums = {"running": scale.running, **self._reward_sums}
-            self._advantage.discounted(**taken, alive=alive, gamma=algorithm.gamma, **sums)
+            self._advantage.discounted(**results, alive=alive, gamma=algorithm.gamma, **sums)
             scale.learn(**self._reward_sums)
         self._advantage.compute(
-            **taken,
+            **results,
             values=self.values,
             alive=alive,
             bootstrap=bootstrap,
@@ -308,9 +311,9 @@ class OnPolicyLearner(Learner):
             advantages=self.advantages,
             returns=self.returns,
             reward_scale=None if scale is None else scale.inverse,
-            moments=self._measure.moments,
+            moments=self._stats.moments,
         )
-        self._measure.write(self.figures, self._normaliser)
+        self._stats.write(self.metrics, self._normaliser)
         flat = Samples(
             actions=self.actions.flatten(0, 1),
             log_probs=self.log_probs.view(-1),
@@ -322,32 +325,32 @@ class OnPolicyLearner(Learner):
         )
         self.samples = observations[:horizon].flatten(0, 1), flat
 
-    def _value(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
-        """Values of all observations, and the largest of them that was seen."""
-        largest, acts_with_value = self._measure.largest, self.networks.acts_with_value
-        first = self.horizon if acts_with_value else 0  # acting has valued all others
+    def _compute_values(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
+        """Compute the missing values, and the largest absolute observation."""
+        largest, acts_with_value = self._stats.largest, self.networks.acts_with_value
+        first = self.horizon if acts_with_value else 0  # ``act`` has computed the values before each step
         active, mask = (None if array is None else array[first:].flatten(0, 1) for array in (alive, masks))
         request = ValueRequest(observations[first:].flatten(0, 1), self.values[first:].view(-1), action_mask=mask)
         if self.networks.notes_largest or not acts_with_value:
             request.largest, request.alive = largest, active
         else:
-            raise_to_largest(largest, observations, alive)
+            update_max_magnitude(largest, observations, alive)
         self.networks.values(request)
 
     def _bootstrap(self, storage: Mapping[str, RoleStorage], terminations: Tensor, truncations: Tensor) -> Tensor:
-        """Values of the last observations of truncated episodes.
+        """Return the values of the final observations of truncated episodes.
 
-        Within a horizon no longer than the limit an agent's episode is truncated once at most, so that one row each is
-        enough; otherwise every row of every step is valued.
+        If the horizon is no longer than the episode limit, at most one episode per row is truncated, and one value per
+        row is computed, ``[rows]``; otherwise those of all steps, ``[horizon, rows]``.
         """
         if self._limit is None:
             return self.values[-1]
-        final = self._seen_last(storage).flatten(0, 1)
+        final = self._final_observations(storage).flatten(0, 1)
         if self.horizon > self._limit:
-            every = torch.empty_like(self.log_probs)
-            self.networks.values(ValueRequest(final, every.view(-1)))
-            return every
-        self._advantage.places(terminations, truncations, self._places, each=self.policy_rows.each)
+            values = torch.empty_like(self.log_probs)
+            self.networks.values(ValueRequest(final, values.view(-1)))
+            return values
+        self._advantage.places(terminations, truncations, self._places, group_size=self.policy_rows.group_size)
         self.networks.values(ValueRequest(final, self._last_values, self._places))
         return self._last_values
 
@@ -357,8 +360,9 @@ class OnPolicyLearner(Learner):
         assert self.samples is not None
         observations, batch = self.samples
         epochs, _ = self.algorithm.passes
-        indices = [None if self.indices is None else self.indices[a:b] for a, b in itertools.pairwise(self.cuts)]
-        minibatches = [Minibatch(observations, batch, each, self.algorithm, self.scalars) for each in indices]
+        bounds = itertools.pairwise(self.minibatch_bounds)
+        indices = [None if self.indices is None else self.indices[start:end] for start, end in bounds]
+        minibatches = [Minibatch(observations, batch, index, self.algorithm, self.scalars) for index in indices]
         if self._step.stop is not None:
             self._step.stop.zero_()
         for epoch in range(epochs):
@@ -366,18 +370,18 @@ class OnPolicyLearner(Learner):
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
             for minibatch in minibatches:
                 self.step(minibatch)
-        self._end(observations, batch.alive)
+        self._end_update(observations, batch.alive)
 
     def step(self, minibatch: Minibatch) -> None:
-        """Takes a gradient step."""
+        """Take a gradient step."""
         self.networks.learn(minibatch, self._step)
 
-    # --- what is kept ---
+    # --- the state ---
 
     def tensors(self) -> dict[str, Tensor]:
         assert self.samples is not None
         return {
-            "observations": largest_of(self.samples[0]),
+            "observations": max_magnitude(self.samples[0]),
             "values": self.values,
             "log-probabilities": self.log_probs,
             "advantages": self.advantages,
@@ -385,9 +389,9 @@ class OnPolicyLearner(Learner):
             "the parameters": self.optimiser.flat,
         }
 
-    def state(self, *, whole: bool = True) -> dict[str, Any]:
+    def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
         epsilon = self.networks.epsilon
-        return super().state(whole=whole) | {
+        return super().state(copy_buffers=copy_buffers) | {
             "optimiser": self.optimiser.state(),
             "norm": self._step.norm.clone(),
             "rewards": None if self.reward_scale is None else self.reward_scale.state(),

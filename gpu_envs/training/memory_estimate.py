@@ -1,4 +1,4 @@
-"""The memory that a run stores, known from its settings before anything is allocated."""
+"""Estimate of a run's memory from its settings, before anything is allocated."""
 
 import dataclasses
 import math
@@ -12,137 +12,138 @@ from gpu_envs.codegen import layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
 from gpu_envs.training.learner import sample_arrays
 from gpu_envs.training.policy import check_actions, check_learning_policies, learns
-from gpu_envs.training.process.device import ROOM, ShortageError, available, give_back
+from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory, release_memory
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import Plan
-from gpu_envs.training.rollout.replay import places_of, stride_of
+from gpu_envs.training.rollout.replay import final_obs_capacity, stride_of
 from gpu_envs.training.run import AUTO, Run
 
 _MANY = 2**20
-"""Replicas for which a team is laid out as it is for all larger numbers."""
+"""Number of replicas from which a team environment's memory grows linearly."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """The bytes that a run stores; weights and what networks work with come on top, and vary with the engine."""
+    """Bytes that a run stores permanently, without weights and workspaces of networks, which depend on the engine."""
 
     per_replica: int
-    """Bytes that each replica stores as long as the run lasts."""
+    """Bytes per replica."""
     per_step: int = 0
-    """Of those, bytes for each step that replay buffers hold."""
+    """Bytes per replica and step of the replay buffers; included in ``per_replica``."""
 
     def of(self, num_envs: int) -> int:
-        """Bytes of ``num_envs`` replicas."""
+        """Return the bytes of ``num_envs`` replicas."""
         return num_envs * self.per_replica
 
-    def most(self, room: float) -> int:
-        """The most replicas that fit into ``room`` bytes."""
-        return int(room // self.per_replica)
+    def max_replicas(self, size: float) -> int:
+        """Return the maximum number of replicas that fit into ``size`` bytes."""
+        return int(size // self.per_replica)
 
 
 def memory_of_run(plan: Plan) -> MemoryEstimate:
-    """Estimates what each replica of a run stores on its device.
+    """Estimate the memory of a run on its device.
 
     Raises:
-        ValueError: A policy cannot learn its role's actions, or an off-policy one would never learn.
+        ValueError: An algorithm does not support its role's actions, or an off-policy policy would never learn.
     """
     config, spec, limit, horizon = plan.config, plan.world.spec, plan.limit, plan.config.horizon
     stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0
     for role in plan.roles:
         kinds = {"alone": not spec.has_team, "limited": limit is not None}
-        stored += _growth(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
+        stored += _bytes_per_replica(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
     stored += 4 * horizon * len(spec.metrics)
     check_learning_policies("policies", config.policy_overrides, plan.policies)
     for name, parts in plan.policies.items():
         rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
-        shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
+        shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.all_members}
         if not learns(name):
             stored += rows * (4 * head.width * (1 + (head.kind == "box")) + 4)
             stored += rows * 4 * head.parameters * name.startswith("random")
             continue
-        of_policy = config.for_policy(name)
-        algorithm = of_policy.algorithm
+        policy_config = config.for_policy(name)
+        algorithm = policy_config.algorithm
         check_actions(algorithm, head.kind, name)
         if isinstance(algorithm, OffPolicy):
-            _check_buffer(of_policy, algorithm, rows, name)
+            _check_buffer(policy_config, algorithm, rows, name)
             correlated = head.width * (algorithm.exploration == "ou")
-            lasts = features * places_of(algorithm.buffer_size, limit)
-            kept = algorithm.buffer_size * stride_of(features, head.width) + lasts
-            stored += rows * ((correlated > 0) + 4 * (head.width * (horizon + 2) + correlated + kept))
-            per_step += -(-4 * rows * kept // algorithm.buffer_size)
+            final_obs = features * final_obs_capacity(algorithm.buffer_size, limit)
+            buffer = algorithm.buffer_size * stride_of(features, head.width) + final_obs
+            stored += rows * ((correlated > 0) + 4 * (head.width * (horizon + 2) + correlated + buffer))
+            per_step += -(-4 * rows * buffer // algorithm.buffer_size)
             continue
         assert isinstance(algorithm, OnPolicy)
-        stored += _growth(sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
+        stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
         stored += 4 * rows * algorithm.normalise_rewards
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 
 def _check_buffer(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> None:
-    """Refuses a buffer below a batch, and random steps that, rounded up to iterations, take the whole run."""
+    """Raise a ValueError for a buffer smaller than a batch, and for a warm-up as long as the run."""
     if config.num_envs == AUTO:
         return
-    most = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
-    if most < algorithm.batch_size:
+    capacity = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
+    if capacity < algorithm.batch_size:
         raise ValueError(
-            f"batch_size is {algorithm.batch_size:,}, and the buffer of the policy {policy!r} holds {most:,} "
-            "transitions at most: give a smaller batch_size, or a larger buffer_size"
+            f"batch_size is {algorithm.batch_size:,}, but the buffer of the policy {policy!r} holds at most "
+            f"{capacity:,} transitions: give a smaller batch_size, or a larger buffer_size"
         )
-    waits = -(-algorithm.learning_starts // (config.horizon * config.replicas))
-    if waits >= config.iterations:
+    warmup = -(-algorithm.learning_starts // (config.horizon * config.replicas))
+    if warmup >= config.iterations:
         raise ValueError(
-            f"learning_starts is {algorithm.learning_starts:,}, for which the policy {policy!r} takes {waits:,} whole "
-            f"iterations of {config.steps_per_update:,} steps, and the run ends after {config.iterations:,}, before "
-            f"anything is learnt: give total_steps above {config.steps_at(waits):,}, or a smaller learning_starts, "
+            f"learning_starts is {algorithm.learning_starts:,}, for which the policy {policy!r} needs {warmup:,} "
+            f"iterations of {config.steps_per_update:,} steps, but the run ends after {config.iterations:,}, before "
+            f"the first update: give total_steps above {config.steps_at(warmup):,}, or a smaller learning_starts, "
             "num_envs or horizon"
         )
 
 
 def _environment(plan: Plan) -> int:
-    """The bytes of a replica of the environment itself."""
+    """Return the bytes per replica of the environment itself."""
     world, traits = plan.world, plan.backend.traits
-    own = frozenset(name for name, value in world.params.items() if isinstance(value, np.ndarray))
-    few, many = (
+    by_replica = frozenset(name for name, value in world.params.items() if isinstance(value, np.ndarray))
+    one, two = (
         sum(
             math.prod(shape) * np.dtype(dtype).itemsize
-            for shape, dtype in layout_of(dataclasses.replace(world, num_envs=n), traits, own).buffers().values()
+            for shape, dtype in layout_of(dataclasses.replace(world, num_envs=n), traits, by_replica).buffers().values()
         )
         for n in (_MANY, 2 * _MANY)
     )
-    everywhere = world.spec.masked and not world.spec.has_team  # that all replicas have a mask
-    return (many - few) // _MANY + 4 * len(own) + int(everywhere)
+    has_mask_flag = world.spec.masked and not world.spec.has_team  # infos mark the replicas with a mask, a byte each
+    return (two - one) // _MANY + 4 * len(by_replica) + int(has_mask_flag)
 
 
-def _growth(sizes: Iterable[Iterable[object]]) -> int:
-    """How many bytes more the second's tensors have than the first's."""
+def _bytes_per_replica(sizes: Iterable[Iterable[object]]) -> int:
+    """Return the difference in bytes between the tensors of two replicas and of one."""
     one, two = (sum(part.nbytes for part in arrays if isinstance(part, torch.Tensor)) for arrays in sizes)
     return two - one
 
 
-def check_room(plan: Plan) -> None:
-    """Refuses more replicas of the run's environment than there is memory for.
+def check_memory(plan: Plan) -> None:
+    """Check that the replicas of a run fit into the free memory.
 
     Raises:
-        ShortageError: A number that cannot fit; the message names the largest that can.
+        ShortageError: They do not fit; the message names the largest number of replicas that does.
     """
     estimate, config, device, count = memory_of_run(plan), plan.config, plan.device, plan.num_envs
     needed = estimate.of(count)
-    if needed <= available(device):
+    if needed <= available_memory(device):
         return
-    give_back(device)
-    room = available(device)
-    if needed <= room:
+    release_memory(device)
+    free = available_memory(device)
+    if needed <= free:
         return
-    most = estimate.most(room * ROOM)
-    lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon"
+    replicas = estimate.max_replicas(free * USABLE_FRACTION)
+    advice = f"lower num_envs to {replicas:,}, which fits, or the horizon" if replicas else "lower the horizon"
     if estimate.per_step:
-        fewer = math.ceil((needed - room * ROOM) / (count * estimate.per_step))
-        off_policy = [each.algorithm for each in config.variants if isinstance(each.algorithm, OffPolicy)]
-        size = min(each.buffer_size for each in off_policy) - fewer
-        if size > max(config.horizon, *(each.n_step for each in off_policy)):
-            lower = f"lower buffer_size to {size:,}, which fits" + (f", or num_envs to {most:,}" if most else "")
+        excess = math.ceil((needed - free * USABLE_FRACTION) / (count * estimate.per_step))
+        off_policy = [run.algorithm for run in config.variants if isinstance(run.algorithm, OffPolicy)]
+        size = min(algorithm.buffer_size for algorithm in off_policy) - excess
+        if size > max(config.horizon, *(algorithm.n_step for algorithm in off_policy)):
+            advice = f"lower buffer_size to {size:,}, which fits"
+            advice += f", or num_envs to {replicas:,}" if replicas else ""
     raise ShortageError(
-        f"{count:,} replicas for a horizon of {config.horizon} store {needed / 2**30:,.1f} GiB on {device}, of "
-        f"which {room / 2**30:,.1f} GiB are free: {lower}"
+        f"{count:,} replicas with a horizon of {config.horizon} need {needed / 2**30:,.1f} GiB on {device}, which has "
+        f"{free / 2**30:,.1f} GiB free: {advice}"
     )

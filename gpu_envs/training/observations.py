@@ -1,4 +1,4 @@
-"""Rows of observations: kept in two parts where agents share numbers, and normalised by running statistics."""
+"""Rows of observations: normalisation by running statistics, and split storage for features that agents share."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,134 +9,135 @@ import torch
 from gpu_envs.specs.spaces import RoleObservation
 from gpu_envs.training.process.group import Group
 
-FEW_FEATURES = 64
-"""Networks of up to so many features are small in any case, and may be run by kernels of our own."""
+MAX_SMALL_FEATURES = 64
+"""Number of features up to which observations are stored as full rows, for which there are kernels."""
 
 OBSERVATION_LIMIT = 10.0
-"""Normalised observations are cut at this."""
+"""Absolute value at which normalised observations are clipped."""
 
-_LEAST_VARIANCE = 1e-8
+_MIN_VARIANCE = 1e-8
 
 
 @final
 class Split(NamedTuple):
-    """How a row is made of numbers of an agent's own, and of those that all of a replica's agents of a role see."""
+    """Division of an observation into an agent's individual features and those that a replica's agents share."""
 
-    own: int
-    """How many numbers are an agent's own."""
+    individual: int
+    """Number of individual features."""
     shared: int
-    """How many it shares."""
-    at: int
-    """How many of its own stand before those."""
+    """Number of features that all agents of a role in a replica share."""
+    offset: int
+    """Index of the first shared feature in a full row."""
 
 
-def splits_of(seen: Iterable[RoleObservation | None]) -> list[Split | None]:
-    """How the rows of each role are learnt from: in parts where that pays, which are all roles that share or none."""
-    found = [
-        Split(int(of.individual.shape[0]), of.shared_size, of.shared_at) if of and of.shared_size else None
-        for of in seen
+def splits_of(observations: Iterable[RoleObservation | None]) -> list[Split | None]:
+    """Return the split of each role's rows, None without shared features; None for all if the rows of one are small."""
+    splits = [
+        Split(int(role.individual.shape[0]), role.shared_size, role.shared_at) if role and role.shared_size else None
+        for role in observations
     ]
-    few = any(split is not None and split.own + split.shared <= FEW_FEATURES for split in found)
-    return [None if few else split for split in found]
+    small = any(split is not None and split.individual + split.shared <= MAX_SMALL_FEATURES for split in splits)
+    return [None if small else split for split in splits]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """Rows of observations ``[..., rows, features]``, which are kept in parts."""
+class SplitRows:
+    """Rows of observations ``[..., rows, features]``, whose shared features are stored once per group of rows."""
 
-    own: torch.Tensor
-    """``[..., rows, numbers]``."""
+    individual: torch.Tensor
+    """``[..., rows, split.individual]``."""
     shared: torch.Tensor
-    """``[..., rows / each, numbers]``."""
-    each: int
-    """How many rows, one after another, have a row of ``shared``."""
+    """``[..., rows / group_size, split.shared]``."""
+    group_size: int
+    """Number of consecutive rows that share a row of ``shared``."""
     split: Split
 
     @classmethod
-    def of(cls, rows: torch.Tensor, split: Split) -> "Parts":
-        """Whole rows in parts."""
-        end = split.at + split.shared
-        own = torch.cat([rows[..., : split.at], rows[..., end:]], -1)
-        return cls(own, rows[..., split.at : end], 1, split)
+    def of(cls, rows: torch.Tensor, split: Split) -> "SplitRows":
+        """Split full rows into groups of one row."""
+        end = split.offset + split.shared
+        individual = torch.cat([rows[..., : split.offset], rows[..., end:]], -1)
+        return cls(individual, rows[..., split.offset : end], 1, split)
 
     @property
-    def whole(self) -> torch.Tensor:
-        """The rows."""
-        own = self.own.reshape(*self.shared.shape[:-1], self.each, self.split.own)
-        shared = self.shared.unsqueeze(-2).expand(*own.shape[:-1], -1)
-        return torch.cat([own[..., : self.split.at], shared, own[..., self.split.at :]], -1).flatten(-3, -2)
+    def joined(self) -> torch.Tensor:
+        """The full rows, ``[..., rows, features]``."""
+        individual = self.individual.reshape(*self.shared.shape[:-1], self.group_size, self.split.individual)
+        shared = self.shared.unsqueeze(-2).expand(*individual.shape[:-1], -1)
+        before, after = individual[..., : self.split.offset], individual[..., self.split.offset :]
+        return torch.cat([before, shared, after], -1).flatten(-3, -2)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of whole rows."""
-        return *self.own.shape[:-1], self.split.own + self.split.shared
+        """Shape of the full rows."""
+        return *self.individual.shape[:-1], self.split.individual + self.split.shared
 
-    def made_of(self, own: torch.Tensor, shared: torch.Tensor) -> "Parts":
-        """Other numbers in their places."""
-        return dataclasses.replace(self, own=own, shared=shared)
+    def with_data(self, individual: torch.Tensor, shared: torch.Tensor) -> "SplitRows":
+        """Return rows of other data with the same split and group size."""
+        return dataclasses.replace(self, individual=individual, shared=shared)
 
-    def __getitem__(self, some: slice) -> "Parts":
-        """Some of the first dimension; of rows whole groups."""
-        if self.own.dim() > 2:
-            return self.made_of(self.own[some], self.shared[some])
-        low, high, _ = some.indices(self.own.shape[0])
-        return self.made_of(self.own[low:high], self.shared[low // self.each : high // self.each])
+    def __getitem__(self, index: slice) -> "SplitRows":
+        """Slice the first dimension; a slice of rows must consist of full groups."""
+        if self.individual.dim() > 2:
+            return self.with_data(self.individual[index], self.shared[index])
+        low, high, _ = index.indices(self.individual.shape[0])
+        return self.with_data(self.individual[low:high], self.shared[low // self.group_size : high // self.group_size])
 
-    def flatten(self, first: int, last: int) -> "Parts":
-        """Rows of several steps, one after another."""
-        return self.made_of(self.own.flatten(first, last), self.shared.flatten(first, last))
+    def flatten(self, first: int, last: int) -> "SplitRows":
+        """Flatten dimensions ``first`` to ``last``, such as those of steps and rows."""
+        return self.with_data(self.individual.flatten(first, last), self.shared.flatten(first, last))
 
 
-Rows: TypeAlias = torch.Tensor | Parts
+Rows: TypeAlias = torch.Tensor | SplitRows
 """Rows of observations, ``[rows, features]``."""
 
 
-def whole(rows: Rows) -> torch.Tensor:
-    """The rows themselves."""
-    return rows.whole if isinstance(rows, Parts) else rows
+def join_rows(rows: Rows) -> torch.Tensor:
+    """Return full rows, ``[..., rows, features]``."""
+    return rows.joined if isinstance(rows, SplitRows) else rows
 
 
-def chosen_rows(rows: Rows, chosen: torch.Tensor) -> Rows:
-    """The rows of these numbers; of those in parts, whole groups in order."""
-    if not isinstance(rows, Parts):
-        return rows.index_select(0, chosen)
-    groups = chosen[:: rows.each] // rows.each
-    return rows.made_of(rows.own.index_select(0, chosen), rows.shared.index_select(0, groups))
+def select_rows(rows: Rows, indices: torch.Tensor) -> Rows:
+    """Select rows by index; for split rows the indices must consist of full groups, each in order."""
+    if not isinstance(rows, SplitRows):
+        return rows.index_select(0, indices)
+    groups = indices[:: rows.group_size] // rows.group_size
+    return rows.with_data(rows.individual.index_select(0, indices), rows.shared.index_select(0, groups))
 
 
-def largest_of(rows: Rows) -> torch.Tensor:
-    """The largest number of each row, by magnitude."""
-    if not isinstance(rows, Parts):
+def max_magnitude(rows: Rows) -> torch.Tensor:
+    """Return the largest absolute value of each row, ``[..., rows]``."""
+    if not isinstance(rows, SplitRows):
         largest: torch.Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=-1)
         return largest
-    return torch.maximum(largest_of(rows.own), largest_of(rows.shared).repeat_interleave(rows.each, -1))
+    shared = max_magnitude(rows.shared).repeat_interleave(rows.group_size, -1)
+    return torch.maximum(max_magnitude(rows.individual), shared)
 
 
-def raise_to_largest(largest: torch.Tensor, rows: Rows, alive: torch.Tensor | None) -> None:
-    """Raises a tensor of one element to the largest number of the living's rows, by magnitude; NaN is above all."""
-    found = largest_of(rows)
-    found = (found if alive is None else torch.where(alive, found, 0.0)).amax()
-    torch.maximum(largest, found, out=largest)
+def update_max_magnitude(largest: torch.Tensor, rows: Rows, alive: torch.Tensor | None) -> None:
+    """Raise ``largest`` ``[1]`` to the largest absolute value in rows of active agents; NaN counts as the largest."""
+    by_row = max_magnitude(rows)
+    torch.maximum(largest, (by_row if alive is None else torch.where(alive, by_row, 0.0)).amax(), out=largest)
 
 
-def of_living(rows: Rows, alive: torch.Tensor) -> Rows:
-    """The rows, of which those of the dead are zero: they may hold NaN, which times zero stays NaN."""
+def zero_inactive(rows: Rows, alive: torch.Tensor) -> Rows:
+    """Return the rows with zeros for inactive agents: these rows may hold NaN, and NaN times a weight of 0 is NaN."""
     alive = alive.unsqueeze(1) != 0
-    if not isinstance(rows, Parts):
+    if not isinstance(rows, SplitRows):
         return torch.where(alive, rows, 0.0)
-    groups = alive.view(-1, rows.each).any(1, keepdim=True)
-    return rows.made_of(torch.where(alive, rows.own, 0.0), torch.where(groups, rows.shared, 0.0))
+    groups = alive.view(-1, rows.group_size).any(1, keepdim=True)
+    return rows.with_data(torch.where(alive, rows.individual, 0.0), torch.where(groups, rows.shared, 0.0))
 
 
 class RunningMoments:
-    """Mean and variance of all samples so far, column by column; on the device, in float64."""
+    """Running mean and variance of each column, over the samples of all processes; on the device, in float64."""
 
     saved: ClassVar[tuple[str, ...]] = ("mean", "variance", "count")
-    """Tensors of the state."""
+    """Names of the tensors that make up the state."""
 
     def __init__(self, columns: int, device: str, group: Group | None = None) -> None:
-        """Begins with mean 0 and deviation 1, which the first samples replace; those of the whole group count."""
+        """Start with mean 0 and standard deviation 1, which the first samples replace."""
         self._group = group or Group()
         self.mean = torch.zeros(columns, dtype=torch.float64, device=device)
         self.variance = torch.ones(columns, dtype=torch.float64, device=device)
@@ -144,33 +145,33 @@ class RunningMoments:
         self.inverse = torch.ones(columns, device=device)
 
     def add(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
-        """Takes in samples by their sum, the sum of their squares, and their number (Chan et al. 1979)."""
+        """Add samples, given their sum, their sum of squares, and their number (Chan et al. 1979)."""
         if self._group.size > 1:
             sums = torch.cat([total, squares, count])
             self._group.sum(sums)
             total, squares, count = sums[: len(total)], sums[len(total) : -1], sums[-1:]
-        some = count.clamp(min=1.0)
-        mean = total / some
-        variance = (squares / some - mean * mean).clamp(min=0.0)
-        both = self.count + count
-        share = torch.where(both > 0, count / both.clamp(min=1.0), 0.0)
+        divisor = count.clamp(min=1.0)
+        mean = total / divisor
+        variance = (squares / divisor - mean * mean).clamp(min=0.0)
+        new_count = self.count + count
+        weight = torch.where(new_count > 0, count / new_count.clamp(min=1.0), 0.0)
         shift = mean - self.mean
-        merged = self.variance * (1 - share) + variance * share + shift * shift * share * (1 - share)
-        self.variance.copy_(torch.where(both > 0, merged, self.variance))
-        self.mean.add_(shift * share)
-        self.count.copy_(both)
+        merged = self.variance * (1 - weight) + variance * weight + shift * shift * weight * (1 - weight)
+        self.variance.copy_(torch.where(new_count > 0, merged, self.variance))
+        self.mean.add_(shift * weight)
+        self.count.copy_(new_count)
         self.refresh()
 
     def refresh(self) -> None:
-        """Derives the inverse standard deviation from the statistics."""
-        self.inverse.copy_(self.variance.clamp(min=_LEAST_VARIANCE).rsqrt())
+        """Recompute the inverse standard deviation from the statistics."""
+        self.inverse.copy_(self.variance.clamp(min=_MIN_VARIANCE).rsqrt())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of all there is."""
+        """Return copies of the statistics."""
         return {name: getattr(self, name).clone() for name in self.saved}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes over what ``state`` gave."""
+        """Restore a result of ``state``."""
         for name in self.saved:
             getattr(self, name).copy_(state[name])
         self.refresh()
@@ -178,36 +179,43 @@ class RunningMoments:
 
 @final
 class ObservationScale(RunningMoments):
-    """Brings observations to mean 0 and deviation 1, by statistics that stay the same within a horizon."""
+    """Normalises observations to mean 0 and standard deviation 1; the statistics change only between horizons."""
 
     def __init__(self, features: int, device: str, group: Group | None = None) -> None:
         super().__init__(features, device, group)
         self.offset = torch.zeros(features, device=device)
 
     def __call__(self, observations: Rows) -> Rows:
-        """The observations, normalised."""
-        if not isinstance(observations, Parts):
+        """Return normalised observations."""
+        if not isinstance(observations, SplitRows):
             return _normalised(observations, self.offset, self.inverse)
-        offset, inverse = (Parts.of(of.unsqueeze(0), observations.split) for of in (self.offset, self.inverse))
-        return observations.made_of(
-            _normalised(observations.own, offset.own, inverse.own),
+        split = observations.split
+        offset, inverse = (SplitRows.of(row.unsqueeze(0), split) for row in (self.offset, self.inverse))
+        return observations.with_data(
+            _normalised(observations.individual, offset.individual, inverse.individual),
             _normalised(observations.shared, offset.shared, inverse.shared),
         )
 
     def learn(self, observations: Rows, alive: torch.Tensor | None) -> None:
-        """Takes in the observations of agents in the game, ``[samples, features]``; those of others may be anything."""
+        """Update the statistics by observations ``[samples, features]``; rows of inactive agents are ignored."""
         count = self.count.new_full((1,), observations.shape[0])
         if alive is not None:
-            observations, count = of_living(observations, alive), alive.sum(dtype=torch.float64).reshape(1)
-        if not isinstance(observations, Parts):
+            observations, count = zero_inactive(observations, alive), alive.sum(dtype=torch.float64).reshape(1)
+        if not isinstance(observations, SplitRows):
             samples = observations.double()
             self.add(samples.sum(0), samples.square().sum(0), count)
             return
-        own, shared, each = observations.own.double(), observations.shared.double(), observations.each
-        seen_by = float(each) if alive is None else (alive != 0).view(-1, each).sum(1, keepdim=True).double()
+        individual, shared, size = (
+            observations.individual.double(),
+            observations.shared.double(),
+            observations.group_size,
+        )
+        active = float(size) if alive is None else (alive != 0).view(-1, size).sum(1, keepdim=True).double()
         total, squares = (
-            Parts(ours.sum(0, keepdim=True), (alike * seen_by).sum(0, keepdim=True), 1, observations.split).whole[0]
-            for ours, alike in ((own, shared), (own.square(), shared.square()))
+            SplitRows(local.sum(0, keepdim=True), (group * active).sum(0, keepdim=True), 1, observations.split).joined[
+                0
+            ]
+            for local, group in ((individual, shared), (individual.square(), shared.square()))
         )
         self.add(total, squares, count)
 
@@ -217,7 +225,7 @@ class ObservationScale(RunningMoments):
 
 
 Scale: TypeAlias = ObservationScale | None
-"""How a policy's observations are normalised; None: they are taken as they are."""
+"""Normalisation of a policy's observations; None: no normalisation."""
 
 
 def _normalised(numbers: torch.Tensor, offset: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
@@ -226,7 +234,7 @@ def _normalised(numbers: torch.Tensor, offset: torch.Tensor, inverse: torch.Tens
 
 @final
 class RewardScale(RunningMoments):
-    """Divides rewards by the deviation of the discounted return, row by row of agents."""
+    """Scales rewards by the inverse standard deviation of the discounted return; ``running`` is the return per row."""
 
     saved = (*RunningMoments.saved, "running")
 
@@ -235,5 +243,5 @@ class RewardScale(RunningMoments):
         self.running = torch.zeros(rows, device=device)
 
     def learn(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
-        """Takes in each row's sum of discounted returns, of their squares, and their number."""
+        """Update the statistics by each row's sum, sum of squares and number of discounted returns, ``[rows]``."""
         self.add(*(part.sum(dtype=torch.float64).reshape(1) for part in (total, squares, count)))

@@ -251,7 +251,7 @@ class Run(Settings):
 
 
 def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], assigned: Any) -> Policy:
-    """Return the policy ``name`` with the overrides in ``settings``; ``assigned`` is the policy of the role ``name``."""
+    """Return the policy ``name`` with overrides; ``assigned`` is the policy that acts for the role ``name``."""
     if assigned != name:
         raise ValueError(
             f"{name}.{next(iter(settings))}: the policy of {name!r} is {assigned!r}; give the setting to that policy, "

@@ -12,18 +12,18 @@ from torch import nn
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.assembly import make_player, restored
+from gpu_envs.training.assembly import make_player, restore_networks
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
-from gpu_envs.training.process.device import alone, explain_shortage, torch_threads
+from gpu_envs.training.process.device import exclusive, explain_out_of_memory, torch_threads
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.run_state import load_run, with_buffers
+from gpu_envs.training.record.run_state import attach_buffers, load_run
 from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play
-from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, replicated
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, with_replicas
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
@@ -87,7 +87,7 @@ def resume(
                 f"total_steps is {config.total_steps:,}, and the run {folder.path} has done "
                 f"{config.steps_at(done):,} already: give more, or leave it out"
             )
-        with explain_shortage(config, resolve_device(config.device)):
+        with explain_out_of_memory(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
             then, steps = (config.gpus, 0) if state is None else (state["describes"]["gpus"], state["steps"])
             if first and done > 0 and then != processes.size:
@@ -102,14 +102,14 @@ def resume(
             players = state["players"] if state is not None else None
             trainer = Trainer(config, modules=modules, kept=players, group=group)
             if state is not None and latest is not None:
-                trainer.load(with_buffers(state, latest, processes.rank) if then == processes.size else state)
+                trainer.load(attach_buffers(state, latest, processes.rank) if then == processes.size else state)
         if first:
             folder.amend(config, done)
             trainer.keep_in(folder)
         return trainer.run(progress)
 
 
-@alone()
+@exclusive()
 def evaluate(
     run: str | Path | RunDirectory,
     *,
@@ -144,7 +144,7 @@ def evaluate(
         return play(loaded, seed=own_seed, **how)
 
 
-@alone()
+@exclusive()
 def load_policies(
     run: str | Path | RunDirectory,
     *,
@@ -180,8 +180,8 @@ def load_policies(
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
     place = resolve_device(device)
     networks: dict[str, Networks | None] = {}
-    with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        parts = Plan(replicated(config, 1), place, 1).policies
+    with explain_out_of_memory(dataclasses.replace(config, num_envs=1, horizon=1), place):
+        parts = Plan(with_replicas(config, 1), place, 1).policies
         state = load_run(latest)
         check_modules(modules, parts)
         for name, own in parts.items():
@@ -195,7 +195,7 @@ def load_policies(
             else:
                 learnt, source = state["learners"][name], f"{folder.path}:{name}"
                 own_run = trained.for_policy(name)
-                networks[name] = restored(learnt, policy_rows, own_run, source, modules.get(name))
+                networks[name] = restore_networks(learnt, policy_rows, own_run, source, modules.get(name))
     return TrainedPolicies(
         config,
         place,
@@ -207,14 +207,14 @@ def load_policies(
     )
 
 
-@alone()
-def load_guests(
+@exclusive()
+def load_frozen_policies(
     env: str, policies: Mapping[str, str], *, device: str = "auto", params: Mapping[str, Any] | None = None
 ) -> TrainedPolicies:
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Run(env=env, device=device, params=dict(params or {}))
-    roles = Plan(replicated(config, 1), place, 1).roles
+    roles = Plan(with_replicas(config, 1), place, 1).roles
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in filter(learns, parts):

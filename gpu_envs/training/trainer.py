@@ -20,22 +20,22 @@ from gpu_envs.training.assembly import Player, make_learner, make_player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
-from gpu_envs.training.memory_estimate import check_room
+from gpu_envs.training.memory_estimate import check_memory
 from gpu_envs.training.networks import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import (
     RandomState,
-    alone,
-    captured,
-    explain_shortage,
-    own_precision,
+    autocast_disabled,
+    capture_graphs,
+    exclusive,
+    explain_out_of_memory,
+    no_graphs_reason,
     torch_threads,
-    why_eager,
 )
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.watch import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
-from gpu_envs.training.record.reports import History, IterationReport, Mailbox, Result
+from gpu_envs.training.record.reports import History, IterationReport, ReportQueue, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import fitting, save_together
 from gpu_envs.training.record.summary import Progress
@@ -45,7 +45,7 @@ from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan, PolicyRows
 from gpu_envs.training.run import Run
 
-UNDER_WAY = 2
+MAX_PENDING = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""
 
 
@@ -63,7 +63,7 @@ class Trainer:
         phases: What an iteration runs, ``roll_out`` and ``learn``: as CUDA graphs where they are captured.
     """
 
-    @alone()
+    @exclusive()
     def __init__(
         self,
         config: Run,
@@ -102,11 +102,11 @@ class Trainer:
         check_modules(modules, plan.policies)
         shapes = {name: {k: list(v.shape) for k, v in module.state_dict().items()} for name, module in modules.items()}
         self.group.check_same({"code": plan.code, "roles": plan.roles, "modules": sorted(modules)} | shapes)
-        check_room(plan)
-        self.eager_because = why_eager(self.device, config.graphs)
+        check_memory(plan)
+        self.no_graphs_reason = no_graphs_reason(self.device, config.graphs)
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
-        with explain_shortage(config, self.device):
+        with explain_out_of_memory(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, kept or {})
         self.phases: list[Callable[[], None]] = []
@@ -137,9 +137,9 @@ class Trainer:
         self.horizon_env = horizon_env = env or HorizonEnv(plan, config.horizon, first_replica)
         self.actions = shared_actions(plan.policies.values(), plan.num_envs, device)
         roles, metrics = [role.name for role in plan.roles], horizon_env.metrics
-        names = {name: learner.names for name, learner in self.learners.items()}
-        depth = UNDER_WAY if self._on_gpu else 1
-        self._mailbox = Mailbox(roles, names, config.horizon, device, depth, metrics)
+        names = {name: learner.metric_names for name, learner in self.learners.items()}
+        depth = MAX_PENDING if self._on_gpu else 1
+        self._mailbox = ReportQueue(roles, names, config.horizon, device, depth, metrics)
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
@@ -173,41 +173,43 @@ class Trainer:
     def learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
         for learner in self.learners.values():
-            learner.conclude(self.horizon_env.storage)
+            learner.finish_rollout(self.horizon_env.storage)
             learner.update()
-        self.horizon_env.forget_cut_episodes()
+        self.horizon_env.drop_staggered_episodes()
         parts = [part.flatten() for part in self.horizon_env.episodes(self._episode_sums)]
-        torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
-        self.group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
+        torch.cat([*parts, *(learner.metrics for learner in self.learners.values()), self._asked], out=self._figures)
+        self.group.reduce_metrics(
+            self._figures, sum(part.numel() for part in parts)
+        )  # learners' differ in the largest alone
 
     def prepare(self) -> None:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
         if self.phases:
             return
         works: list[Callable[[], None]] = [self.roll_out, self.learn]
-        if not self.eager_because:
-            start = self.state(whole=False)
+        if not self.no_graphs_reason:
+            start = self.state(copy_buffers=False)
             try:
                 for learner in self.learners.values():
-                    learner.waits = 0
+                    learner.warmup_iterations = 0
                 with self._settings():
-                    works, self.eager_because = captured(works, self.device, asked=bool(self.config.graphs))
+                    works, self.no_graphs_reason = capture_graphs(works, self.device, required=bool(self.config.graphs))
             finally:
                 self._take_over(start)
-            if self.eager_because:
-                warnings.warn(f"training without CUDA graphs: {self.eager_because}", stacklevel=2)
+            if self.no_graphs_reason:
+                warnings.warn(f"training without CUDA graphs: {self.no_graphs_reason}", stacklevel=2)
         self.phases = works
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """The process's settings under which this run computes, put back afterwards."""
-        threads, precision = torch_threads(self.device, self._threads), own_precision(self.device)
+        threads, precision = torch_threads(self.device, self._threads), autocast_disabled(self.device)
         on_device: Any = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
-        with alone(), explain_shortage(self.config, self.device), threads, precision, self._random, on_device:
+        with exclusive(), explain_out_of_memory(self.config, self.device), threads, precision, self._random, on_device:
             yield
 
     def _advance(self) -> None:
-        waiting = any(learner.waits for learner in self.learners.values())
+        waiting = any(learner.warmup_iterations for learner in self.learners.values())
         roll_out, learn = (self.roll_out, self.learn) if waiting else self.phases
         started, rolled_out, _ = self._mailbox.begin()
         started.record()
@@ -219,7 +221,7 @@ class Trainer:
         rolled_out.record()
         learn()
         for learner in self.learners.values():
-            learner.count()
+            learner.end_iteration()
         self.iteration += 1
         self._mailbox.send(self.iteration, self._figures)
 
@@ -266,7 +268,7 @@ class Trainer:
             history.keep_in(self._run.log_path, self.iteration)
         if self._on_gpu:
             torch.cuda.synchronize(self.device)
-        neighbours = self.group.neighbours()
+        neighbours = self.group.local_peers()
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
@@ -323,7 +325,7 @@ class Trainer:
 
     def _take_in(self, report: IterationReport) -> None:
         self.history.add(report)
-        for name, figures in report.figures.items():
+        for name, figures in report.learner_metrics.items():
             learner = self.learners[name]
             kl_limit = learner.algorithm.kl_limit if isinstance(learner.algorithm, OnPolicy) else None
             if kl_limit is not None and figures["samples"] == 0:
@@ -370,7 +372,7 @@ class Trainer:
             found |= {f"{name}: {key}": value for key, value in own.items()}
         return found
 
-    def state(self, *, whole: bool = True) -> dict[str, Any]:
+    def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
         """Copies of everything that the next iterations of this process depend on.
 
         Args:
@@ -384,7 +386,7 @@ class Trainer:
             "clock": self._schedules.clock.clone(),
             **self.history.state(),
             **self.horizon_env.state(),
-            "learners": {name: learner.state(whole=whole) for name, learner in self.learners.items()},
+            "learners": {name: learner.state(copy_buffers=copy_buffers) for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self.players.items()},
             "random": self._random.state(),
             "threads": self._threads,
@@ -393,8 +395,10 @@ class Trainer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
         same = state["describes"]["gpus"] == self.config.gpus
-        figures = {name: {n: 0.0 for n in learner.names if n is not None} for name, learner in self.learners.items()}
-        expected = self.state(whole=False) | {"recent": [(0, figures, 0.0, 0.0)]}
+        figures = {
+            name: {n: 0.0 for n in learner.metric_names if n is not None} for name, learner in self.learners.items()
+        }
+        expected = self.state(copy_buffers=False) | {"recent": [(0, figures, 0.0, 0.0)]}
         self._take_over(fitting(expected, state, self.group.rank, same=same), same=same)
 
     def _take_over(self, state: Mapping[str, Any], *, same: bool = True) -> None:
@@ -416,13 +420,15 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
-        folders = [folder for folder in self.group.told(self._run and str(self._run.path)) if folder is not None]
+        folders = [
+            folder for folder in self.group.all_gather_objects(self._run and str(self._run.path)) if folder is not None
+        ]
         if not folders:
             return
         self._check_weights(self.iteration)
         self.horizon_env.env.check()
         checkpoints, keep = RunDirectory.open(folders[0]).checkpoints, self.config.keep_buffer
-        save_together(checkpoints, self.iteration, self.state(whole=False), self.group, keep_buffers=keep)
+        save_together(checkpoints, self.iteration, self.state(copy_buffers=False), self.group, keep_buffers=keep)
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None

@@ -16,7 +16,7 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
 from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
-from gpu_envs.training.process.device import ROOM, ShortageError, available, give_back
+from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory, release_memory
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.run import AUTO, Run
@@ -99,10 +99,10 @@ def largest(sizes: Sequence[Size], need: MemoryEstimate, room: float) -> int:
     first, last, growth = sizes[0], sizes[-1], 1.0
     if len(sizes) > 1:
         growth = max(1.0, (last.memory - first.memory) / (need.of(last.num_envs) - need.of(first.num_envs)))
-    return need.most(need.of(last.num_envs) + (room - last.memory) / growth)
+    return need.max_replicas(need.of(last.num_envs) + (room - last.memory) / growth)
 
 
-def grows(sizes: Sequence[Size]) -> bool:
+def still_improving(sizes: Sequence[Size]) -> bool:
     """Whether one of the last two sizes trained faster than all before them, by more than counts as near."""
     if len(sizes) < 3:
         return True
@@ -128,9 +128,9 @@ def tune(
         enough: Stop where larger sizes would leave the run fewer than ``UPDATES`` updates.
     """
     device = resolve_device(config.device)
-    give_back(device)
+    release_memory(device)
     held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
-    room = available(device) * ROOM
+    room = available_memory(device) * USABLE_FRACTION
     need = memory_of_run(Plan(dataclasses.replace(config, num_envs=AUTO), device, 1))
     most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
     sizes: list[Size] = []
@@ -141,7 +141,7 @@ def tune(
         count *= 2
     fitting, ended = 0, ""
     _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
-    give_back(device)
+    release_memory(device)
     first_start = time.perf_counter()
     while not ended:
         start = time.perf_counter()
@@ -155,13 +155,13 @@ def tune(
             return Tuning(tuple(sizes), min(fitting, count - 1), most, "the memory was full")
         memory = need.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - held
         sizes.append(Size(count, memory, *rates))
-        give_back(device)
+        release_memory(device)
         if told is not None:
             told(sizes[-1])
         now, fitting = time.perf_counter(), largest(sizes, need, room)
         count *= 2
         reasons = {
-            "training became no faster": not grows(sizes),
+            "training became no faster": not still_improving(sizes),
             "twice as many would not fit": count > fitting,
             "total_steps would be too few updates": enough and count > most,
             "the time was over": now - first_start + 2 * (now - start) > _LIMIT,
@@ -186,7 +186,7 @@ def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) 
         trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps), modules=own)
         trainer.prepare()
     for learner in trainer.learners.values():
-        learner.waits = 0  # what is measured is learning
+        learner.warmup_iterations = 0  # what is measured is learning
     return trainer
 
 
@@ -210,7 +210,7 @@ def choose_num_envs(
     """The number that ``num_envs="auto"`` stands for on this device, and why; of several processes, their smallest."""
     processes = Group(group)
     tuning = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, enough=True)
-    smallest = min(processes.told(tuning.chosen))
+    smallest = min(processes.all_gather_objects(tuning.chosen))
     if smallest < tuning.chosen:
         return smallest, f"the smallest that suits one of {processes.size} processes"
     first, last = tuning.sizes[0].num_envs, tuning.sizes[-1].num_envs

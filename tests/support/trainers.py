@@ -153,9 +153,9 @@ EPS = 2.0**-24
 
 
 def figures_of(learner: Any) -> dict[str, float]:
-    from gpu_envs.training.horizon import FIGURES
+    from gpu_envs.training.horizon import METRICS
 
-    return dict(zip(FIGURES, learner.figures.tolist(), strict=True))
+    return dict(zip(METRICS, learner.metrics.tolist(), strict=True))
 
 
 def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
@@ -163,7 +163,7 @@ def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
     learner, storage = trainer.learners[name], trainer.horizon_env.storage
     names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")
     present = [n for n in names if getattr(next(iter(storage.values())), n) is not None]
-    arrays = {n: numpy_of(learner._taken(storage, n)) for n in present}  # noqa: SLF001 - the rows of a policy, as its learner takes them
+    arrays = {n: numpy_of(learner._gather(storage, n)) for n in present}  # noqa: SLF001 - the rows of a policy, as its learner takes them
     horizon = len(arrays["rewards"])
     alive = arrays["alive"][:horizon] if "alive" in arrays else np.ones_like(arrays["terminations"])
     return arrays | {"alive": alive}

@@ -113,7 +113,7 @@ def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, devi
     trainer.iterate(2)
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
-    learner.conclude(trainer.horizon_env.storage)
+    learner.finish_rollout(trainer.horizon_env.storage)
     trainer._schedules.write()  # noqa: SLF001 - the weight of the entropy
     observations, batch = learner.samples
     samples, head = len(batch.returns), learner.policy_rows.head

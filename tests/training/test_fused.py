@@ -334,15 +334,15 @@ def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
 class Learning:
     """Networks with their optimiser, and steps along the gradient of a minibatch."""
 
-    def __init__(self, case: Case, given: Data, precision: str = "tf32", most_kl: float = 1e9) -> None:
+    def __init__(self, case: Case, given: Data, precision: str = "tf32", max_kl: float = 1e9) -> None:
         def made(value: float, count: int = 1, dtype: Any = torch.float32) -> Any:
             return torch.full((count,), value, dtype=dtype, device="cuda")
 
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
         self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, scale_of(given.scale))
-        self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
-        self.how = Step(made(0.01), 0.5, most_kl=most_kl, **self.told)
+        self.all_gather_objects = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
+        self.how = Step(made(0.01), 0.5, max_kl=max_kl, **self.all_gather_objects)
 
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
         """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
@@ -355,7 +355,7 @@ class Learning:
             self.fused.learn(minibatch, self.how)
 
     def state(self) -> dict[str, Any]:
-        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.told}
+        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.all_gather_objects}
         return {name: tensor.clone() for name, tensor in found.items()}
 
 
@@ -383,16 +383,16 @@ def test_steps_are_those_of_separate_launches(name: str, precision: str, samples
 @cuda
 def test_a_stop_holds_until_it_is_lifted() -> None:
     given = data(CASES["Pendulum"], 3000)
-    together, apart = (Learning(CASES["Pendulum"], given, most_kl=1e-4) for _ in range(2))
+    together, apart = (Learning(CASES["Pendulum"], given, max_kl=1e-4) for _ in range(2))
     for turn in range(4):
         if turn == 3:
             for each in (together, apart):
-                each.told["stop"].zero_()
+                each.all_gather_objects["stop"].zero_()
         before = together.state()
         together.step()
         apart.step(apart=True)
         same_bits(together, apart)
-        assert together.told["stop"].item() == 1
+        assert together.all_gather_objects["stop"].item() == 1
         kept = ("flat", "means", "squares", "steps", "norm", "figures")
         assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in kept)
 

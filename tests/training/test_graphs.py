@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.process.device import captured  # noqa: E402
+from gpu_envs.training.process.device import capture_graphs  # noqa: E402
 
 
 def test_graphs_change_no_bit(device: str) -> None:
@@ -28,7 +28,7 @@ def test_graphs_change_no_bit(device: str) -> None:
         for graphs in (True, False):
             ours = Trainer(small(device, graphs=graphs, **some))
             ours.iterate(5)
-            assert (ours.eager_because == "") == graphs
+            assert (ours.no_graphs_reason == "") == graphs
             states.append(timeless(ours.state()))
         assert_same_bits(states[0], states[1])
 
@@ -38,7 +38,7 @@ def test_a_graph_without_work_is_an_error() -> None:
     ones, before = torch.ones(1, device="cuda"), torch.cuda.current_stream()
     for asked in (False, True):
         with pytest.raises(AssertionError, match="nothing was recorded"):
-            captured([lambda: ones.add_(1), lambda: None], "cuda:0", asked=asked)
+            capture_graphs([lambda: ones.add_(1), lambda: None], "cuda:0", required=required)
         assert torch.cuda.current_stream() == before
 
 
@@ -46,7 +46,7 @@ def test_a_graph_without_work_is_an_error() -> None:
 def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
     """A run that was let go is in reference cycles; destroying its graphs would end the capture under way."""
     ones = torch.ones(1, device="cuda")
-    cycle: list[Any] = [captured([lambda: ones.add_(1)], "cuda:0", asked=True)]
+    cycle: list[Any] = [capture_graphs([lambda: ones.add_(1)], "cuda:0", required=True)]
     cycle.append(cycle)
     cycles = [cycle]
     del cycle
@@ -57,7 +57,7 @@ def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
             cycles.clear()
             assert [[] for _ in range(100_000)]  # more than any threshold at which garbage is collected
 
-    works, reason = captured([allocate], "cuda:0", asked=True)
+    works, reason = capture_graphs([allocate], "cuda:0", required=True)
     assert reason == ""
     assert gc.isenabled()
     before = ones.clone()

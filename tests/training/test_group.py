@@ -28,15 +28,15 @@ from gpu_envs.backend.program import header_text  # noqa: E402
 from gpu_envs.registry import catalog  # noqa: E402
 from gpu_envs.training import Run, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.process import group as processes  # noqa: E402
-from gpu_envs.training.process.group import TURN_OFF, Group  # noqa: E402
+from gpu_envs.training.process.group import PEER_MEMORY_VARIABLE, Group  # noqa: E402
 from gpu_envs.training.record.checkpoint import iteration_of, load  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
-from gpu_envs.training.record.run_state import load_run, own_part  # noqa: E402
+from gpu_envs.training.record.run_state import load_run, process_state  # noqa: E402
 
 EACH = 6
 """Replicas of a process."""
 
-ON_GPUS = {"cuda": "peer memory, and NCCL where they are more than ", "nccl": f"NCCL ({TURN_OFF} is 0)"}
+ON_GPUS = {"cuda": "peer memory, and NCCL where they are more than ", "nccl": f"NCCL ({PEER_MEMORY_VARIABLE} is 0)"}
 DEVICES = {"cpu": "gloo"} | (ON_GPUS if device_count() > 1 else {})
 """Where processes train, and what they add gradients up through."""
 
@@ -88,7 +88,7 @@ def iterated(group: Any, device: str) -> dict[str, Any]:
         ours.iterate(2)
         found[name] = {"state": ours.state(), "seen": seen, "steps": ours.steps}
         found[name]["returns"] = ours.returns | ours.history.metrics
-        found[name]["way"] = ours.group.way
+        found[name]["way"] = ours.group.transport
     return found
 
 
@@ -175,7 +175,7 @@ def gone_on(group: Any, device: str, folders: list[Path], changes: dict[str, Any
 
 def test_each_process_keeps_its_environment_and_the_observations_to_come() -> None:
     trainer = Trainer(config_of("team", "cpu"))
-    assert trainer.horizon_env.state().keys() <= own_part(trainer.state() | {"buffers": {}}).keys()
+    assert trainer.horizon_env.state().keys() <= process_state(trainer.state() | {"buffers": {}}).keys()
 
 
 def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:

@@ -81,11 +81,11 @@ def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device
             assert (cuts.sum(0) == 1).all()  # once within the limit
             assert len(set(cuts.argmax(0))) > 40
         assert counted.sum() >= 60
-        restored: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        restore_networks: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
         state = trainer.state()
         assert not state["begun_midway"].any()
-        restored.load(state)
-        assert not restored.horizon_env.begun_midway.any()
+        restore_networks.load(state)
+        assert not restore_networks.horizon_env.staggered.any()
 
 
 def advantages_of(a: Mapping[str, np.ndarray], values: np.ndarray, final_values: np.ndarray, config: Any) -> np.ndarray:
@@ -124,7 +124,7 @@ def test_advantages_of_a_horizon(case: str, device: str) -> None:
     for name, learner in trainer.learners.items():
         trainer.roll_out()
         for other in trainer.learners.values():
-            other.conclude(trainer.horizon_env.storage)
+            other.finish_rollout(trainer.horizon_env.storage)
         arrays = taken(trainer, name)
         values = numpy_of(learner.values)
         assert np.abs(values - valued(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
@@ -215,7 +215,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
     running, seen = np.zeros(learner.policy_rows.rows), []
     for _ in range(3):
         trainer.roll_out()
-        learner.conclude(trainer.horizon_env.storage)
+        learner.finish_rollout(trainer.horizon_env.storage)
         arrays = taken(trainer, name)
         for t in range(trainer.config.horizon):
             alive, ended = arrays["alive"][t], arrays["terminations"][t] | arrays["truncations"][t]

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.engines.ops import SUMS  # noqa: E402
-from gpu_envs.training.horizon import FIGURES, MOMENTS, Advantages, Measure  # noqa: E402  # noqa: E402
+from gpu_envs.training.horizon import METRICS, MOMENTS, Advantages, AdvantageStats  # noqa: E402  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
 Tensor = Any
@@ -26,10 +26,10 @@ OFF = 1e-6
 
 def measured(
     rewards: Tensor, values: Tensor, alive: Tensor | None = None, threads: int | None = None, group: Any = None
-) -> tuple[Measure, Tensor, Tensor]:
+) -> tuple[AdvantageStats, Tensor, Tensor]:
     """With advantages, which without discounts are rewards less values, and returns."""
     place, ends = str(rewards.device), torch.zeros_like(rewards, dtype=torch.bool)
-    measure = Measure(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
+    measure = AdvantageStats(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
     advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
     arrays = {"values": values, "terminations": ends, "truncations": ends, "alive": alive, "moments": measure.moments}
     written = {"advantages": advantages, "returns": returns}
@@ -37,12 +37,12 @@ def measured(
     return measure, advantages, returns
 
 
-def written(measure: Measure) -> tuple[list[float], dict[str, float]]:
+def written(measure: AdvantageStats) -> tuple[list[float], dict[str, float]]:
     """Mean, inverse deviation and the figures, which held anything."""
-    figures = torch.full((len(FIGURES),), 7.0, device=measure.moments.device)
+    figures = torch.full((len(METRICS),), 7.0, device=measure.moments.device)
     normaliser = torch.full((2,), 7.0, device=measure.moments.device)
     measure.write(figures, normaliser)
-    return normaliser.tolist(), dict(zip(FIGURES, figures.tolist(), strict=True))
+    return normaliser.tolist(), dict(zip(METRICS, figures.tolist(), strict=True))
 
 
 def horizon(steps: int, rows: int, mean: float, spread: float, device: str) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ def horizon(steps: int, rows: int, mean: float, spread: float, device: str) -> t
     return rewards.to(resolve_device(device)), values.to(resolve_device(device))
 
 
-def check(measure: Measure, advantages: Tensor, returns: Tensor, alive: Tensor | None) -> None:
+def check(measure: AdvantageStats, advantages: Tensor, returns: Tensor, alive: Tensor | None) -> None:
     some = torch.ones_like(advantages, dtype=torch.bool) if alive is None else alive
     advantages, returns = (part[some].cpu().numpy().astype(np.float64) for part in (advantages, returns))
     (mean, inverse), figures = written(measure)
@@ -119,11 +119,11 @@ def test_a_measurement_begins_the_figures(device: str) -> None:
     for largest in (3.5, 0.0, math.nan):
         measure.largest.fill_(largest)
         _, figures = written(measure)
-        assert [figures[name] for name in FIGURES[: len(SUMS)]] == [0.0] * len(SUMS)
+        assert [figures[name] for name in METRICS[: len(SUMS)]] == [0.0] * len(SUMS)
         assert (figures["gradient_norm"], figures["learning_rate"]) == (7.0, 7.0)
         assert figures["largest_observation"] == pytest.approx(largest, rel=0, abs=0, nan_ok=True)
         assert measure.largest.item() == 0.0
-    figures_alone = torch.zeros(len(FIGURES), device=rewards.device)
+    figures_alone = torch.zeros(len(METRICS), device=rewards.device)
     measure.write(figures_alone, None)
     assert figures_alone[6] == figures["explained_variance"]
 
@@ -171,7 +171,7 @@ def test_places_are_where_an_episode_was_truncated(steps: int, groups: int, each
         expected = np.where(np.arange(rows) % 5 == 0, -1, expected)
     ended, cut = (torch.from_numpy(flags).to(resolve_device(device)) for flags in (terminations, truncations))
     places = torch.full((rows,), 7, dtype=torch.int64, device=cut.device)
-    Advantages(device).places(ended, cut, places, each=each)
+    Advantages(device).places(ended, cut, places, group_size=each)
     assert places.tolist() == expected.tolist()
 
 

@@ -106,7 +106,7 @@ def test_it_is_what_a_gpu_holds(name: str) -> None:
 def test_the_most_that_have_room() -> None:
     some = MemoryEstimate(per_replica=120)
     assert [some.of(count) for count in (1, 25)] == [120, 3000]
-    assert [some.most(room) for room in (119, 120, 2999, 3000)] == [0, 1, 24, 25]
+    assert [some.max_replicas(room) for room in (119, 120, 2999, 3000)] == [0, 1, 24, 25]
 
 
 def test_a_step_of_a_buffer_counts() -> None:
@@ -119,17 +119,17 @@ def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypa
     with Allocations() as allocations, pytest.raises(MemoryError, match="lower num_envs to") as caught:
         Trainer(config)
     assert allocations.most < 2**20
-    message = r"1,000,000,000 replicas for a horizon of 16 store [\d,.]+ GiB on .*, of which [\d,.]+ GiB are free: "
+    message = r"1,000,000,000 replicas with a horizon of 16 need [\d,.]+ GiB on .*, which has [\d,.]+ GiB free: "
     assert caught.match(message)
     room = 100 * 2**20
-    monkeypatch.setattr(memory_estimate, "available", lambda _: room)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda _: room)
     with pytest.raises(MemoryError) as caught:
         Trainer(config)
     most = int(str(caught.value).partition("lower num_envs to ")[2].partition(", which fits")[0].replace(",", ""))
     worked_out = memory_of_run(Plan(config, Trainer(small(device)).device, 10**9))
     assert worked_out.of(most) <= 0.9 * room < worked_out.of(most + 1)
-    monkeypatch.setattr(memory_estimate, "available", lambda _: 1000)
-    with pytest.raises(MemoryError, match=r"are free: lower the horizon$"):
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda _: 1000)
+    with pytest.raises(MemoryError, match=r"GiB free: lower the horizon$"):
         Trainer(config)
 
 
@@ -194,7 +194,7 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
     limited = functools.partial(host.host_memory, machine(tmp_path, SECOND, version_2("box", 2**20, 2**19, 2)))
     for module in (host, memory):
         monkeypatch.setattr(module, "host_memory", limited)
-    with pytest.raises(MemoryError, match=r"store [\d.]+ GiB on cpu, of which 0.0 GiB are free: lower num_envs to"):
+    with pytest.raises(MemoryError, match=r"need [\d.]+ GiB on cpu, which has 0.0 GiB free: lower num_envs to"):
         Trainer(small("cpu", num_envs=10_000))
     with pytest.raises(MemoryError, match=r"100,000 replicas of CartPole-v1 need .* on cpu, which has 0.0 GiB"):
         gpu_envs.make("CartPole-v1", 100_000, device="cpu")
@@ -208,5 +208,5 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
 def test_the_memory_of_this_machine() -> None:
     found = host.host_memory()  # by its own files
     assert 2**28 < found.free < found.total <= PHYSICAL
-    assert memory.available("cpu") == pytest.approx(found.free, rel=0.2)
-    assert memory.memory_of("cpu") == found.total
+    assert memory.available_memory("cpu") == pytest.approx(found.free, rel=0.2)
+    assert memory.total_memory("cpu") == found.total

@@ -200,7 +200,7 @@ def test_ten_updates_are_those_of_plain_torch(
     assert isinstance(learner.networks, FunctionActorCritic) == (kernels and device == "cpu")
     plain = Plain(learner)
     trainer.roll_out()
-    learner.conclude(trainer.horizon_env.storage)
+    learner.finish_rollout(trainer.horizon_env.storage)
     for _ in range(10):
         fresh = Plain(learner)  # from the same weights to the bit
         for each in (plain, fresh):
@@ -215,7 +215,7 @@ def test_ten_updates_are_those_of_plain_torch(
                 near(own / learner.algorithm.batch_size, gradient, expected["terms"][name])
         if temperature:
             near(temperature[0].gradient / learner.algorithm.batch_size, expected["temperature"])
-        figures = dict(zip(learner.names, learner.figures.tolist(), strict=True))
+        figures = dict(zip(learner.metric_names, learner.metrics.tolist(), strict=True))
         for name in ("value_loss", "policy_loss", "entropy"):
             if name in expected:
                 assert figures[name] == pytest.approx(expected[name].item(), rel=1e-5, abs=1e-5)
@@ -306,7 +306,7 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
     for trainer in (ours, theirs):
         trainer.iterate(4)  # warming up: nothing is learnt
         for learner in trainer.learners.values():
-            learner.waits = 0
+            learner.warmup_iterations = 0
             learner.update()
     for name in ours.learners:
         both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
@@ -353,7 +353,7 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
         kernel.fill(alone=0)
     begun = within.state()["targets"]
     for learner in learners:
-        learner.waits = 0
+        learner.warmup_iterations = 0
     for _ in range(4):  # from the same weights: in TF32 another last bit of a weight can be another rounding
         apart.load(within.state())
         for mine, other in zip(within.optimisers, apart.optimisers, strict=True):

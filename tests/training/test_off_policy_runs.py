@@ -37,7 +37,7 @@ def numbers_of(kind: str, device: str, steps: int) -> Any:
     for t in range(steps):
         found.append(learner.exploration.next(learner.streams["actions"], t).clone())
         if t == 19:
-            learner.exploration.begin_anew(ended)
+            learner.exploration.restart(ended)
     return torch.stack(found).cpu()
 
 
@@ -93,7 +93,7 @@ def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
     learner: Any = trainer.learners["agent"]
     before = {name: tensor.clone() for name, tensor in learner.module.state_dict().items()}
     for waits in (3, 2, 1):
-        assert learner.waits == waits
+        assert learner.warmup_iterations == waits
         trainer.iterate(1)
         assert_same_bits(before, learner.module.state_dict())
         shares = (learner.actions.flatten().cpu() + 1) / 2
@@ -214,7 +214,7 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
     trainer = Trainer(config)
     trainer.load(load_run(path))
     learner: Any = trainer.learners["agent"]
-    assert (learner.waits, int(learner.replay.position)) == (3, 0)
+    assert (learner.warmup_iterations, int(learner.replay.position)) == (3, 0)
     before = learner.optimisers[0].flat.clone()
     trainer.iterate(3)
     assert torch.equal(before, learner.optimisers[0].flat)
@@ -230,8 +230,8 @@ def test_roles_may_learn_by_algorithms_of_their_own(device: str) -> None:
     config = small(device, FIELD, params=off_policy(device, FIELD).params, policies={"runner": Policy(own)}, clip=0.1)
     trainer = Trainer(config)
     (report,) = trainer.iterate(1)
-    assert "kl" in report.figures["tagger"]
-    assert "temperature" in report.figures["runner"]
+    assert "kl" in report.learner_metrics["tagger"]
+    assert "temperature" in report.learner_metrics["runner"]
     trainer.iterate(3)
 
 
@@ -335,7 +335,7 @@ def test_parameters_that_their_loss_does_not_reach_are_refused(
 def test_an_actor_has_parameters_of_its_own(device: str) -> None:
     module = Mine()
     module.critics.actor = module.actor
-    with pytest.raises(ValueError, match="the actor of the policy 'agent' has no parameters but those of the critics"):
+    with pytest.raises(ValueError, match="the actor of the policy 'agent' shares all its parameters with the critics"):
         Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
 
 
@@ -349,12 +349,12 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ({"n_step": 300}, "horizon is 16 and n_step is 300: give a buffer_size above both"),
         (
             {"learning_starts": 12_800},
-            "learning_starts is 12,800, for which .* 'agent' takes 100 .* ends after 100, .* above 12,800, or",
+            "learning_starts is 12,800, for which .* 'agent' needs 100 .* ends after 100, .* above 12,800, or",
         ),
         ({"env": "CartPole-v1", "learning_starts": 12_800}, "sac supports Box actions"),
         (
             {"learning_starts": 129, "total_steps": 8 * 16 * 2},  # two iterations, and nothing is learnt in either
-            "learning_starts is 129, for which .* 'agent' takes 2 .* 128 steps, .* ends after 2, .* above 256, or",
+            "learning_starts is 129, for which .* 'agent' needs 2 .* 128 steps, .* ends after 2, .* above 256, or",
         ),
         (
             {"algorithm": "td3", "gradient_steps": 3},
@@ -373,7 +373,7 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
         ),
         (
             {"batch_size": 2000},
-            "batch_size is 2,000, and the buffer of the policy 'agent' holds 1,592 .*: give a smaller",
+            "batch_size is 2,000, but the buffer of the policy 'agent' holds at most 1,592 .*: give a smaller",
         ),
     ],
 )

@@ -20,13 +20,13 @@ from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.observations import (  # noqa: E402
     ObservationScale,
-    Parts,
+    SplitRows,
     Split,
-    chosen_rows,
-    largest_of,
-    of_living,
-    raise_to_largest,
-    whole,
+    select_rows,
+    max_magnitude,
+    zero_inactive,
+    update_max_magnitude,
+    join_rows,
 )
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
@@ -35,7 +35,7 @@ from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleMembers  # noqa
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SPLIT = Split(own=7, shared=60, at=3)
+SPLIT = Split(individual=7, shared=60, offset=3)
 
 
 @pytest.fixture(autouse=True)
@@ -45,29 +45,29 @@ def _registered() -> Iterator[None]:
         yield
 
 
-def parts_of(rows: int, each: int, device: str) -> Parts:
+def parts_of(rows: int, each: int, device: str) -> SplitRows:
     numbers = torch.Generator().manual_seed(0)
-    own = torch.randn(rows, SPLIT.own, generator=numbers)
+    own = torch.randn(rows, SPLIT.individual, generator=numbers)
     shared = torch.randn(rows // each, SPLIT.shared, generator=numbers)
-    return Parts(own.to(device), shared.to(device), each, SPLIT)
+    return SplitRows(own.to(device), shared.to(device), each, SPLIT)
 
 
 def test_parts_stand_for_rows(device: str) -> None:
     parts = parts_of(12, 3, device)
-    rows = parts.whole
+    rows = parts.joined
     assert tuple(parts.shape) == tuple(rows.shape) == (12, 67)
     assert torch.equal(rows[:, 3:63], parts.shared.repeat_interleave(3, 0))
-    assert torch.equal(torch.cat([rows[:, :3], rows[:, 63:]], 1), parts.own)
-    assert torch.equal(whole(parts[3:9]), rows[3:9])
-    assert torch.equal(whole(Parts.of(rows, SPLIT)), rows)
+    assert torch.equal(torch.cat([rows[:, :3], rows[:, 63:]], 1), parts.individual)
+    assert torch.equal(join_rows(parts[3:9]), rows[3:9])
+    assert torch.equal(join_rows(SplitRows.of(rows, SPLIT)), rows)
     some = torch.tensor([9, 10, 11, 0, 1, 2], device=device, dtype=torch.int32)
-    assert torch.equal(whole(chosen_rows(parts, some)), rows[some])
-    assert torch.equal(largest_of(parts), rows.abs().amax(1))
-    steps = Parts(parts.own.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
-    assert torch.equal(whole(steps[1:].flatten(0, 1)), rows[6:])
+    assert torch.equal(join_rows(select_rows(parts, some)), rows[some])
+    assert torch.equal(max_magnitude(parts), rows.abs().amax(1))
+    steps = SplitRows(parts.individual.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
+    assert torch.equal(join_rows(steps[1:].flatten(0, 1)), rows[6:])
     alive = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], device=device, dtype=torch.bool)
-    parts.own[~alive], parts.shared[3] = torch.nan, torch.nan  # nobody of the last three is left
-    living = whole(of_living(parts, alive))
+    parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # nobody of the last three is left
+    living = join_rows(zero_inactive(parts, alive))
     assert torch.equal(living[alive], rows[alive])
     assert torch.isfinite(living).all()
 
@@ -80,14 +80,14 @@ def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> 
     parts = parts_of(12, 3, device)
     one, other = (ObservationScale(67, device) for _ in range(2))
     if alive is not None:
-        parts.own[~alive], parts.shared[3] = torch.nan, torch.nan  # of what nobody sees
+        parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # of what nobody sees
     one.learn(parts, alive)
-    other.learn(parts.whole, alive)
+    other.learn(parts.joined, alive)
     torch.testing.assert_close(one.mean, other.mean)
     torch.testing.assert_close(one.variance, other.variance)
     assert torch.equal(one.count, other.count)
     parts = parts_of(6, 3, device)
-    torch.testing.assert_close(whole(one(parts)), one(parts.whole))
+    torch.testing.assert_close(join_rows(one(parts)), one(parts.joined))
 
 
 def test_the_environment_is_asked_for_parts(device: str) -> None:
@@ -106,7 +106,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
         storage.carry_over()
     for t in range(12):
         for rows in every.values():
-            mine, theirs = (numpy_of(whole(rows.observed(seen, 0))) for seen in (env.observations(t), there))
+            mine, theirs = (numpy_of(join_rows(rows.observed(seen, 0))) for seen in (env.observations(t), there))
             alive = theirs.any(1)  # rows of those who are out are zero
             assert alive.any()
             np.testing.assert_array_equal(mine[alive], theirs[alive])
@@ -115,10 +115,10 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
         observations, *_, infos = other.by_role.env.step(other.taken(actions))
         there = other.observations(observations)
         ended = numpy_of(infos["_final_obs"])
-        last: Any = env.storage["prey"].last_rows
+        last: Any = env.storage["prey"].final_rows
         for replica in np.flatnonzero(ended):
-            ends = Parts(last.own[t, replica], last.shared[t, replica : replica + 1], 3, last.split)
-            found, expected = numpy_of(ends.whole), numpy_of(infos["final_obs"]["prey"][replica])
+            ends = SplitRows(last.individual[t, replica], last.shared[t, replica : replica + 1], 3, last.split)
+            found, expected = numpy_of(ends.joined), numpy_of(infos["final_obs"]["prey"][replica])
             alive = expected.any(1)
             np.testing.assert_array_equal(found[alive], expected[alive])
 
@@ -126,14 +126,14 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
 def test_minibatches_keep_groups_together(device: str) -> None:
     trainer = Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
     learner: Any = trainer.learners["prey"]
-    assert learner.policy_rows.each == 3
+    assert learner.policy_rows.group_size == 3
     trainer.roll_out()
     trainer.learn()
     order = numpy_of(learner.indices).reshape(-1, 3)
     assert sorted(order[:, 0].tolist()) == list(range(0, 90, 3))
     assert (order == order[:, :1] + np.arange(3)).all()
-    assert learner.cuts == [0, 21, 45, 66, 90]
-    with pytest.raises(ValueError, match=r"minibatches is 31; .* 'hunter' has 30 samples of 2 agents each"):
+    assert learner.minibatch_bounds == [0, 21, 45, 66, 90]
+    with pytest.raises(ValueError, match=r"minibatches is 31, .* 'hunter' has 30 samples of 2 agents each"):
         Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=31, epochs=1))
 
 
@@ -147,12 +147,12 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
     learner: Any = trainer.learners["prey"]
     for (_, rate), value in zip(learner.schedules, (1e-3, 0.01), strict=True):
         rate.fill_(value)
-    learner.conclude(trainer.horizon_env.storage)
+    learner.finish_rollout(trainer.horizon_env.storage)
     parts, batch = learner.samples
-    assert isinstance(parts, Parts)
+    assert isinstance(parts, SplitRows)
     chosen = torch.arange(6, 27, device=device, dtype=torch.int32)
     found = []
-    for rows in (parts, parts.whole):
+    for rows in (parts, parts.joined):
         values = torch.empty(parts.shape[0], device=device)
         learner.networks.values(ValueRequest(rows, values))
         totals = torch.empty_like(learner.optimiser.totals)
@@ -166,7 +166,7 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
 def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     """Groups are as large as the policy's part of a role; where they differ, rows stand alone."""
     one = Trainer(small(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
-    assert {name: learner.policy_rows.each for name, learner in one.learners.items()} == {
+    assert {name: learner.policy_rows.group_size for name, learner in one.learners.items()} == {
         "hunter": 2,
         "first": 1,
         "others": 2,
@@ -177,7 +177,7 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     others: Any = one.learners["others"]
     rows, first = others.samples[0], one.horizon_env.storage["prey"]
     assert first.shared_observations is not None
-    assert torch.equal(rows.own.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
+    assert torch.equal(rows.individual.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
     assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
 
 
@@ -248,5 +248,5 @@ def test_the_largest_is_of_the_living(device: str) -> None:
     largest = torch.zeros(1, device=device)
     steps = {(1, 0, 0, 0): 2.0, (0, 0, 0, 0): 2.0, (1, 0, 0, 1): 3.0, (1, 0, 1, 1): math.inf, (1, 1, 1, 1): math.nan}
     for alive, expected in steps.items():
-        raise_to_largest(largest, rows, torch.tensor(alive, dtype=torch.bool, device=device))
+        update_max_magnitude(largest, rows, torch.tensor(alive, dtype=torch.bool, device=device))
         assert largest.item() == pytest.approx(expected, nan_ok=True)

@@ -75,7 +75,7 @@ def test_gradients_are_added_up_in_order_of_rank() -> None:
         found = []
         for each in messages:
             message.copy_(each[rank])
-            collect.launch(blocks, stop=None, figures=None, max_norm=0.0, most_kl=1.0)
+            collect.launch(blocks, stop=None, figures=None, max_norm=0.0, max_kl=1.0)
             found.append((message.clone(), norm.item()))
         return found
 

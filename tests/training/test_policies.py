@@ -231,7 +231,7 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
         (lambda: Wrapped(Apart(4, 2), detached), "depend on none of the parameters"),
         (ForwardAlone, "is a training.PolicyModule without distribution"),
-        (lambda: nn.LazyLinear(2), "has the parameter weight, whose shape is not known yet: call the module once"),
+        (lambda: nn.LazyLinear(2), "has the lazy parameter weight, which has no shape yet: call the module once"),
         (lambda: Apart, "<class '.*Apart'>; give a torch.nn.Module"),
         *(
             (lambda of=outputs: Wrapped(nn.Linear(4, 4), of), r"maps observations \[2, 4\] to .*" + message)
@@ -255,7 +255,7 @@ def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device
 
 def test_modules_without_names_are_refused(device: str) -> None:
     modules: Any = [Apart(4, 2)]
-    with pytest.raises(TypeError, match=r"modules is a list; give a dict of policies' names and torch.nn.Modules"):
+    with pytest.raises(TypeError, match=r"modules is a list; give a dict of policy names and torch.nn.Modules"):
         Trainer(small(device, **FOR_MODULES), modules=modules)
 
 
@@ -290,7 +290,7 @@ def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None
     assert kept.value.args
     trainer.iterate(1)
     for given in (module, Wrapped(module)):
-        with pytest.raises(ValueError, match=r"'agent': this module is being trained by another.*copy.deepcopy"):
+        with pytest.raises(ValueError, match=r"'agent' is being trained by another.*copy.deepcopy"):
             Trainer(small(device, **FOR_MODULES), modules={"agent": given})
     copied = copy.deepcopy(module)
     second = Trainer(small(device, **FOR_MODULES), modules={"agent": copied})
@@ -446,7 +446,7 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
         (f"{tmp_path / 'nun'}", r"--policy runner=frozen:\S*nun: .*nun does not exist"),
         (f"{run}:c", "has no policy 'c'; it has a, b"),
         (run, r"several policies, a, b, and none is called 'runner'.*runner=frozen:"),
-        (other, "does not fit the agents it is to act for"),
+        (other, "does not fit the agents that it should act for"),
         (empty, "no checkpoint yet"),
     ):
         with pytest.raises((FileNotFoundError, CheckpointError), match=message):

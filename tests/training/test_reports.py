@@ -16,9 +16,9 @@ from gpu_envs.training.record.reports import (  # noqa: E402
     WINDOW,
     EpisodeWindow,
     IterationReport,
-    Mailbox,
-    entry_of,
-    mean_figures,
+    ReportQueue,
+    log_entry,
+    mean_metrics,
 )
 from gpu_envs.training.rollout.horizon_env import RoleStorage  # noqa: E402
 from gpu_envs.training.rollout.plan import RoleInfo  # noqa: E402
@@ -53,7 +53,7 @@ def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> N
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
     roles, learners, horizon, depth = ("a", "b"), {"x": ("loss", None), "y": ("norm",)}, 4, 2
-    mailbox = Mailbox(roles, learners, horizon, place, depth, ("far", "wide"))
+    mailbox = ReportQueue(roles, learners, horizon, place, depth, ("far", "wide"))
     figures = torch.zeros(mailbox.size, device=place)
     received = []
     for iteration in range(1, 10):
@@ -74,7 +74,7 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
         assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
         counts, far, wide = values[24:36].reshape(3, 4)
         assert_same_bits(dict(report.metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
-        assert report.figures == {"x": {"loss": first + 36}, "y": {"norm": first + 38}}
+        assert report.learner_metrics == {"x": {"loss": first + 36}, "y": {"norm": first + 38}}
         assert report.rollout_seconds >= 0
         assert report.update_seconds >= 0
 
@@ -82,7 +82,7 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
 def test_means_are_of_samples() -> None:
     sums = {"policy_loss": -6.0, "value_loss": 3.0, "entropy": 9.0, "kl": 1.5, "clip_fraction": 0.75}
     others = {"explained_variance": 0.5, "gradient_norm": 2.0}
-    assert mean_figures(sums | {"samples": 3.0} | others) == {
+    assert mean_metrics(sums | {"samples": 3.0} | others) == {
         "policy_loss": -2.0,
         "value_loss": 1.0,
         "entropy": 3.0,
@@ -98,7 +98,7 @@ def test_figures_of_iterations_without_learning_are_missing() -> None:
         IterationReport(1, {}, {"a": {"kl": kl, "gradient_norm": 2.0, "samples": samples, "learning_rate": rate}}, 0, 0)
         for kl, samples, rate in ((0.0, 0.0, 0.5), (6.0, 3.0, 0.25), (4.0, 1.0, 0.0))
     ]
-    entries = [entry_of(some, {}) for some in (reports[:1], reports)]
+    entries = [log_entry(some, {}) for some in (reports[:1], reports)]
     assert math.isnan(entries[0]["kl"])
     assert math.isnan(entries[0]["gradient_norm"])
     assert [entry["learning_rate"] for entry in entries] == [0.5, 0.25]

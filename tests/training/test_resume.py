@@ -64,7 +64,7 @@ def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> N
     expected = timeless(whole.state())
     assert expected["iteration"] == 7
     for learner in whole.learners.values():
-        assert np.isfinite(learner.figures.tolist()).all()
+        assert np.isfinite(learner.metrics.tolist()).all()
         assert all(tensor.dtype == torch.float32 for tensor in learner.state()["module"].values())
 
     other = Trainer(config)

@@ -270,7 +270,7 @@ def test_a_head_says_what_it_can_learn() -> None:
         gymnasium.spaces.Box(-1, 1, (2,), np.float64),
         gymnasium.spaces.MultiBinary(3),
     ):
-        with pytest.raises(ValueError, match="cannot be learnt; give the environment a Discrete"):
+        with pytest.raises(ValueError, match="is not supported; give the environment a Discrete"):
             Head.of(space)
 
 

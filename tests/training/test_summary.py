@@ -95,5 +95,5 @@ def test_a_result_without_a_folder_is_a_table() -> None:
         result = Result(gone, "total_steps", 2, 64, 0.5, {"agent": math.nan})
         assert result._repr_html_() == table(result_rows(result))
         assert ("return", "no episode ended") in result_rows(result)
-    result = Result(None, "total_steps", 2, 64, 0.5, {"agent": 1.0}, torch_because={"agent": "it has six layers"})
+    result = Result(None, "total_steps", 2, 64, 0.5, {"agent": 1.0}, fallback_reasons={"agent": "it has six layers"})
     assert result_rows(result)[-1] == ("torch ran agent", "it has six layers")

@@ -111,7 +111,7 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
     ours = Trainer(small("cuda", **FOR_MODULES), modules={"agent": Dropping(reads_back=True)})
     with pytest.warns(UserWarning, match="without CUDA graphs"):
         ours.iterate(2)
-    assert ours.eager_because
+    assert ours.no_graphs_reason
     assert torch.rand(3, device="cuda").unique().numel() == 3
 
 
@@ -212,8 +212,8 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
             Trainer(small(device, graphs=True))
         with pytest.raises(ValueError, match=r"fused=True, and .*; leave it out"):
             Trainer(small(device, fused=True))
-        assert Trainer(small(device)).eager_because == "there are no CUDA graphs on a CPU"
-    assert Trainer(small(device, graphs=False)).eager_because == "graphs are turned off"
+        assert Trainer(small(device)).no_graphs_reason == "there are no CUDA graphs on a CPU"
+    assert Trainer(small(device, graphs=False)).no_graphs_reason == "graphs are turned off"
 
 
 # --- memory ---
@@ -221,7 +221,7 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
 
 def advice(config: Run, error: Exception, device: str = "cpu") -> str:
     """What is said where an allocator has raised an error."""
-    with pytest.raises(MemoryError) as caught, memory.explain_shortage(config, device):
+    with pytest.raises(MemoryError) as caught, memory.explain_out_of_memory(config, device):
         raise error
     return str(caught.value)
 
@@ -245,7 +245,7 @@ def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
     """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
     config = usual("CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide))
-    total = memory.memory_of("cpu")
+    total = memory.total_memory("cpu")
     error = MemoryError(f"Unable to allocate {total * 3.99 / 2**40:.6f} TiB for an array")
     _, lower, widths = advice(config, error).partition("lower hidden to ")
     assert lower
@@ -274,7 +274,7 @@ def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch
 def test_other_errors_pass() -> None:
     config = usual("CartPole-v1", "cpu")
     for error in (RuntimeError("something else"), ValueError("x")):
-        with pytest.raises(type(error), match=str(error)), memory.explain_shortage(config, "cpu"):
+        with pytest.raises(type(error), match=str(error)), memory.explain_out_of_memory(config, "cpu"):
             raise error
 
 

@@ -104,7 +104,7 @@ def test_a_wrong_tensor_is_named(device: str) -> None:
 def orders(count: int, device: str, turns: int, key: int = 1, counter: int = 0, each: int = 1) -> Tensor:
     place, numbers = resolve_device(device), count * each
     stream, found = torch.tensor([key, counter], device=place), torch.empty(turns, numbers, dtype=torch.int32)
-    kernel = Permutation(count, device, each=each)
+    kernel = Permutation(count, device, group_size=each)
     indices = torch.empty(numbers, dtype=torch.int32, device=place)
     for turn in range(turns):
         kernel.write(indices, stream, turn)

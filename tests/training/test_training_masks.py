@@ -87,10 +87,10 @@ def test_what_is_forbidden_is_never_done(name: str, tmp_path: Path, device: str)
         if iteration == 1:
             checkpoint.save(tmp_path / "middle.pt", trainer.state())
     for learner in trainer.learners.values():
-        assert torch.isfinite(learner.figures[:6]).all()
-        assert learner.figures[5] > 0
+        assert torch.isfinite(learner.metrics[:6]).all()
+        assert learner.metrics[5] > 0
         if name == "a2c":  # in a single pass the policy is the one that acted
-            assert abs(learner.figures[3]) < 1e-3
+            assert abs(learner.metrics[3]) < 1e-3
     other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
     other.iterate(2)
     assert_same_bits(timeless(trainer.state()), timeless(other.state()), "state")

@@ -16,9 +16,9 @@ from ranks import together  # noqa: E402
 
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
-from gpu_envs.training.process.device import ROOM, ShortageError  # noqa: E402
+from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
-from gpu_envs.training.tuning import Size, Tuning, grows, largest  # noqa: E402
+from gpu_envs.training.tuning import Size, Tuning, still_improving, largest  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
 
@@ -51,7 +51,7 @@ def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
 def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: int, goes_on: bool) -> None:
     """And it goes on while it gets faster."""
     assert Tuning(tuple(sizes_of(*rates)), 0, 0, "").knee == best
-    assert grows(sizes_of(*rates)) == goes_on
+    assert still_improving(sizes_of(*rates)) == goes_on
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch)
     config = small(device)
     first, stored = FIRST[device], memory_of_run(Plan(config, Trainer(config).device, 1))
     room = stored.of(3 * first) if device == "cpu" else 2**40
-    monkeypatch.setattr(tuning, "available", lambda _: room / ROOM)
+    monkeypatch.setattr(tuning, "available_memory", lambda _: room / USABLE_FRACTION)
     found = tune(config)
     if device == "cpu":
         assert [size.num_envs for size in found.sizes] == [16, 32]
@@ -147,7 +147,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     config = off_policy(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [256]
-    assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
+    assert not any(learner.warmup_iterations for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     for (_, rate), value in zip(learner.schedules, (0.02, 0.03), strict=True):
         rate.fill_(value)
     for other in trainer.learners.values():
-        other.conclude(trainer.horizon_env.storage)
+        other.finish_rollout(trainer.horizon_env.storage)
     observations, batch = learner.samples
     samples = len(batch.returns)
     alive = torch.ones_like(batch.returns, dtype=torch.bool) if batch.alive is None else batch.alive.bool()
@@ -126,7 +126,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     learner.update()
     assert len(steps) == epochs * minibatches
     assert all(not torch.equal(before, after) for before, after in steps)
-    assert learner.figures[:6].tolist() == pytest.approx(totals.tolist(), rel=1e-4, abs=1e-4)
+    assert learner.metrics[:6].tolist() == pytest.approx(totals.tolist(), rel=1e-4, abs=1e-4)
 
 
 def pieces(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
@@ -144,7 +144,7 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
     trainer: Any = Trainer(small(device, env, fused=False, shared_trunk=shared, normalise_observations=shared))
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
-    learner.conclude(trainer.horizon_env.storage)
+    learner.finish_rollout(trainer.horizon_env.storage)
     observations, batch = learner.samples
     order = torch.arange(len(observations), dtype=torch.int32, device=trainer.device).flip(0)[:101].contiguous()
     hollow = observations
@@ -181,7 +181,7 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
     trainer: Any = Trainer(small(device, "Pendulum-v1", shared_trunk=shared))
     trainer.roll_out()
     learner: Any = trainer.learners["agent"]
-    learner.conclude(trainer.horizon_env.storage)
+    learner.finish_rollout(trainer.horizon_env.storage)
     observations, batch = learner.samples
     flat = learner.optimiser.flat
     place = (learner.module.log_std.data_ptr() - flat.data_ptr()) // flat.element_size()
@@ -216,11 +216,11 @@ def test_minibatches_of_any_number(num_envs: int, horizon: int, minibatches: int
     (learner,) = trainer.learners.values()
     assert figures_of(learner)["samples"] == 3 * num_envs * horizon
     assert learner.state()["optimiser"]["steps"].item() == 2 * 3 * minibatches
-    assert np.isfinite(learner.figures.tolist()).all()
+    assert np.isfinite(learner.metrics.tolist()).all()
 
 
 def test_more_minibatches_than_samples_are_refused(device: str) -> None:
-    with pytest.raises(ValueError, match="minibatches is 5; a horizon of the policy 'agent' has 4 samples"):
+    with pytest.raises(ValueError, match="minibatches is 5, but a horizon of the policy 'agent' has 4 samples"):
         Trainer(small(device, num_envs=2, horizon=2, minibatches=5))
     Trainer(small(device, num_envs=1, horizon=2, algorithm="a2c"))  # that is one pass, whatever the default is
 
@@ -291,7 +291,7 @@ def test_values_explain_what_they_equal(device: str) -> None:
         trainer: Any = Trainer(small(device, env))
         trainer.roll_out()
         for name, learner in trainer.learners.items():
-            learner.conclude(trainer.horizon_env.storage)
+            learner.finish_rollout(trainer.horizon_env.storage)
             alive = taken(trainer, name)["alive"]
             returns, values = numpy_of(learner.returns), numpy_of(learner.values)[:-1]
             expected = 1 - (returns - values)[alive].var() / returns[alive].var()

@@ -23,7 +23,7 @@ from gpu_envs.training.engines.functions import FunctionQValues  # noqa: E402
 from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.torch import TorchQValues  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.process.device import wake_autograd  # noqa: E402
+from gpu_envs.training.process.device import warm_up_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,7 +186,7 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         assert isinstance(mine, FunctionQValues)
         assert mine.optimiser is not None
         module = copy.deepcopy(learner.module)
-        wake_autograd("cuda")
+        warm_up_autograd("cuda")
         adam = Adam(list(module.parameters()), device="cuda")
         case = Case(PQN(), Network(), mine.head, learner.policy_rows.features, "cuda")
         other = TorchQValues(case, module, mine.scale, adam)
@@ -245,7 +245,7 @@ def test_a_module_of_the_users_own(device: str) -> None:
     trainer = Trainer(pqn(device, **FOR_MODULES), modules={"agent": module})
     trainer.iterate(3)
     with pytest.raises(
-        ValueError, match=r"maps observations \[2, 4\] to \(2, 3\); expected the values of choices \(2, 2\)"
+        ValueError, match=r"maps observations \[2, 4\] to \(2, 3\); expected the Q values of choices \(2, 2\)"
     ):
         Trainer(pqn(device, **FOR_MODULES), modules={"agent": nn.Linear(4, 3)})
 
@@ -260,7 +260,7 @@ def test_a_run_goes_on_bit_for_bit(env: str, device: str) -> None:
     other.iterate(4)
     assert_same_bits(timeless(whole.state()), timeless(other.state()))
     for learner in whole.learners.values():
-        assert np.isfinite(learner.figures.tolist()).all()
+        assert np.isfinite(learner.metrics.tolist()).all()
 
 
 def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:

@@ -24,7 +24,7 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.run import Run
 
-ROOM = 0.9
+USABLE_FRACTION = 0.9
 """So much of the device's memory is taken to be usable."""
 
 _COPIES = 7
@@ -35,7 +35,7 @@ _SAMPLE = 128
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
 
-_SIGNS = (
+_OUT_OF_MEMORY_MESSAGES = (
     *("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"),
     *("Storage size calculation overflowed", "invalid storage size"),
 )
@@ -47,15 +47,15 @@ class ShortageError(MemoryError):
     """There is too little memory, and the message says what to lower."""
 
 
-def is_shortage(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error of NumPy, CuPy or torch says that memory did not suffice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY_MESSAGES)
 
 
 @contextlib.contextmanager
-def explain_shortage(config: Run, device: str) -> Iterator[None]:
+def explain_out_of_memory(config: Run, device: str) -> Iterator[None]:
     """Turns errors of allocators into a ShortageError that names the setting to lower, and a value that should fit.
 
     Within another the inner one, which knows more, explains.
@@ -63,16 +63,16 @@ def explain_shortage(config: Run, device: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, ShortageError) or not is_shortage(error):
+        if isinstance(error, ShortageError) or not is_out_of_memory(error):
             raise
         match = re.search(r"allocate ([\d.]+) (\w+)", str(error), re.IGNORECASE)
         wanted = int(float(match[1]) * _UNITS.get(match[2], 1)) if match else 0
         if isinstance(error, torch.OutOfMemoryError):
             wanted += torch.cuda.memory_allocated(device)
-        raise ShortageError(_advice(config, wanted, memory_of(device), device)) from error
+        raise ShortageError(_advice(config, wanted, total_memory(device), device)) from error
 
 
-def available(device: str) -> int:
+def available_memory(device: str) -> int:
     """Returns the bytes of a device's memory that nothing uses."""
     if device == "cpu":
         return host_memory().free
@@ -80,7 +80,7 @@ def available(device: str) -> int:
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def give_back(device: str) -> None:
+def release_memory(device: str) -> None:
     """Lets go of what is done with, so that it is free again, for other processes too."""
     gc.collect()  # a Trainer that is done with goes when cycles are looked for, and not before
     if device != "cpu":
@@ -89,7 +89,7 @@ def give_back(device: str) -> None:
             import_cupy().get_default_memory_pool().free_all_blocks()
 
 
-def memory_of(device: str) -> int:
+def total_memory(device: str) -> int:
     """Returns the bytes of a device's memory, used or not."""
     return host_memory().total if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
 
@@ -98,15 +98,15 @@ def _advice(config: Run, wanted: int, total: int, device: str) -> str:
     """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
     config = max(config.variants, key=_weights)
     weights = _weights(config)
-    if weights > total * ROOM / 2:
-        scale = math.sqrt(total * ROOM / 2 / weights)
+    if weights > total * USABLE_FRACTION / 2:
+        scale = math.sqrt(total * USABLE_FRACTION / 2 / weights)
         smaller = ",".join(str(max(1, int(width * scale))) for width in config.network.hidden)
         return (
             f"hidden layers of {', '.join(map(str, config.network.hidden))} need {weights / 2**30:,.1f} GiB to be "
             f"trained on {device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
         )
     needed = max(wanted, _SAMPLE * config.replicas * config.horizon)
-    share = min(0.5, ROOM * total / needed)
+    share = min(0.5, USABLE_FRACTION * total / needed)
     fewer = max(1, int(config.replicas * share))
     have = f", which has {total / 2**30:,.1f} GiB" if wanted else ""
     size = f"more than {wanted / 2**30:,.1f} GiB" if wanted else "more than there is"
@@ -125,7 +125,7 @@ def _weights(config: Run) -> int:
     return 4 * _COPIES * (1 if config.network.shared_trunk else 2) * between
 
 
-def why_eager(device: str, graphs: bool | None) -> str:
+def no_graphs_reason(device: str, graphs: bool | None) -> str:
     """Why work cannot be recorded; empty where it can."""
     if graphs and device == "cpu":
         raise ValueError("graphs=True needs a CUDA device; leave it out, or give device='cuda'")
@@ -133,7 +133,7 @@ def why_eager(device: str, graphs: bool | None) -> str:
     return "graphs are turned off" if graphs is False else reason
 
 
-def captured(works: Sequence[Callable[[], None]], device: str, *, asked: bool) -> tuple[list[Callable[[], None]], str]:
+def capture_graphs(works: Sequence[Callable[[], None]], device: str, *, asked: bool) -> tuple[list[Callable[[], None]], str]:
     """Runs works once and records each as a graph; where that cannot be, returns them as they are, and the reason.
 
     Where the user asked for graphs that is an error. Graphs share memory, and are to be replayed in this order.
@@ -151,13 +151,13 @@ def captured(works: Sequence[Callable[[], None]], device: str, *, asked: bool) -
             graph = torch.cuda.CUDAGraph()
             pool = graphs[0].pool() if graphs else None
             try:
-                with _strictly(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                with _strict_capture(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                     work()
             except RuntimeError as error:
                 # Where a capture fails, torch's generator may go on believing that it is being captured.
                 generator: Any = torch.cuda.default_generators[stream.device.index]
                 generator.graphsafe_set_state(generator.clone_state())
-                if is_shortage(error):
+                if is_out_of_memory(error):
                     raise
                 if asked:
                     raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
@@ -177,7 +177,7 @@ def _side_stream(device: str) -> Any:
 
 
 @contextlib.contextmanager
-def _strictly() -> Iterator[None]:
+def _strict_capture() -> Iterator[None]:
     """Turns torch's warning of a graph without work, whose replays would do nothing, into an error.
 
     It also keeps the garbage collector from destroying an old run's graphs, which CUDA refuses during a capture.
@@ -195,17 +195,17 @@ def _strictly() -> Iterator[None]:
             gc.enable()
 
 
-_COMPUTING = threading.RLock()
+_EXCLUSIVE = threading.RLock()
 """Held by the thread that computes."""
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def exclusive() -> Iterator[None]:
     """Refuses to compute beside another thread: what is set here, and what is being captured, are the process's.
 
     Within, tensors are float32 and have gradients, whatever the caller has chosen of that.
     """
-    if not _COMPUTING.acquire(blocking=False):
+    if not _EXCLUSIVE.acquire(blocking=False):
         raise RuntimeError(
             "another thread of this process makes, trains or evaluates policies at this moment, and torch's random "
             "numbers, threads and graphs are the process's: wait for it, or use a process for each"
@@ -217,7 +217,7 @@ def alone() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        _COMPUTING.release()
+        _EXCLUSIVE.release()
 
 
 @contextlib.contextmanager
@@ -232,13 +232,13 @@ def torch_threads(device: str, threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def own_precision(device: str) -> Any:
+def autocast_disabled(device: str) -> Any:
     """Returns a context that turns the caller's ``torch.autocast`` off, which would change a run's precision."""
     return torch.autocast(torch.device(device).type, enabled=False)
 
 
 @functools.cache
-def wake_autograd(device: str) -> None:
+def warm_up_autograd(device: str) -> None:
     """Lets torch's thread for the way back meet a GPU: the first product there warns that it had not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -257,7 +257,7 @@ class RandomState:
             torch.cuda.current_device()  # initialises CUDA: before, there are no generators
             self._generators["cuda"] = torch.cuda.default_generators[torch.device(device).index]
         first = derived_seed(seed, "modules", *((rank,) if rank else ()), *when)
-        self._own = {kind: generator.manual_seed(first).get_state() for kind, generator in self._made().items()}
+        self._own = {kind: generator.manual_seed(first).get_state() for kind, generator in self._new_generators().items()}
         self._outside: dict[str, torch.Tensor] | None = None
 
     def __enter__(self) -> None:
@@ -280,7 +280,7 @@ class RandomState:
         """Resumes from what ``state`` gave; of another kind of device, only what there is of this."""
         own = self._own | {name: state[name].cpu() for name in self._own if name in state}
         try:
-            for name, generator in self._made().items():
+            for name, generator in self._new_generators().items():
                 generator.set_state(own[name])
         except (RuntimeError, TypeError) as error:
             raise CheckpointError(f"the checkpoint's random numbers are damaged: {error}") from None
@@ -288,7 +288,7 @@ class RandomState:
         if self._outside is not None:
             self._set(self._own)
 
-    def _made(self) -> dict[str, torch.Generator]:
+    def _new_generators(self) -> dict[str, torch.Generator]:
         """Other generators of the same devices."""
         return {kind: torch.Generator(generator.device) for kind, generator in self._generators.items()}
 

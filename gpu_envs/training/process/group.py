@@ -41,7 +41,7 @@ BLOCKS = 4
 PATIENCE = 600.0
 """Seconds after which a process that says nothing is taken for lost."""
 
-TURN_OFF = "GPU_ENVS_PEER_MEMORY"
+PEER_MEMORY_VARIABLE = "GPU_ENVS_PEER_MEMORY"
 """The environment variable that, at 0, leaves all exchanges to NCCL."""
 
 PEERS: Final[tuple[Any, ...]] = (
@@ -134,7 +134,7 @@ class PeerMemory:
         }
 
 
-class Reach(NamedTuple):
+class PeerLimit(NamedTuple):
     """The most numbers of 32 bits that the processes of a group can exchange at a time; 0: why they cannot."""
 
     most: int
@@ -142,7 +142,7 @@ class Reach(NamedTuple):
 
 
 @contextlib.contextmanager
-def _losses_told() -> Iterator[None]:
+def _explain_lost_peers() -> Iterator[None]:
     """Says plainly that another process is no longer there, where torch says it by its sockets."""
     try:
         yield
@@ -166,20 +166,20 @@ class Group:
         self._small_kernels: list[Kernel] = []
 
     @functools.cached_property
-    def _reach(self) -> Reach:
+    def _reach(self) -> PeerLimit:
         local = torch.cuda.current_device()
         gpu = torch.cuda.get_device_properties(local)
-        turned_off = os.environ.get(TURN_OFF) == "0"
-        places = self.told((turned_off, host(), str(gpu.uuid), gpu.multi_processor_count))
+        turned_off = os.environ.get(PEER_MEMORY_VARIABLE) == "0"
+        places = self.all_gather_objects((turned_off, host(), str(gpu.uuid), gpu.multi_processor_count))
         devices = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
         peers = [peer for _, _, uuid, _ in places if (peer := devices.get(uuid)) != local]
         reached = all(peer is not None and torch.cuda.can_device_access_peer(local, peer) for peer in peers)
         why_not = ""
         if any(unwanted for unwanted, *_ in places):
-            why_not = f"{TURN_OFF} is 0"
+            why_not = f"{PEER_MEMORY_VARIABLE} is 0"
         elif any(where != places[0][1] for _, where, *_ in places):
             why_not = "they are on several hosts or in several containers"
-        elif not all(self.told(reached)):
+        elif not all(self.all_gather_objects(reached)):
             why_not = "their GPUs do not reach or do not see one another"
         if why_not and self.size > 2 and "NCCL_ALGO" not in os.environ:
             warnings.warn(
@@ -187,10 +187,10 @@ class Group:
                 "bits every time set NCCL_ALGO=Ring,Tree in the environment before torch.distributed is initialised",
                 stacklevel=2,
             )
-        return Reach(0 if why_not else BLOCK * BLOCKS * min(count for *_, count in places), why_not)
+        return PeerLimit(0 if why_not else BLOCK * BLOCKS * min(count for *_, count in places), why_not)
 
     @property
-    def way(self) -> str:
+    def transport(self) -> str:
         """What gradients are added up through, and why."""
         if self.size == 1:
             return ""
@@ -207,7 +207,7 @@ class Group:
             return None
         return PeerMemory(self._handle or dist.group.WORLD, numbers, device)
 
-    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """What each process gave, ``[size, ...]``, by rank."""
         if self.size == 1:
             return tensor.unsqueeze(0)
@@ -218,7 +218,7 @@ class Group:
             count = len(source)
             kernels[0].launch(blocks_of(count), count=count, own=source, gathered=target.view(-1, count))
             return parts
-        with _losses_told():
+        with _explain_lost_peers():
             _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
         return parts
 
@@ -240,9 +240,9 @@ class Group:
         if tensor.is_cuda and not self._kernels_for(tensor):
             dist.all_reduce(tensor, group=self._handle)
         else:
-            torch.sum(self.gathered(tensor), 0, out=tensor)
+            torch.sum(self.all_gather(tensor), 0, out=tensor)
 
-    def combine(self, figures: torch.Tensor, added: int) -> None:
+    def reduce_metrics(self, figures: torch.Tensor, added: int) -> None:
         """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
         if self.size == 1:
             return
@@ -250,40 +250,40 @@ class Group:
         if kernels:
             kernels[1].launch(blocks_of(len(figures)), count=len(figures), added=added, figures=figures)
             return
-        gathered = self.gathered(figures)
+        gathered = self.all_gather(figures)
         torch.sum(gathered[:, :added], 0, out=figures[:added])
         torch.amax(gathered[:, added:], 0, out=figures[added:])
 
-    def take_first(self, tensor: torch.Tensor) -> None:
+    def broadcast_first(self, tensor: torch.Tensor) -> None:
         """Takes over what the first process has there."""
         if self.size > 1:
-            tensor.copy_(self.gathered(tensor)[0])
+            tensor.copy_(self.all_gather(tensor)[0])
 
-    def told(self, message: KeptT) -> list[KeptT]:
+    def all_gather_objects(self, message: KeptT) -> list[KeptT]:
         """What each process says, by rank: small things, which the host waits for."""
         messages: list[Any] = [message] * self.size
         if self.size > 1:
-            with _losses_told():
+            with _explain_lost_peers():
                 dist.all_gather_object(messages, message, group=self._handle)
         return messages
 
-    def neighbours(self) -> list[int]:
+    def local_peers(self) -> list[int]:
         """The numbers by which this host knows the other processes that run here."""
         local = (host(), os.getpid())
-        return [number for place, number in self.told(local) if place == local[0] and number != local[1]]
+        return [number for place, number in self.all_gather_objects(local) if place == local[0] and number != local[1]]
 
-    def collected(self, state: KeptT) -> list[KeptT] | None:
+    def gather_to_first(self, state: KeptT) -> list[KeptT] | None:
         """The state of each process, by rank, on the first one; None on the others. It comes by way of the host."""
         first = 0 if self._handle is None else dist.get_global_rank(self._handle, 0)
         states: list[Any] | None = [None] * self.size if self.rank == 0 else None
         moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, state)
-        with _losses_told():
+        with _explain_lost_peers():
             dist.gather_object(moved, states, dst=first, group=self._handle)
         return states
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
         """Refuses processes that were not given the same."""
-        first, *others = self.told(comparable(settings))
+        first, *others = self.all_gather_objects(comparable(settings))
         for rank, other in enumerate(others, 1):
             name = next((name for name in first if other.get(name) != first[name]), None)
             if name is not None:

@@ -14,7 +14,7 @@ import torch
 
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
 from gpu_envs.extras import MissingExtraError
-from gpu_envs.training.process.device import is_shortage
+from gpu_envs.training.process.device import is_out_of_memory
 
 if torch.__version__ < "2.6":
     raise MissingExtraError(
@@ -48,12 +48,12 @@ def save(path: str | Path, payload: Mapping[str, Any]) -> None:
     content = {"version": FORMAT, "kind": _KIND, "payload": _plain(payload, "payload")}
     data = io.BytesIO()
     torch.save(content, data)  # into the file itself, torch would make errors of its own of a full disk and of Ctrl-C
-    with replacing(Path(path)) as file:
+    with atomic_write(Path(path)) as file:
         file.write(data.getbuffer())
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Lets an error of the file system say what could not be written."""
     try:
         yield
@@ -64,11 +64,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of ``path`` when it is complete, and goes when it is not."""
     partial = path.with_name(path.name + _PARTIAL)
     try:
-        with writing(path):
+        with explain_write_errors(path):
             partial.unlink(missing_ok=True)  # a killed writer's, or a link in a stranger's folder: "x" follows none
             with partial.open("xb") as file:
                 yield file
@@ -91,8 +91,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    with path.open("rb") as file, explaining(path):
-        with _stored(file) as archive:  # torch itself does not look at the checksums
+    with path.open("rb") as file, explain_damage(path):
+        with _open_archive(file) as archive:  # torch itself does not look at the checksums
             damaged = archive.testzip()
             if damaged is not None:
                 raise zipfile.BadZipFile(f"{damaged} fails its checksum")
@@ -169,7 +169,7 @@ class Checkpoints:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _part(self.folder / f"iteration-{iteration:08d}.pt", rank)
-        with replacing(part) as file, zipfile.ZipFile(file, "w") as archive:
+        with atomic_write(part) as file, zipfile.ZipFile(file, "w") as archive:
             for name, tensors in buffers.items():
                 for key, tensor in tensors.items():
                     with archive.open(zipfile.ZipInfo(f"{name}/{key}"), "w", force_zip64=True) as entry:
@@ -206,7 +206,7 @@ def read_buffer(
             f"the checkpoint {path} lacks {part.name}, which holds its replay buffer: put it back, or remove the "
             "checkpoint to resume from the one before"
         )
-    with part.open("rb") as file, explaining(path), _stored(file) as archive:
+    with part.open("rb") as file, explain_damage(path), _open_archive(file) as archive:
         for key, tensor in buffer.items():
             entry = archive.getinfo(f"{name}/{key}")
             if checksums.get(key) != entry.CRC:
@@ -224,7 +224,7 @@ def _part(path: Path, rank: int) -> Path:
 
 
 @contextlib.contextmanager
-def _stored(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
+def _open_archive(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
     """A zip archive, after a look at its entries: compressed or overlapping ones would unpack to more than there is."""
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -236,12 +236,12 @@ def _stored(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 @contextlib.contextmanager
-def explaining(path: Path) -> Iterator[None]:
+def explain_damage(path: Path) -> Iterator[None]:
     """Says of errors that come of the bytes of a checkpoint which file is damaged, and what to do."""
     try:
         yield
     except Exception as error:  # of bytes that anybody may have written zipfile, pickle and torch raise nearly anything
-        if is_shortage(error):
+        if is_out_of_memory(error):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         paths = Checkpoints(path.parent).paths() if _NAME.fullmatch(path.name) else []

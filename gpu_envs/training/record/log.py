@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, final
 
 from gpu_envs.errors import did_you_mean, display
-from gpu_envs.training.record.checkpoint import replacing, writing
+from gpu_envs.training.record.checkpoint import atomic_write, explain_write_errors
 
 FIRST: Final = ("iteration", "steps", "seconds")
 """The columns that every log begins with."""
@@ -43,7 +43,7 @@ class RunLog:
         self._columns = kept[0][1] if kept else []
         self._purge_step = int(kept[-1][1][1]) + 1 if kept else 0
         self._events: EventFile | None = None
-        with replacing(self.path) as file:
+        with atomic_write(self.path) as file:
             file.write("".join(line for line, _ in kept).encode())
 
     def write(self, iteration: int, steps: int, record: Mapping[str, float], seconds: float) -> None:
@@ -64,7 +64,7 @@ class RunLog:
         # digits that read back as the same number
         digits = {name: repr(value if isinstance(value, int) else float(value)) for name, value in record.items()}
         self._append([str(iteration), str(steps), f"{seconds:.3f}", *(digits.get(name, "") for name in names)])
-        with writing(self.path.parent / "the file of TensorBoard's events"):
+        with explain_write_errors(self.path.parent / "the file of TensorBoard's events"):
             if self._events is None:
                 self._events = EventFile(self.path.parent, self._purge_step)
             self._events.scalars(steps, record)
@@ -72,7 +72,7 @@ class RunLog:
     def _append(self, cells: list[str]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
-        with writing(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
+        with explain_write_errors(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
             file.write(text.getvalue())  # one write: a row is there, or is not
 
 

@@ -62,7 +62,7 @@ class Result:
     """The mean return of each role's last 100 episodes."""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The mean of each metric over the last 100 episodes."""
-    torch_because: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fallback_reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Policies that torch ran on a GPU, and why no kernels of our own did."""
 
     def _repr_html_(self) -> str:
@@ -89,7 +89,7 @@ class HostEvent:
 
 
 @final
-class Mailbox:
+class ReportQueue:
     """Carries the figures of iterations to the host, a few behind the device."""
 
     def __init__(
@@ -192,7 +192,7 @@ _COUNTS = ("samples", "transitions")
 """How many samples the updates of an iteration learnt from, as learners on-policy and off-policy name it."""
 
 
-def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
+def mean_metrics(figures: Mapping[str, float]) -> dict[str, float]:
     """Returns a learner's figures under a log's names; NaN, for missing, where an iteration learnt from no sample."""
     count = figures.get("samples", 1.0) or math.nan
     learnt = all(figures.get(name, 1.0) for name in _COUNTS)
@@ -200,16 +200,16 @@ def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
     return means if learnt else means | {name: math.nan for name in (*_SUMS, "gradient_norm") if name in means}
 
 
-def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:
+def log_entry(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:
     """Returns a log's entry: returns and lengths, and means of figures over those iterations where they are known."""
     entry: dict[str, float] = {}
     for role, window in windows.items():
         prefix = "" if windows.keys() == {SINGLE_ROLE} else f"{role}/"
         entry |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), window.means(), strict=True)}
-    learners = reports[0].figures
+    learners = reports[0].learner_metrics
     for name in learners:
         prefix = "" if len(learners) == 1 else f"{name}/"
-        rows = [mean_figures(report.figures[name]) for report in reports]
+        rows = [mean_metrics(report.learner_metrics[name]) for report in reports]
         values_of = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
         entry |= {
             f"{prefix}{key}": sum(values) / len(values) if values else math.nan for key, values in values_of.items()
@@ -265,7 +265,7 @@ class History:
     def write(self, iteration: int, seconds: float, speed: float) -> None:
         """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""
         if self.log is not None:
-            entry = entry_of(self.unlogged, self._windows) | {"steps_per_second": speed}
+            entry = log_entry(self.unlogged, self._windows) | {"steps_per_second": speed}
             entry |= {f"metrics/{name}": value for name, value in self.metrics.items()}
             self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
         self.unlogged.clear()
@@ -275,7 +275,7 @@ class History:
         return {
             "windows": {name: window.state() for name, window in self._windows.items()},
             "metrics": {name: window.state() for name, window in self._measured.items()},
-            "recent": [[r.iteration, r.figures, r.rollout_seconds, r.update_seconds] for r in self.unlogged],
+            "recent": [[r.iteration, r.learner_metrics, r.rollout_seconds, r.update_seconds] for r in self.unlogged],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.catalog import id_of, spec_of_run
 from gpu_envs.registry.sources import parse
 from gpu_envs.specs.base import Spec
-from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, replacing
+from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, atomic_write
 from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.settings_file import SETTINGS_FILE, to_toml
@@ -189,9 +189,9 @@ class RunDirectory:
             "commands": [*about.get("commands", []), *_command()],
             "launch": os.environ.get("TORCHELASTIC_RUN_ID"),
         }
-        with replacing(self.path / SETTINGS_FILE) as file:
+        with atomic_write(self.path / SETTINGS_FILE) as file:
             file.write(to_toml(config).encode())
-        with replacing(self.path / _CONFIG) as file:
+        with atomic_write(self.path / _CONFIG) as file:
             file.write((json.dumps(about, indent=2, default=of_arrays) + "\n").encode())
 
 

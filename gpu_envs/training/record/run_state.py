@@ -10,13 +10,13 @@ import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training.process.group import Group, comparable
-from gpu_envs.training.record.checkpoint import Checkpoints, explaining, iteration_of, load, read_buffer
+from gpu_envs.training.record.checkpoint import Checkpoints, explain_damage, iteration_of, load, read_buffer
 
 _LONGEST = 10**15 + 1
 
 
 @final
-class Maybe(NamedTuple):
+class Nullable(NamedTuple):
     """Something that may be None or missing."""
 
     example: Any
@@ -29,7 +29,7 @@ def check_structure(expected: Any, actual: Any, where: str) -> None:
     x. A dict may have other names, too, unless all of it are tensors.
     """
     parts: list[tuple[Any, Any, str]] = []
-    if isinstance(expected, Maybe):
+    if isinstance(expected, Nullable):
         fits, parts = True, [] if actual is None else [(expected.example, actual, "")]
     elif isinstance(expected, Mapping) and str in expected:
         fits = isinstance(actual, Mapping) and all(isinstance(name, str) for name in actual)
@@ -71,17 +71,17 @@ def _described(value: Any) -> str:
 
 
 _TENSORS = {str: torch.Tensor}
-_WEIGHTS = {"module": _TENSORS, "observations": Maybe(_TENSORS), "epsilon": Maybe(torch.Tensor)}
-_MEMORY = Maybe({"replay": None, "exploration": _TENSORS})
+_WEIGHTS = {"module": _TENSORS, "observations": Nullable(_TENSORS), "epsilon": Nullable(torch.Tensor)}
+_MEMORY = Nullable({"replay": None, "exploration": _TENSORS})
 _RANK = {"environment": dict, "random": {"cpu": torch.Tensor}, "running": _TENSORS, "memories": {str: _MEMORY}}
 
 RUN: Final[Mapping[str, Any]] = {
     "describes": {"gpus": range(1, 2**16 + 1)},
     "iteration": range(_LONGEST),
     "steps": range(_LONGEST),
-    "learners": {str: {**_WEIGHTS, "rewards": Maybe({"running": torch.Tensor}), "own": _MEMORY}},
+    "learners": {str: {**_WEIGHTS, "rewards": Nullable({"running": torch.Tensor}), "own": _MEMORY}},
     "players": {
-        str: {"stream": torch.Tensor, "frozen": Maybe({"state": _WEIGHTS, "config": dict, "source": str})},
+        str: {"stream": torch.Tensor, "frozen": Nullable({"state": _WEIGHTS, "config": dict, "source": str})},
     },
     "windows": {str: [(float, float, float)]},
     "metrics": {str: [(float, float)]},
@@ -89,8 +89,8 @@ RUN: Final[Mapping[str, Any]] = {
     "environment": dict,
     "random": {"cpu": torch.Tensor},
     "threads": range(1, 2**16),
-    "buffers": Maybe({str: {str: int}}),
-    "ranks": Maybe([_RANK]),
+    "buffers": Nullable({str: {str: int}}),
+    "ranks": Nullable([_RANK]),
 }
 """The checkpoint of a run, as far as all runs have it alike; the rest is compared with the run that takes it over."""
 
@@ -103,10 +103,10 @@ def load_run(path: Path) -> dict[str, Any]:
             part["buffers"] = {}
         if isinstance(part.get("environment"), dict):
             part["environment"].setdefault("drawn", {})
-    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Maybe)]
+    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Nullable)]
     if missing:
         raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
-    with explaining(path):
+    with explain_damage(path):
         check_structure(RUN, state, "its state")
         if state["iteration"] != iteration_of(path):
             raise CheckpointError(f"it is of iteration {state['iteration']}")
@@ -154,20 +154,20 @@ def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     """A trainer's state without its learners' replay buffers, and those by learner."""
     own = {name: saved["own"] for name, saved in state["learners"].items() if saved.get("own") is not None}
     buffers = {name: memory["replay"] for name, memory in own.items() if memory["replay"] is not None}
-    return _following(state, {}, {name: {**memory, "replay": None} for name, memory in own.items()}), buffers
+    return _with_learner_state(state, {}, {name: {**memory, "replay": None} for name, memory in own.items()}), buffers
 
 
-def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
+def attach_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
     """A process's state with replay buffers that are read from beside a checkpoint when learners take them over."""
     state = _state_of(state, rank)
     checksums, own = state.get("buffers") or {}, {}
     for name, saved in state["learners"].items():
         if saved.get("own") is not None and name in checksums:
             own[name] = {**saved["own"], "replay": functools.partial(read_buffer, path, rank, name, checksums[name])}
-    return _following(state, {}, own)
+    return _with_learner_state(state, {}, own)
 
 
-def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
+def process_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a process has of its own in its trainer's state."""
     scales = {name: saved.get("rewards") for name, saved in state["learners"].items()}
     running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
@@ -181,17 +181,17 @@ def save_together(
     """Writes each process's buffers, and then, in a file by which the checkpoint is whole, what all have else."""
     rest, buffers = _without_buffers(state)
     rest["buffers"] = checkpoints.save_buffers(iteration, group.rank, buffers) if buffers and keep_buffers else {}
-    ranks = group.collected(own_part(rest)) if group.size > 1 else []  # by then all have written
+    ranks = group.gather_to_first(process_state(rest)) if group.size > 1 else []  # by then all have written
     if group.rank == 0:
         checkpoints.save(iteration, rest | ({"ranks": ranks} if ranks else {}))
-    group.told(None)  # nobody ends before the first one has written
+    group.all_gather_objects(None)  # nobody ends before the first one has written
 
 
 def _state_of(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
     if "ranks" not in saved:
         return dict(saved)
     own = saved["ranks"][rank]
-    state = _following(saved, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
+    state = _with_learner_state(saved, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
     del state["ranks"]
     return state
 
@@ -206,28 +206,28 @@ def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *,
     if then.get("format") != now["format"]:  # format 1 described fewer settings
         now, then = ({name: side[name] for name in now.keys() & then.keys()} for side in (now, then))
     check_fits(now, then)
-    state = _state_of(saved, rank) if same else _anew(saved)
+    state = _state_of(saved, rank) if same else _restarted(saved)
     # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
     apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
-    example, checked = (_without_buffers(each)[0] for each in (expected if same else _anew(expected), state))
+    example, checked = (_without_buffers(each)[0] for each in (expected if same else _restarted(expected), state))
     example = {name: part for name, part in example.items() if name not in apart}
     example |= {part: dict.fromkeys(expected[part], list) for part in ("windows", "metrics")}
     streams = {name: player["stream"] for name, player in expected["players"].items()}
-    example["players"] = {name: {"stream": stream, "frozen": Maybe(dict)} for name, stream in streams.items()}
+    example["players"] = {name: {"stream": stream, "frozen": Nullable(dict)} for name, stream in streams.items()}
     check_structure(example, checked, "its state")
     for name, learner in state["learners"].items():
         check_finite(learner["module"], name)
     return state
 
 
-def _anew(saved: Mapping[str, Any]) -> dict[str, Any]:
+def _restarted(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The same where episodes restart, in whatever process."""
-    own = own_part(saved)
+    own = process_state(saved)
     zeros = {name: torch.zeros_like(running) for name, running in own["running"].items()}
-    return _following(saved, zeros, dict.fromkeys(own["memories"]))
+    return _with_learner_state(saved, zeros, dict.fromkeys(own["memories"]))
 
 
-def _following(
+def _with_learner_state(
     saved: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A state whose learners follow these discounted returns, and remember this."""

@@ -36,7 +36,7 @@ def result_rows(result: Any) -> list[Row]:
         *((name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)),
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
-        *((f"torch ran {name}", why) for name, why in result.torch_because.items()),
+        *((f"torch ran {name}", why) for name, why in result.fallback_reasons.items()),
     ]
 
 

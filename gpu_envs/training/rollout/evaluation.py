@@ -18,10 +18,10 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
-from gpu_envs.training.process.device import RandomState, alone, explain_shortage, own_precision, torch_threads
+from gpu_envs.training.process.device import RandomState, exclusive, explain_out_of_memory, autocast_disabled, torch_threads
 from gpu_envs.training.record.summary import Progress, evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
-from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, replicated
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, with_replicas
 from gpu_envs.training.run import Run
 
 MAX_REPLICAS = 4096
@@ -105,7 +105,7 @@ class TrainedPolicies:
             autoreset_mode: As of ``gpu_envs.make``.
             **options: Others of ``gpu_envs.make``.
         """
-        run = replicated(self.config, num_envs)
+        run = with_replicas(self.config, num_envs)
         return make_env(run.env, run, num_envs, self.device, autoreset_mode, **options)
 
     def acting_in(self, env: Any, *, greedy: bool = True, seed: int | None = None) -> "Acting":
@@ -167,7 +167,7 @@ class Acting:
     def settings(self) -> Iterator[None]:
         """Sets torch up as an evaluation does, threads and its random numbers, and puts it back."""
         numbers = RandomState(self._seed, self._device)
-        with alone(), torch_threads(self._device, self._threads), numbers:
+        with exclusive(), torch_threads(self._device, self._threads), numbers:
             yield
 
 
@@ -200,12 +200,12 @@ def play(
     bar = Progress(each * count, None if progress is None else not progress, unit="episodes")
     start = time.perf_counter()
     own = dataclasses.replace(config, num_envs=count, horizon=1)
-    with explain_shortage(own, device), numbers, contextlib.closing(bar):
-        horizon_env = HorizonEnv(Plan(replicated(config, count), device, count, spec), 1)
+    with explain_out_of_memory(own, device), numbers, contextlib.closing(bar):
+        horizon_env = HorizonEnv(Plan(with_replicas(config, count), device, count, spec), 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         players = Players(policies, count, seed)
         names = tuple(horizon_env.storage)
-        tally = Tally(each, count, 2 * len(names) + len(horizon_env.metrics), device)
+        tally = EpisodeTally(each, count, 2 * len(names) + len(horizon_env.metrics), device)
         for turn in range(MAX_EPISODE_STEPS * each):
             horizon_env.carry_over()
             observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
@@ -244,7 +244,7 @@ class Players:
         self, turn: int, observations: Mapping[str, Rows], masks: Mapping[str, torch.Tensor], *, greedy: bool
     ) -> Mapping[str, torch.Tensor]:
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
-        with own_precision(self._device):
+        with autocast_disabled(self._device):
             for player in self._players:
                 player.policy_rows.give(player.act(turn, observations, masks, greedy=greedy), self._actions)
         return self._actions
@@ -252,7 +252,7 @@ class Players:
 
 def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, device: str) -> dict[str, torch.Tensor]:
     """By role, where actions are gathered of agents that several policies act for."""
-    roles = {part.role.name: part.role for parts in policies for part in parts if not part.whole}
+    roles = {part.role.name: part.role for parts in policies for part in parts if not part.all_members}
     dtypes = {"box": torch.float32, "discrete": torch.int32}
     return {
         name: torch.zeros((num_envs, role.agents, role.head.width), dtype=dtypes[role.head.kind], device=device)
@@ -261,7 +261,7 @@ def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, d
 
 
 @final
-class Tally:
+class EpisodeTally:
     """Each replica's first episodes: numbers of each, which are roles' returns and lengths, and metrics."""
 
     def __init__(self, each: int, num_envs: int, numbers: int, device: str) -> None:

@@ -11,7 +11,7 @@ from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.engine.results import Step
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.horizon import EpisodeSums
-from gpu_envs.training.observations import Parts, Rows
+from gpu_envs.training.observations import SplitRows, Rows
 from gpu_envs.training.rollout.plan import Plan, RoleInfo
 from gpu_envs.training.run import Run
 
@@ -24,7 +24,7 @@ class RoleTensors:
         """Looks at an environment with torch tensors; where its roles are not known yet, at those too."""
         self.by_role = RoleInterface(env)
         self.roles = roles or RoleInfo.of(self.by_role.roles.values(), masked=env.action_mask is not None)
-        self._taken = {
+        self._gather = {
             role.name: (*self.by_role.batch_shape(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
         }
@@ -35,13 +35,13 @@ class RoleTensors:
         shared = {} if self.by_role.single_agent else self.by_role.env.shared_observations
         for role in self.roles:
             if role.split is not None and role.name in shared:
-                rows[role.name] = Parts(by_role[role.name], shared[role.name], role.agents, role.split)
+                rows[role.name] = SplitRows(by_role[role.name], shared[role.name], role.agents, role.split)
                 continue
             own, lead = by_role[role.name], self.by_role.batch_shape(role.name)
             flat = own if role.flattening is None else role.flattening.rows(own, len(lead))
             rows[role.name] = flat = flat.reshape(lead[0], role.agents, role.features)
             if role.split is not None:
-                rows[role.name] = Parts.of(flat, role.split)
+                rows[role.name] = SplitRows.of(flat, role.split)
         return rows
 
     def action_masks(self) -> dict[str, torch.Tensor]:
@@ -51,7 +51,7 @@ class RoleTensors:
 
     def taken(self, actions: Mapping[str, torch.Tensor]) -> Any:
         """Actions ``[num_envs, agents, width]`` as the environment takes them."""
-        return self.by_role.join({name: actions[name].view(shape) for name, shape in self._taken.items()})
+        return self.by_role.join({name: actions[name].view(shape) for name, shape in self._gather.items()})
 
 
 @final
@@ -68,7 +68,7 @@ class RoleStorage:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         n, a, split = num_envs, role.agents, role.split
-        f, all_see = (split.own, split.shared) if split is not None else (role.features, 0)
+        f, all_see = (split.individual, split.shared) if split is not None else (role.features, 0)
         self.role = role
         self.alone = alone
         self.observations = zeros(horizon + 1, n, a, f)
@@ -101,21 +101,21 @@ class RoleStorage:
         return self._rows(self.observations[t], None if shared is None else shared[t])
 
     @property
-    def last_rows(self) -> Rows:
+    def final_rows(self) -> Rows:
         """What is seen at ends of episodes, ``[horizon, num_envs, agents, features]``."""
         assert self.final_obs is not None
         return self._rows(self.final_obs, self.final_shared)
 
     def _rows(self, own: torch.Tensor, shared: torch.Tensor | None) -> Rows:
         split = self.role.split
-        return own if split is None or shared is None else Parts(own, shared, self.role.agents, split)
+        return own if split is None or shared is None else SplitRows(own, shared, self.role.agents, split)
 
-    def put_last(self, rows: Rows) -> None:
+    def set_initial(self, rows: Rows) -> None:
         """Takes over what the next horizon begins with."""
-        if isinstance(rows, Parts):
+        if isinstance(rows, SplitRows):
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
-        self.observations[-1].copy_(rows.own if isinstance(rows, Parts) else rows)
+        self.observations[-1].copy_(rows.individual if isinstance(rows, SplitRows) else rows)
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
         """Takes over from step ``t`` what the environment has not written here, being of another form."""
@@ -188,7 +188,7 @@ class HorizonEnv:
         shape = (horizon, num_envs, len(self.metrics))
         self.episode_metrics = torch.zeros(shape, device=device) if self.metrics else None
         self._outs = [self._out(t) for t in range(horizon)]
-        self.begun_midway: torch.Tensor | None = None
+        self.staggered: torch.Tensor | None = None
 
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
@@ -213,13 +213,13 @@ class HorizonEnv:
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
         """Restarts with the first replica's seed; with ``stagger`` as a seed, first episodes are cut short."""
         observations, infos = self.env.reset(seed=seed)
-        self.begun_midway = None
+        self.staggered = None
         if stagger is not None:
             observations = self.env.stagger(stagger)
-            self.begun_midway = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+            self.staggered = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         rows, masks = self._tensors.observations(observations), self._tensors.action_masks()
         for name, storage in self.storage.items():
-            storage.put_last(rows[name])
+            storage.set_initial(rows[name])
             if storage.alive is not None:
                 storage.alive[-1].copy_(infos["alive"][name])
             if storage.action_mask is not None:
@@ -231,8 +231,8 @@ class HorizonEnv:
         for role, storage in self.storage.items():
             for name, array in storage.known().items():
                 known[name][role] = array[-1].clone()
-        begun_midway = None if self.begun_midway is None else self.begun_midway.clone()
-        return {"environment": self.env.get_state(), **known, "begun_midway": begun_midway}
+        staggered = None if self.staggered is None else self.staggered.clone()
+        return {"environment": self.env.get_state(), **known, "begun_midway": staggered}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, in place, because graphs know the addresses."""
@@ -240,8 +240,8 @@ class HorizonEnv:
         for role, storage in self.storage.items():
             for name, array in storage.known().items():
                 array[-1].copy_(state[name][role])
-        if self.begun_midway is not None:
-            self.begun_midway.copy_(state["begun_midway"])
+        if self.staggered is not None:
+            self.staggered.copy_(state["begun_midway"])
 
     def carry_over(self) -> None:
         """Begins a horizon where the last one ended."""
@@ -267,12 +267,12 @@ class HorizonEnv:
         masks = {name: storage.action_mask for name, storage in self.storage.items()}
         return {name: mask[t] for name, mask in masks.items() if mask is not None}
 
-    def forget_cut_episodes(self) -> None:
+    def drop_staggered_episodes(self) -> None:
         """Takes the ends of staggered episodes out of a complete horizon: they were not whole ones."""
-        if self.begun_midway is None:
+        if self.staggered is None:
             return
         ended = self.ended
-        first = ended & (ended.cumsum(0) == 1) & self.begun_midway
+        first = ended & (ended.cumsum(0) == 1) & self.staggered
         for storage in self.storage.values():
             storage.episode_length.masked_fill_(first.unsqueeze(-1), 0)
-        self.begun_midway.logical_and_(~ended.any(0))
+        self.staggered.logical_and_(~ended.any(0))

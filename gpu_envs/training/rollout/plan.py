@@ -18,9 +18,9 @@ from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import ndim_of, to_numpy
 from gpu_envs.codegen import SimulationConfig
 from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import check_replica_memory
-from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -28,7 +28,7 @@ from gpu_envs.specs.params import ARGUMENTS
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.heads import Head
-from gpu_envs.training.observations import Parts, Rows, Split, splits_of
+from gpu_envs.training.observations import SplitRows, Rows, Split, splits_of
 from gpu_envs.training.policy import Policy, learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.run import Run
@@ -124,7 +124,7 @@ class RoleMembers:
     """Their numbers within the role."""
 
     @property
-    def whole(self) -> bool:
+    def all_members(self) -> bool:
         """Whether that is everybody."""
         return len(self.members) == self.role.agents
 
@@ -182,7 +182,7 @@ class Plan:
         return assign(self.roles, self.config.policies)
 
 
-def replicated(config: Run, count: int) -> Run:
+def with_replicas(config: Run, count: int) -> Run:
     """The run with so many replicas: of a parameter with a value for each, those values take turns."""
 
     def taken(value: Any) -> Any:
@@ -260,7 +260,7 @@ class PolicyRows:
         self.features, self.head, self.masked = first.features, first.head, first.masked
         self.split = first.split if all(part.role.split == first.split for part in parts) else None
         counts = {len(part.members) for part in parts}
-        self.each = counts.pop() if self.split is not None and len(counts) == 1 else 1
+        self.group_size = counts.pop() if self.split is not None and len(counts) == 1 else 1
         self._counts = [num_envs * len(part.members) for part in parts]
         self.rows = sum(self._counts)
         self._indices = [torch.tensor(part.members, device=device) for part in parts]
@@ -281,32 +281,32 @@ class PolicyRows:
         taken = []
         for part, index in zip(self.parts, self._indices, strict=True):
             array = by_role[part.role.name]
-            if not part.whole:
+            if not part.all_members:
                 array = array.index_select(lead + 1, index)
             taken.append(array.flatten(lead, lead + 1))
         return taken[0] if len(taken) == 1 else torch.cat(taken, lead)
 
     def observed(self, by_role: Mapping[str, Rows], lead: int) -> Rows:
-        """The observations of these agents, as ``take`` gives other arrays; of those in parts in groups of ``each``.
+        """The observations of these agents, as ``take`` gives other arrays; of those in parts in groups of ``group_size``.
 
         What agents share is ``[*lead, num_envs, numbers]``, or of each agent.
         """
         rows_of = {part.role.name: by_role[part.role.name] for part in self.parts}
         if self.split is None:
             return self.take({role: _whole(rows, lead) for role, rows in rows_of.items()}, lead)
-        parts = {role: rows for role, rows in rows_of.items() if isinstance(rows, Parts)}
-        own = self.take({role: rows.own for role, rows in parts.items()}, lead)
+        parts = {role: rows for role, rows in rows_of.items() if isinstance(rows, SplitRows)}
+        own = self.take({role: rows.individual for role, rows in parts.items()}, lead)
         shared = {role: rows.shared for role, rows in parts.items()}
         first = next(iter(parts.values()))
-        if first.shared.dim() == first.own.dim():
-            return Parts(own, self.take(shared, lead), 1, self.split)
+        if first.shared.dim() == first.individual.dim():
+            return SplitRows(own, self.take(shared, lead), 1, self.split)
         taken = [shared[part.role.name] for part in self.parts]
-        if self.each == 1:
+        if self.group_size == 1:
             taken = [
                 array if len(part.members) == 1 else array.repeat_interleave(len(part.members), lead)
                 for part, array in zip(self.parts, taken, strict=True)
             ]
-        return Parts(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.each, self.split)
+        return SplitRows(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.group_size, self.split)
 
     def give(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
         """Hands the rows' actions ``[rows, width]`` to their roles, ``[num_envs, agents, width]``.
@@ -316,7 +316,7 @@ class PolicyRows:
         """
         for part, index, own in zip(self.parts, self._indices, torch.split(actions, self._counts), strict=True):
             own = own.view(self.num_envs, len(part.members), -1)
-            if part.whole:
+            if part.all_members:
                 by_role[part.role.name] = own
             else:
                 by_role[part.role.name].index_copy_(1, index, own)
@@ -332,9 +332,9 @@ class PolicyRows:
 
 def _whole(rows: Rows, lead: int) -> torch.Tensor:
     """A role's observations as whole rows, ``[*lead, num_envs, agents, features]``."""
-    if not isinstance(rows, Parts):
+    if not isinstance(rows, SplitRows):
         return rows
-    of_each = rows.shared.dim() == rows.own.dim()
+    of_each = rows.shared.dim() == rows.individual.dim()
     shared = rows.shared.flatten(lead, lead + 1) if of_each else rows.shared
-    flat = Parts(rows.own.flatten(lead, lead + 1), shared, 1 if of_each else rows.own.shape[lead + 1], rows.split)
-    return flat.whole.view(*rows.own.shape[:-1], -1)
+    flat = SplitRows(rows.individual.flatten(lead, lead + 1), shared, 1 if of_each else rows.individual.shape[lead + 1], rows.split)
+    return flat.joined.view(*rows.individual.shape[:-1], -1)

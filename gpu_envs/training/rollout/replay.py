@@ -73,7 +73,7 @@ def stride_of(features: int, width: int) -> int:
     return -(-(features + width + 2) // 4) * 4
 
 
-def places_of(slots: int, limit: int | None) -> int:
+def final_obs_capacity(slots: int, limit: int | None) -> int:
     """How many last observations of truncated episodes are kept of a row."""
     return 1 if limit is None else slots // limit + 2
 
@@ -115,7 +115,7 @@ class Replay:
             raise ValueError(f"there are {rows} rows of {slots} slots; numbers of 32 bits are drawn: give fewer")
         backend = open_backend(resolve_device(device), threads)
         self.rows, self.slots, self.width = rows, slots, width
-        places = places_of(slots, limit)
+        places = final_obs_capacity(slots, limit)
         self.ring: Final = torch.zeros((rows, slots, stride_of(features, width)), device=backend.device)
         self.lasts: Final = torch.zeros((rows, places, features), device=backend.device)
         self.position: Final = torch.zeros(1, dtype=torch.int64, device=backend.device)
@@ -156,9 +156,9 @@ class Replay:
             lambda: {"count": count, "stream": stream, "n_step": n_step, "gamma": gamma, "first": first, **vars(into)},
         )(turn)
 
-    def state(self, *, whole: bool = True) -> dict[str, Tensor]:
+    def state(self, *, copy_buffers: bool = True) -> dict[str, Tensor]:
         """Returns copies on the host, since there may be no room for two; or the buffer itself, and where it stands."""
-        if not whole:
+        if not copy_buffers:
             return self._kept | {"position": self.position.clone()}
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept.items()}
 
