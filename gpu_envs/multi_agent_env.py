@@ -1,4 +1,4 @@
-"""One class that drives any environment with a team of agents, many replicas at a time, role by role."""
+"""The vectorised environment of every environment with several agents, with arrays by role."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen import RESULTS, TeamLayout
 from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
+from gpu_envs.engine.locking import synchronized
 from gpu_envs.engine.results import OutReader, Rollout, Step
-from gpu_envs.engine.rollouts import TeamRollout, checked_steps
+from gpu_envs.engine.rollouts import TeamRollout, check_num_steps
 from gpu_envs.engine.simulation import NOT_A_NUMBER, OUT_OF_RANGE
-from gpu_envs.engine.turns import in_turn
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds
 from gpu_envs.specs.team import TeamSpec
@@ -28,26 +28,24 @@ StepResult: TypeAlias = tuple[RoleArrays, RoleArrays, RoleArrays, RoleArrays, di
 
 @final
 class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
-    """Many replicas of an environment with a team of agents, stepped by one launch.
+    """Replicas of an environment with several agents, all stepped by one launch.
 
-    Observations, actions, rewards and ends of episodes are mappings from roles to arrays of all replicas and all agents
-    of the role. With ``output="numpy"`` (the default) a step returns fresh arrays; with ``"torch"`` and ``"cupy"``, and
-    with ``copy=False``, the simulator's own memory, which the next step overwrites.
+    Observations, actions, rewards, terminations and truncations are mappings from roles to arrays of all replicas and
+    all agents of the role. With ``output="numpy"`` (the default) a step returns fresh arrays; with ``"torch"`` and
+    ``"cupy"``, and with ``copy=False``, it returns views of the simulation's memory, which the next step overwrites.
 
-    An agent that goes out is terminated in that step and sees that step's outcome; from then on it observes zeros, gets
-    no reward, and what it does is ignored. A replica's episode is over when all its agents are terminated or truncated.
-
-    It has the attributes of ``Batch`` too.
+    An agent that becomes inactive is terminated in that step and observes its outcome. From then on it observes zeros,
+    gets no reward, and its actions are ignored. A replica's episode ends when all agents are terminated or truncated.
 
     Attributes:
-        roles: The kinds of agents, in order.
-        counts: How many agents each role has.
-        possible_agents: The names of a replica's agents, role after role: ``tagger_0``, ...
-        single_observation_spaces: By role, the observation space of one agent.
-        single_action_spaces: By role, the action space of one agent.
-        single_shared_spaces: By role, the space of what its agents see alike, where that is given once a replica.
-        observation_spaces: By role, that of all replicas and agents of the role.
-        action_spaces: By role, that of all replicas and agents of the role.
+        roles: Names of the roles, in order.
+        counts: Number of agents of each role.
+        possible_agents: Names of a replica's agents, role after role: ``tagger_0``, ...
+        single_observation_spaces: Observation space of one agent, by role.
+        single_action_spaces: Action space of one agent, by role.
+        single_shared_spaces: Space of the shared observations, by role; empty without ``shared_observations=True``.
+        observation_spaces: Observation space of all replicas and agents of a role, by role.
+        action_spaces: Action space of all replicas and agents of a role, by role.
     """
 
     def _prepare(self) -> None:
@@ -58,7 +56,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         self.counts = {role.name: role.size for role in layout.roles}
         self.num_agents = layout.agents
         self.possible_agents = self._env_spec.agents(sim.config.params)
-        self._seen = {r.name: r.seen for r in layout.roles}
+        self._observation_parts = {r.name: r.seen for r in layout.roles}
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
         self.single_shared_spaces: dict[str, gymnasium.Space[Any]] = {
             r.name: r.seen.shared for r in layout.roles if r.apart and r.seen.shared is not None
@@ -76,35 +74,36 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
 
     @functools.cached_property
     def observation_spaces(self) -> dict[str, gymnasium.Space[Any]]:
-        """By role, the space of all replicas and agents: made when asked for, being as large as what it bounds."""
+        """Observation spaces of all replicas and agents, by role; created on access, since bounds are large arrays."""
         return {r: _batched(s, self.num_envs, self.counts[r]) for r, s in self.single_observation_spaces.items()}
 
     @functools.cached_property
     def action_spaces(self) -> dict[str, gymnasium.Space[Any]]:
-        """By role, the space of the actions of all replicas and agents."""
+        """Action spaces of all replicas and agents, by role."""
         return {r: _batched(s, self.num_envs, self.counts[r]) for r, s in self.single_action_spaces.items()}
 
     # --- stepping ---
 
-    @in_turn
+    @synchronized
     def reset(
         self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
     ) -> tuple[RoleArrays, dict[str, Any]]:
-        """Begins new episodes in all replicas, or in those of a mask.
+        """Start new episodes in all replicas, or in the replicas of a mask.
 
         Args:
-            seed: Replica *i* gets ``seed + i``, so that batches seeded 0 and 1 share all but one; those of two
-                ``numpy.random.SeedSequence`` share none. Or a list with one seed, or None, for each. A seed begins a
-                replica's episodes anew; without one the next episode follows.
-            options: ``reset_mask`` (bools, ``[num_envs]``); fields of the state to begin with, such as ``x``
-                (``[num_agents]`` or ``[num_envs, num_agents]``); and the environment's own options. They hold for this
-                reset alone.
+            seed: Replica *i* gets ``seed + i``, so that batches seeded 0 and 1 have all seeds but one in common, while
+                the seeds of two ``numpy.random.SeedSequence`` differ. Or a list with a seed, or None, for each replica.
+                A seed restarts a replica's sequence of episodes; without one the next episode of the sequence starts.
+            options: ``reset_mask`` (bools, ``[num_envs]``); initial values of fields of the state, such as ``x``
+                (``[num_agents]`` or ``[num_envs, num_agents]``); and the environment's reset options. All apply to this
+                reset only.
 
         Returns:
-            The observations of all replicas by role, and infos: ``alive`` by role, ``action_mask`` by role where the
-            rules say what is possible, and with ``shared_observations=True`` those by role, ``[num_envs, numbers]``.
+            The observations of all replicas by role, and infos: ``alive`` by role, ``action_mask`` by role for
+            environments with action masks, and with ``shared_observations=True`` ``shared_observations`` by role,
+            ``[num_envs, features]``.
         """
-        self._begin(seed, options)
+        self._reset(seed, options)
         infos: dict[str, Any] = {"alive": self._result("alive")}
         if self._masked:
             infos["action_mask"] = self._result("action_mask")
@@ -114,112 +113,114 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
 
     @property
     def shared_observations(self) -> RoleArrays:
-        """What all agents of a role see alike, ``[num_envs, numbers]``; empty without ``shared_observations=True``."""
-        return self._last("shared_observations")
+        """Observations that all agents of a role share, ``[num_envs, features]`` by role.
 
-    @in_turn
+        Empty without ``shared_observations=True``.
+        """
+        return self._latest("shared_observations")
+
+    @synchronized
     def step(self, actions: Mapping[str, Any], *, out: Step | None = None) -> StepResult:
-        """Steps every replica once.
+        """Step every replica once.
 
         Args:
-            actions: By role, one for each replica and agent: any array of the right shape, of any library.
-            out: Arrays of your own to write into, by role; they are returned in place of the simulator's.
+            actions: By role, an action for each replica and agent: arrays of any library with the right shape.
+            out: Your arrays to write results into, by role; they are returned instead of the simulation's.
 
         Returns:
-            Observations, rewards, terminations and truncations by role, and infos: ``alive`` by role; where the rules
-            say what is possible, ``action_mask`` by role, of the state that is observed; in SameStep ``final_obs`` by
-            role with the mask ``_final_obs``; with statistics ``episode`` (``r`` and ``l`` by role) with the mask
-            ``_episode``. Masks of ends are of replicas. With ``shared_observations=True`` those by role, and
-            in SameStep ``final_shared``.
+            Observations, rewards, terminations and truncations by role, and infos: ``alive`` by role; with action masks
+            ``action_mask`` by role, for the observed state; in SameStep ``final_obs`` by role with the mask
+            ``_final_obs``; with statistics ``episode`` (``r`` and ``l`` by role) with the mask ``_episode``. The masks
+            are ``[num_envs]``. With ``shared_observations=True`` also ``shared_observations`` by role, and in SameStep
+            ``final_shared``.
 
         Raises:
-            ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came
-                from the host: nothing has changed. Those of the device are kept for ``check``.
+            ActionError: An active agent's action on the host is an integer out of range or NaN; nothing has changed.
+                For actions on the device, ``check`` raises the error later.
         """
         sim = self._sim
         if self.closed or not sim.ready:
             self._check_ready("step")
         read = self._read(actions)
-        places = [(part.address, part.kind) for part in read]
+        addresses = [(part.address, part.kind) for part in read]
         hosts = [part.host for part in read if part.host is not None]
-        if hosts:  # some may be the device's: then the message leaves out what was given
-            sim.inspect(places, hosts if len(hosts) == len(read) else ())
-        sim.step(places, self._out.read(out, read) if out is not None else ())
-        if self._followed:
-            self._follow(stepped=True, out=out)
+        if hosts:  # if some actions are on the device, the message contains no values
+            sim.inspect(addresses, hosts if len(hosts) == len(read) else ())
+        sim.step(addresses, self._out.read(out, read) if out is not None else ())
+        if self._has_post_step:
+            self._post_step(stepped=True, out=out)
         if self.output == "numpy" and not hosts:
             sim.check()
         observations, rewards, terminations, truncations = (self._result(name, out) for name in RESULTS[:4])
         return observations, rewards, terminations, truncations, self._infos(out)
 
-    @in_turn
+    @synchronized
     def rollout(self, steps: int, actions: Mapping[str, Any] | None = None, *, per_step: bool = False) -> Rollout:
-        """Takes many steps, for which the host waits nowhere. An episode that ends is followed at once by the next.
+        """Take many steps without waiting for the device. An ended episode is followed by the next without extra steps.
 
-        In Disabled mode it is not: a replica stays where its episode ends, gets no more reward, and keeps its flags.
+        In Disabled mode a replica stays in its last state instead, gets no more reward, and keeps its flags.
 
         Args:
-            steps: How many.
-            actions: By role ``[steps, num_envs, agents, ...]``; None: drawn uniformly on the device, from seed, episode
-                and step, among what masks allow.
-            per_step: Give every step's results instead of their sums.
+            steps: Number of steps.
+            actions: By role ``[steps, num_envs, agents, ...]``; None to draw them on the device, from seed, episode and
+                step, uniformly among the choices that masks allow.
+            per_step: Return every step's results instead of their sums.
 
         Returns:
-            The results, by role, but for ``episodes``. Only steps of the environments are counted: an episode that
-            ended in an earlier step is restarted first. What all agents of a role see alike is the last step's, in
-            ``shared_observations``.
+            The results by role, except for ``episodes``. Resets take no step: episodes that ended earlier are restarted
+            before the first step. ``env.shared_observations`` has the shared observations of the last step.
 
         Raises:
-            ActionError: An action is a whole number out of range, or not a number, and came from the host, of whatever
-                agent: nothing has changed. Those that came from the device count of agents in the game, for ``check``.
+            ActionError: An action on the host is an integer out of range or NaN, also of an inactive agent; nothing has
+                changed. For actions of active agents on the device, ``check`` raises the error later.
         """
         sim = self._sim
         self._check_ready("rollout")
-        steps, read = checked_steps(steps), None
+        steps, read = check_num_steps(steps), None
         if actions is not None:
             read = self._read(actions, steps)
-            self._inspect_block(read)
+            self._check_action_block(read)
         sim.set_step_flags(report_frozen=False)
         try:
-            results = self._rollout.run(steps, read, per_step=per_step, numbers=self._numbers)
+            results = self._rollout.run(steps, read, per_step=per_step, finite_check=self._finite_check)
         finally:
             sim.set_step_flags(report_frozen=self._report_frozen)
         if self.output == "numpy" and read is not None and any(part.host is None for part in read):
             sim.check()
-        counted = RESULTS[1:4] if per_step else ("reward_sum", "terminated", "truncated")
-        named = ("observations", *counted, "random_actions", "episodes", "return_sum", "length_sum")
+        step_results = RESULTS[1:4] if per_step else ("reward_sum", "terminated", "truncated")
+        names = ("observations", *step_results, "random_actions", "episodes", "return_sum", "length_sum")
         by_role: dict[str, Any] = {
             name: {role: self._to_output(results[f"{name}.{role}"]) for role in self.roles}
-            for name in named
+            for name in names
             if f"{name}.{self.roles[0]}" in results and (per_step or name != "random_actions")
         }
-        given = by_role | {"episodes": self._to_output(results["episodes"])}
-        return Rollout(*(given.get(name) for name in named))
+        arrays = by_role | {"episodes": self._to_output(results["episodes"])}
+        return Rollout(*(arrays.get(name) for name in names))
 
     @functools.cached_property
     def _rollout(self) -> TeamRollout:
         return TeamRollout(self._sim)
 
-    def _inspect_block(self, read: Sequence[Actions]) -> None:
-        """Looks at actions of many steps that came from the host: nobody knows yet who will be in the game."""
+    def _check_action_block(self, read: Sequence[Actions]) -> None:
+        """Raise an ActionError for invalid actions of many steps on the host, of any agent: all may become active."""
         sim, layout = self._sim, self._sim.layout
         hosts = [part.host for part in read if part.host is not None]
         first = 0
         for count, reader, part in zip(self.counts.values(), self._readers, read, strict=True):
-            wrong = None if part.host is None else reader.first_wrong(part.host)
-            if wrong is not None:
-                step, replica, agent = wrong[0], wrong[1], first + wrong[2]
+            index = None if part.host is None else reader.first_invalid(part.host)
+            if index is not None:
+                step, replica, agent = index[0], index[1], first + index[2]
                 kind = OUT_OF_RANGE if reader.discrete else NOT_A_NUMBER
                 who = layout.who(agent).removesuffix(", ")
                 where = f"step {step} of the block, {sim.config.name_of(replica)}, {who}"
-                known = [host[step] for host in hosts] if len(hosts) == len(read) else []
-                raise sim.action_error(kind, where, known, replica, agent)
+                step_actions = [host[step] for host in hosts] if len(hosts) == len(read) else []
+                raise sim.action_error(kind, where, step_actions, replica, agent)
             first += count
 
     def _read(self, actions: Mapping[str, Any], steps: int | None = None) -> list[Actions]:
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions are {type(actions).__name__}; give a mapping from roles to arrays: {self.roles}")
-        found = []
+        read = []
         for role, reader in zip(self.roles, self._readers, strict=True):
             if role not in actions:
                 shapes = {
@@ -230,34 +231,34 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
                     f"each role: {', '.join(f'{r!r} {list(shape)}' for r, shape in shapes.items())}"
                 )
             try:
-                found.append(reader.read(actions[role], steps))
+                read.append(reader.read(actions[role], steps))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"role {role!r}: {error}") from None
-        if len(actions) > len(found):
+        if len(actions) > len(read):
             unknown = next(role for role in actions if role not in self.roles)
             hint = did_you_mean(str(unknown), self.roles)
             raise ValueError(f"there is no role {unknown!r}{hint} There are: {', '.join(self.roles)}")
-        return found
+        return read
 
     def close(self) -> None:
-        """Ends its use: closes the window, if there is one; the garbage collector frees all else."""
+        """Close the environment and its window, if there is one; the garbage collector frees memory and kernels."""
         self.closed = True
         self._renderer.close()
 
     @property
     def spec(self) -> TeamSpec:
-        """What the environment is."""
+        """The environment's spec."""
         return self._env_spec
 
     # --- helpers ---
 
     def _result(self, name: str, out: Step | None = None) -> RoleArrays:
-        given, own = getattr(out, name) if out is not None else None, self._buffers[name]
-        if given is None:
-            return dict(own) if self._live else {role: self._given_out(array) for role, array in own.items()}
-        return {r: self._given_out(array) if given.get(r) is None else given[r] for r, array in own.items()}
+        user_arrays, buffers = getattr(out, name) if out is not None else None, self._buffers[name]
+        if user_arrays is None:
+            return dict(buffers) if self._returns_views else {r: self._returned(array) for r, array in buffers.items()}
+        return {r: self._returned(a) if user_arrays.get(r) is None else user_arrays[r] for r, a in buffers.items()}
 
-    def _last(self, name: str) -> RoleArrays:
+    def _latest(self, name: str) -> RoleArrays:
         return {role: self._to_output(array) for role, array in self._buffers[name].items()}
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
@@ -268,7 +269,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             infos["shared_observations"] = self._result("shared_observations", out)
         if not (self._statistics or self._same_step):
             return infos
-        finished = self._given_out(self._sim.buffers["finished"])
+        finished = self._returned(self._sim.buffers["finished"])
         if self.output == "numpy" and not finished.any():
             return infos
         ended = np.flatnonzero(finished) if self.output == "numpy" else None
@@ -276,11 +277,11 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             infos |= {"episode": self._episode(ended, out), "_episode": finished}
         if self._same_step:
             for name in ("final_obs", *(["final_shared"] if self.single_shared_spaces else [])):
-                infos[name] = self._ended(name, ended if self.gives_copies else None, out)
+                infos[name] = self._of_ended(name, ended if self.returns_copies else None, out)
             infos["_final_obs"] = finished
         return infos
 
 
 def _batched(space: gymnasium.Space[Any], num_envs: int, count: int) -> gymnasium.Space[Any]:
-    """The space of all replicas and all agents of a role."""
+    """The space of all replicas and all ``count`` agents of a role."""
     return batch_space(batch_space(space, count), num_envs)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, library_of
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.state import LiveState
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.team import TeamSpec
@@ -51,7 +51,7 @@ def action_dtype(space: Space, precision: str) -> np.dtype[Any]:
 class Spaces:
     """Spaces by agent, created on first use; each agent has its own object, so that they are seeded separately."""
 
-    def __init__(self, by_role: ByRole, which: str, make: Callable[[Space], Space]) -> None:
+    def __init__(self, by_role: RoleInterface, which: str, make: Callable[[Space], Space]) -> None:
         """Store the spaces of the roles.
 
         Args:

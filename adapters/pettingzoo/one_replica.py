@@ -8,7 +8,6 @@ from typing import Any, final
 
 import gymnasium
 import numpy as np
-from gpu_envs.engine.by_role import ByRole
 from pettingzoo import ParallelEnv
 
 from gpu_envs.adapters.opening import check_full_rows, check_render_mode
@@ -23,6 +22,7 @@ from gpu_envs.adapters.pettingzoo.agents import (
 )
 from gpu_envs.backend import device_for_one_replica
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.errors import ActionError
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.catalog import team_spec
@@ -184,7 +184,7 @@ class TeamEnv(ParallelEnv):
         self.state_space = state_space(self.batch.state)
         self._started = False
         self.np_random = np.random.default_rng()
-        by_role = ByRole(self.batch)
+        by_role = RoleInterface(self.batch)
         self._observation_spaces = Spaces(by_role, "observation", copy.deepcopy)
         self._action_spaces = Spaces(by_role, "action", copy.deepcopy)
         self._allocate_actions()
@@ -192,7 +192,7 @@ class TeamEnv(ParallelEnv):
     def _allocate_actions(self) -> None:
         self._roles = {
             name: RoleActions(role.action, role.agents, action_dtype(role.action, self.batch.precision))
-            for name, role in ByRole(self.batch).roles.items()
+            for name, role in RoleInterface(self.batch).roles.items()
         }
         self._actions = {role: actions.array for role, actions in self._roles.items()}
 

@@ -21,7 +21,7 @@ from gpu_envs.adapters.pettingzoo.agents import (
     metadata,
 )
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.results import Step
 from gpu_envs.engine.state import LiveState
 from gpu_envs.multi_agent_env import MultiAgentEnv
@@ -83,7 +83,7 @@ class TeamVectorEnv:
 
     def _prepare(self) -> None:
         """Create the attributes that are not pickled."""
-        self._by_role = ByRole(self.unwrapped)
+        self._by_role = RoleInterface(self.unwrapped)
         self._scratch: dict[str, np.ndarray] = {}
         self._views: dict[tuple[str, str], tuple[Array, Sequence[Array]]] = {}
 
@@ -176,7 +176,7 @@ class TeamVectorEnv:
         return not isinstance(actions, Mapping) or any(role in actions for role in self._by_role.roles)
 
     def _stack_by_role(self, actions: Mapping[str, Any]) -> dict[str, Array]:
-        return {role: self._stack(role, arrays) for role, arrays in self._by_role.gathered(actions).items()}
+        return {role: self._stack(role, arrays) for role, arrays in self._by_role.group_actions(actions).items()}
 
     def _stack(self, role: str, arrays: Sequence[Any]) -> Array:
         """Stack the arrays of a role's agents on their device."""
@@ -194,7 +194,7 @@ class TeamVectorEnv:
     def _scratch_for(self, role: str) -> np.ndarray:
         if role not in self._scratch:
             space = self._by_role.roles[role].action
-            shape = (*self._by_role.rows(role), *(space.shape or ()))
+            shape = (*self._by_role.batch_shape(role), *(space.shape or ()))
             self._scratch[role] = np.empty(shape, action_dtype(space, self.unwrapped.precision))
         return self._scratch[role]
 

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from gpu_envs.engine.by_role import ByRole
-from gpu_envs.engine.random_actions import choices, drawn_among
+from gpu_envs.engine.roles import RoleInterface
+from gpu_envs.engine.random_actions import choices, sample_masked
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import derived_seed
 
@@ -23,7 +23,7 @@ OtherPolicy: TypeAlias = str | PolicyFunction
 class OtherRoles:
     """The roles that are not trained, with a policy for each."""
 
-    def __init__(self, by_role: ByRole, role: str, policies: OtherPolicy | Mapping[str, OtherPolicy]) -> None:
+    def __init__(self, by_role: RoleInterface, role: str, policies: OtherPolicy | Mapping[str, OtherPolicy]) -> None:
         """Select the policies of all roles except ``role``; roles that are missing in a dict act randomly."""
         roles = [name for name in by_role.roles if name != role]
         chosen = dict(policies) if isinstance(policies, Mapping) else dict.fromkeys(roles, policies)
@@ -110,7 +110,7 @@ class RandomPolicy:
         """
         shape = (*mask.shape[:-1], len(choices(self._space)))
         units = torch.rand(shape, device=self._device, generator=self._generator, dtype=torch.float64)
-        actions: torch.Tensor = drawn_among(self._space, mask, units)
+        actions: torch.Tensor = sample_masked(self._space, mask, units)
         return actions
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,11 +122,11 @@ class RandomPolicy:
         self._generator.set_state(state["_generator"])
 
 
-def _policy(by_role: ByRole, role: str, policy: OtherPolicy) -> PolicyFunction:
+def _policy(by_role: RoleInterface, role: str, policy: OtherPolicy) -> PolicyFunction:
     if callable(policy):
         return policy
     built_in: dict[str, type[RandomPolicy] | type[Still]] = {"random": RandomPolicy, "still": Still}
     if not isinstance(policy, str) or policy not in built_in:
         hint = did_you_mean(policy, built_in) if isinstance(policy, str) else ""
         raise ValueError(f"others is {policy!r} for {role!r}: use 'random', 'still' or a function{hint}")
-    return built_in[policy](by_role.roles[role].action, by_role.rows(role), by_role.env.device)
+    return built_in[policy](by_role.roles[role].action, by_role.batch_shape(role), by_role.env.device)

@@ -13,7 +13,7 @@ from gymnasium.spaces import Dict
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
 
@@ -38,8 +38,8 @@ _ALIGNMENT = 256
 
 def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype of each result of a step, for one role of a team."""
-    by_role = ByRole(env)
-    rows, space = by_role.rows(role or ALONE), by_role.roles[role or ALONE].observation
+    by_role = RoleInterface(env)
+    rows, space = by_role.batch_shape(role or SINGLE_ROLE), by_role.roles[role or SINGLE_ROLE].observation
     shapes = {
         **_observation_shapes("observations", rows, space),
         "rewards": (rows, env.precision),
@@ -50,7 +50,7 @@ def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str,
         "episode_length": (rows, "int32"),
         **{f"episode_metrics.{name}": (rows[:1], env.precision) for name in env.env_spec.metrics},
     }
-    return shapes if by_role.alone else shapes | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
+    return shapes if by_role.single_agent else shapes | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
 
 
 def _observation_shapes(

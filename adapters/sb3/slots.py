@@ -15,7 +15,7 @@ from gpu_envs.adapters.sb3.results import (
     synchronize_streams,
 )
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.spaces import from_zero
 
 SlotObservations: TypeAlias = np.ndarray | dict[str, np.ndarray]
@@ -61,9 +61,9 @@ class Slots(ABC):
         of_replica: Number of slots per replica; slot *i* belongs to replica ``i // of_replica``.
     """
 
-    def __init__(self, by_role: ByRole, role: str) -> None:
+    def __init__(self, by_role: RoleInterface, role: str) -> None:
         self._env, self._by_role, self._role = by_role.env, by_role, role
-        self._results = make_results(self._env, None if by_role.alone else role)
+        self._results = make_results(self._env, None if by_role.single_agent else role)
         self._midway = np.zeros(self._env.num_envs, bool)
         role_view = by_role.roles[role]
         self.observation_space = role_view.observation
@@ -72,7 +72,7 @@ class Slots(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._by_role = ByRole(self._env)
+        self._by_role = RoleInterface(self._env)
 
     @abstractmethod
     def start_episodes(
@@ -111,7 +111,7 @@ class Slots(ABC):
         infos, named = results[4], dict(zip(STEP_ARRAYS, results[:4], strict=False))
         has_final_obs = "_final_obs" in infos  # NumPy output has this key only if an episode ended
         named["final_obs"] = infos["final_obs"] if has_final_obs else named["observations"]
-        alone, role = self._by_role.alone, self._role
+        alone, role = self._by_role.single_agent, self._role
 
         def read(label: str) -> Any:
             name, _, key = label.partition(".")
@@ -135,8 +135,8 @@ class Slots(ABC):
 class Replicas(Slots):
     """One slot per replica."""
 
-    def __init__(self, by_role: ByRole) -> None:
-        super().__init__(by_role, ALONE)
+    def __init__(self, by_role: RoleInterface) -> None:
+        super().__init__(by_role, SINGLE_ROLE)
         self._keys = dict_keys(self.observation_space)
 
     def start_episodes(
@@ -191,12 +191,12 @@ class Agents(Slots):
         alive: Whether each slot's agent is active, bool ``[slots]``.
     """
 
-    def __init__(self, by_role: ByRole, role: str, others: OtherRoles) -> None:
+    def __init__(self, by_role: RoleInterface, role: str, others: OtherRoles) -> None:
         super().__init__(by_role, role)
         self._others = others
         self._seen: dict[str, Any] = {}
         self._chosen: dict[str, Any] | None = None
-        self._rows = by_role.rows(role)
+        self._rows = by_role.batch_shape(role)
         self.alive = np.ones(by_role.env.num_envs * self.of_replica, bool)
 
     def start_episodes(

@@ -15,7 +15,7 @@ from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.sb3.other_roles import OtherPolicy, OtherRoles
 from gpu_envs.adapters.sb3.slots import Agents, Replicas, SlotObservations, Slots, StepResults, select_rows
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seed, check_seed, derived_seed, random_seed
 from gpu_envs.specs.base import Spec
@@ -297,8 +297,8 @@ def _options_key(options: Mapping[str, Any]) -> tuple[Any, ...]:
 def _make_slots(
     env: VectorEnv | MultiAgentEnv, role: str | None, others: OtherPolicy | Mapping[str, OtherPolicy]
 ) -> Slots:
-    by_role = ByRole(env)
-    if by_role.alone:
+    by_role = RoleInterface(env)
+    if by_role.single_agent:
         if role is not None or others != "random":
             raise ValueError("this environment has a single agent: leave role and others out")
         return Replicas(by_role)

@@ -10,7 +10,7 @@ from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 
 from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.skrl.wrapper import BaseWrapper, InitialState, from_zero
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.results import Step
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed
@@ -70,10 +70,10 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
             raise ValueError(f"{wrapped!r} has one agent: use gpu_envs.adapters.skrl.Wrapper")
         super().__init__(wrapped)
         self._beginning = InitialState(wrapped, seed, stagger=stagger)
-        self._by_role = by_role = ByRole(wrapped)
+        self._by_role = by_role = RoleInterface(wrapped)
         self._role_of = {agent: role for role in by_role.roles.values() for agent in role.agents}
         self._shapes = {
-            name: (by_role.rows(name), (*by_role.rows(name), *(role.observation.shape or ())))
+            name: (by_role.batch_shape(name), (*by_role.batch_shape(name), *(role.observation.shape or ())))
             for name, role in by_role.roles.items()
         }
         self._actions = {name: from_zero(role.action, self._device) for name, role in by_role.roles.items()}
@@ -157,7 +157,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
     def _stack_actions(self, actions: Mapping[str, torch.Tensor]) -> Tensors:
         """Stack the actions of agents by role."""
         stacked_actions = {}
-        for role, arrays in self._by_role.gathered(actions).items():
+        for role, arrays in self._by_role.group_actions(actions).items():
             space, first = self._actions[role]
             stacked = torch.stack(arrays, 1) if space.shape else torch.cat(arrays, 1)
             if space.shape and len(space.shape) > 1:
@@ -182,7 +182,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
         return dict(self._live)
 
 
-def _joint_observation_space(by_role: ByRole) -> gymnasium.spaces.Box:
+def _joint_observation_space(by_role: RoleInterface) -> gymnasium.spaces.Box:
     """Return the space of the concatenated observations of all agents."""
     bounds = []
     for space in (role.observation for role in by_role.roles.values() for _ in role.agents):

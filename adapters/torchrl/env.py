@@ -10,7 +10,7 @@ from torchrl.envs import EnvBase
 from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.torchrl.role_groups import RoleGroups
 from gpu_envs.adapters.torchrl.specs import nonempty_mask
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed, Seeds, check_seed
 from gpu_envs.specs.base import Spec
@@ -68,8 +68,8 @@ class Env(EnvBase):
         super().__init__(device=device, batch_size=(wrapped.num_envs,))
         self.env: Final = wrapped
         self.num_envs: Final = wrapped.num_envs
-        by_role = ByRole(wrapped)
-        groups = {} if by_role.alone else by_role.roles
+        by_role = RoleInterface(wrapped)
+        groups = {} if by_role.single_agent else by_role.roles
         self.group_map: Final = {name: list(role.agents) for name, role in groups.items()}
         self._next_seed: Seeds = check_seed(seed)
         self._grouped: Final = RoleGroups(by_role, device, categorical=categorical_actions)

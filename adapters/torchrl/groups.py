@@ -17,7 +17,7 @@ from gpu_envs.adapters.torchrl.specs import (
     flag_spec,
     observation_specs,
 )
-from gpu_envs.engine.by_role import RoleView
+from gpu_envs.engine.roles import RoleInfo
 
 END_KEYS = ("done", "terminated", "truncated")
 """TorchRL's keys for the end of an episode; ``done`` is terminated or truncated."""
@@ -57,7 +57,7 @@ class Group:
 
     def __init__(
         self,
-        role: RoleView,
+        role: RoleInfo,
         lead: tuple[int, ...],
         precision: str,
         device: torch.device,

@@ -10,7 +10,7 @@ from torchrl.data import Composite
 
 from gpu_envs.adapters.torchrl.groups import END_KEYS, Group, Specs, not_done, unchecked
 from gpu_envs.adapters.torchrl.specs import MASK, flag_spec
-from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.engine.results import Step
 from gpu_envs.seeds import Seeds
 
@@ -22,7 +22,7 @@ Current: TypeAlias = dict[str, dict[str, torch.Tensor]]
 class RoleGroups:
     """An environment with TorchRL's keys: a group per role of a team, or a single agent's keys at the root."""
 
-    def __init__(self, by_role: ByRole, device: torch.device, *, categorical: bool) -> None:
+    def __init__(self, by_role: RoleInterface, device: torch.device, *, categorical: bool) -> None:
         """Create the groups; see ``Group`` for the arguments."""
         env = by_role.env
         self._env, self._by_role, self._device = env, by_role, device
@@ -30,13 +30,13 @@ class RoleGroups:
         self._column: Final = torch.Size((env.num_envs, 1))
         self._masked: Final = env.action_mask is not None
         self._groups: Final = {
-            name: Group(role, by_role.rows(name), env.precision, device, categorical=categorical, masked=self._masked)
+            name: Group(role, by_role.batch_shape(name), env.precision, device, categorical=categorical, masked=self._masked)
             for name, role in by_role.roles.items()
         }
         self._actions: Final = {role: self._key(role, "action") for role in self._groups}
 
     def _key(self, role: str, name: str) -> NestedKey:
-        return name if self._by_role.alone else (role, name)
+        return name if self._by_role.single_agent else (role, name)
 
     def masks(self) -> list[tuple[NestedKey, NestedKey, tuple[int, ...]]]:
         """Return the keys of action masks, the keys of their actions, and the number of choices."""
@@ -46,8 +46,8 @@ class RoleGroups:
     def specs(self) -> Specs:
         """Return the specs; a team also has masks of active agents, and the ends of replicas."""
         by_group = {role: group.specs() for role, group in self._groups.items()}
-        if self._by_role.alone:
-            return by_group[ALONE]
+        if self._by_role.single_agent:
+            return by_group[SINGLE_ROLE]
         for role, group in self._groups.items():
             by_group[role].observation["mask"] = flag_spec(group.lead, self._device)
         observation, action, reward, done = (
@@ -61,8 +61,8 @@ class RoleGroups:
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Step all replicas with the TensorDict's actions, and return the results in new tensors."""
         groups = self._groups
-        if self._by_role.alone:
-            agent, memory = groups[ALONE], groups[ALONE].allocate()
+        if self._by_role.single_agent:
+            agent, memory = groups[SINGLE_ROLE], groups[SINGLE_ROLE].allocate()
             out = Step(*agent.step_arrays(memory), action_mask=memory.action_mask)
             self._env.step(agent.actions(tensordict.get("action")), out=out)
             return agent.tensordict(agent.results(memory))
@@ -90,7 +90,7 @@ class RoleGroups:
 
     def observe(self) -> Current:
         """Return the current observations and masks without a reset."""
-        if self._by_role.alone:
+        if self._by_role.single_agent:
             return self._current(self._env.observe(), None)
         counts = [len(role.agents) for role in self._by_role.roles.values()]
         in_game = self._env.state["in_game"].bool().split(counts, 1)
@@ -111,8 +111,8 @@ class RoleGroups:
             )
             for role, group in self._groups.items()
         }
-        if self._by_role.alone:
-            agent: TensorDictBase = tensors[ALONE]
+        if self._by_role.single_agent:
+            agent: TensorDictBase = tensors[SINGLE_ROLE]
             return agent
         return unchecked(not_done(self._column, self._device) | tensors, self._lead, self._device)
 

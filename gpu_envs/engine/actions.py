@@ -1,4 +1,4 @@
-"""Reads what a user hands to ``step``: any array of the right shape, from any library, copied only where it must be."""
+"""Reading of actions: arrays of any library with the right shape, copied only if a kernel cannot read them in place."""
 
 import sys
 from typing import Any, NamedTuple, final
@@ -8,40 +8,40 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, library_of
 
-_WHOLE = {"int64": 0, "int32": 1, "uint8": 2, "bool": 2}
-_REAL = {"float32": {"float32": 3}, "float64": {"float32": 3, "float64": 4}}
-"""The element types a kernel reads (real ones by its precision): numbers of ``ActionKind`` in ``actions.cuh``."""
+_INTEGER_KINDS = {"int64": 0, "int32": 1, "uint8": 2, "bool": 2}
+_REAL_KINDS = {"float32": {"float32": 3}, "float64": {"float32": 3, "float64": 4}}
+"""Element types that kernels read (for reals, by precision) and their values in ``ActionKind`` of ``actions.cuh``."""
 
-KINDS = _WHOLE | _REAL["float64"]
-"""All of them."""
+KINDS = _INTEGER_KINDS | _REAL_KINDS["float64"]
+"""All element types of actions."""
 
 
 class Actions(NamedTuple):
-    """Actions as a kernel reads them."""
+    """Actions that a kernel can read."""
 
     address: int
-    """Where they are, on the environment's device."""
+    """Address on the environment's device."""
     kind: int
-    """Their element type."""
+    """Element type, an ``ActionKind``."""
     owner: Array
-    """Keeps the memory alive."""
+    """Array that owns the memory."""
     host: np.ndarray | None
-    """They came from the host, so they can be looked at before the step."""
+    """The same actions on the host, to check before the step; None if they came from a GPU."""
 
 
 @final
 class ActionReader:
-    """Turns arrays into addresses."""
+    """Checks arrays of actions and returns their addresses."""
 
     def __init__(
         self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str, arrays: Arrays, precision: str
     ) -> None:
-        """Keeps what an action must look like: the space is one agent's, the rows are replicas and perhaps agents."""
+        """Expect actions of shape ``[*rows, *space.shape]``; rows are ``(num_envs,)`` or ``(num_envs, agents)``."""
         self._space = space
         self._shape = (*rows, *(space.shape or ()))
-        self._each = "one action for each of the replicas" if len(rows) == 1 else "one for each replica and agent"
+        self._rows_text = "one action for each of the replicas" if len(rows) == 1 else "one for each replica and agent"
         self.discrete = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
-        self._kinds = _WHOLE if self.discrete else _REAL[precision]
+        self._kinds = _INTEGER_KINDS if self.discrete else _REAL_KINDS[precision]
         self._numpy_kinds = {np.dtype(name): kind for name, kind in self._kinds.items()}
         self._torch_kinds: dict[Any, int] = {}
         self._device = device
@@ -50,13 +50,13 @@ class ActionReader:
         self._tensor: type[Any] | None = sys.modules["torch"].Tensor if arrays.name == "torch" else None
 
     def read(self, actions: Any, steps: int | None = None) -> Actions:
-        """Returns where the actions are, or raises what is wrong with them.
+        """Return the actions' address and element type, or raise an error if their shape, type or device is wrong.
 
         Args:
             actions: An array or a sequence, ``[num_envs, ...]``.
-            steps: Expect a block of this many steps, ``[steps, num_envs, ...]``.
+            steps: Number of steps, for actions ``[steps, num_envs, ...]`` of several steps.
         """
-        if steps is None and actions.__class__ is self._tensor:  # the quickest way for the most frequent case
+        if steps is None and actions.__class__ is self._tensor:  # fast path for the most common case
             return self._read_torch(actions, self._shape)
         shape = self._shape if steps is None else (steps, *self._shape)
         library = library_of(actions)
@@ -65,19 +65,19 @@ class ActionReader:
         if library == "cupy":
             return self._read_cupy(actions, shape)
         if library == "dlpack":
-            return self._read_foreign(actions, steps)
+            return self._read_dlpack(actions, steps)
         return self._read_numpy(actions, shape)
 
-    def _check_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        if given == shape:
+    def _check_shape(self, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if shape == expected:
             return
-        if given == ():
-            raise TypeError(f"actions must be an array of shape {shape}, {self._each}; got one scalar")
-        raise ValueError(f"actions have shape {given}; expected {shape}: {self._each}")
+        if shape == ():
+            raise TypeError(f"actions must be an array of shape {expected}, {self._rows_text}; got one scalar")
+        raise ValueError(f"actions have shape {shape}; expected {expected}: {self._rows_text}")
 
     def _refuse_dtype(self, dtype: object) -> TypeError:
-        wanted = "whole numbers (int64, int32, uint8, ...)" if self.discrete else "real numbers (float32 or float64)"
-        return TypeError(f"actions have dtype {dtype}; the action space {self._space} needs {wanted}")
+        expected = "integers (int64, int32, uint8, ...)" if self.discrete else "real numbers (float32 or float64)"
+        return TypeError(f"actions have dtype {dtype}; the action space {self._space} needs {expected}")
 
     def _read_numpy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
         array = actions
@@ -98,13 +98,13 @@ class ActionReader:
         return Actions(self._arrays.address(moved), self._numpy_kinds[array.dtype], moved, array)
 
     def _cast(self, array: Any) -> Any:
-        """An array of NumPy or CuPy with elements of a type that kernels read."""
+        """Convert an array of NumPy or CuPy to an element type that kernels read."""
         if array.dtype in self._numpy_kinds:
             return array
         if array.dtype.kind not in ("biu" if self.discrete else "fiu"):
             raise self._refuse_dtype(array.dtype)
         if self.discrete and array.dtype == np.uint64:
-            array = array.clip(None, np.iinfo(np.int64).max)  # huge, not negative after the cast
+            array = array.clip(None, np.iinfo(np.int64).max)  # still out of range; a cast would wrap around
         return array.astype(np.int64 if self.discrete else np.float32)
 
     def _read_torch(self, actions: Any, shape: tuple[int, ...]) -> Actions:
@@ -124,12 +124,12 @@ class ActionReader:
         if kind is None:
             torch = sys.modules["torch"]
             floating = actions.dtype.is_floating_point
-            unfit = floating if self.discrete else actions.dtype == torch.bool
-            if unfit or actions.dtype.is_complex:
+            refused = floating if self.discrete else actions.dtype == torch.bool
+            if refused or actions.dtype.is_complex:
                 raise self._refuse_dtype(actions.dtype)
             if self.discrete and actions.dtype == torch.uint64:
                 signed = actions.contiguous().view(torch.int64)
-                actions = torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)  # huge, not negative
+                actions = torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)  # still out of range
             else:
                 actions = actions.to(torch.int64 if self.discrete else torch.float32)
             kind = self._torch_kinds[actions.dtype]
@@ -151,20 +151,20 @@ class ActionReader:
             actions = sys.modules["cupy"].ascontiguousarray(actions)
         return Actions(int(actions.data.ptr), self._numpy_kinds[actions.dtype], actions, None)
 
-    def _read_foreign(self, actions: Any, steps: int | None) -> Actions:
-        """Any other library's array: through DLPack, into NumPy or CuPy."""
-        if int(actions.__dlpack_device__()[0]) == 1:  # on the host
+    def _read_dlpack(self, actions: Any, steps: int | None) -> Actions:
+        """Read an array of another library through DLPack, as an array of NumPy or CuPy."""
+        if int(actions.__dlpack_device__()[0]) == 1:  # kDLCPU
             return self.read(np.from_dlpack(actions), steps)
         import cupy
 
         return self.read(cupy.from_dlpack(actions), steps)
 
-    def first_wrong(self, host: np.ndarray) -> tuple[int, ...] | None:
-        """Where the first value is that no kernel would take; a look at the host's memory costs less than a launch."""
+    def first_invalid(self, host: np.ndarray) -> tuple[int, ...] | None:
+        """The index of the first invalid action; checking on the host costs less than a launch."""
         if self.discrete:
             space: Any = self._space
             size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
-            wrong = (host < space.start) | (host >= space.start + size)
+            invalid = (host < space.start) | (host >= space.start + size)
         else:
-            wrong = np.isnan(host)
-        return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None
+            invalid = np.isnan(host)
+        return tuple(int(i) for i in np.argwhere(invalid)[0]) if invalid.any() else None

@@ -1,4 +1,4 @@
-"""What an environment of either kind is made with, besides its own parameters, and the rules between its choices."""
+"""The options that every environment has, and their checks."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,44 +15,44 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
-MOST_REPLICAS = 2**64
-"""Of a batch, all its parts together: as many as there are seeds, which wrap around."""
+MAX_REPLICAS = 2**64
+"""Limit of replicas, also if a batch is split into parts: one for each seed of 64 bits."""
 
 OUTPUTS = ("numpy", "torch", "cupy")
 
 
-def check_num_envs(given: object, name: str = "num_envs") -> int:
-    """Returns a number of replicas, or says what is wrong with it."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
-        raise ValueError(f"{name} is {given!r}; a whole number from 1 up")
-    return int(given)
+def check_num_envs(value: object, name: str = "num_envs") -> int:
+    """Return a number of replicas as an int, or raise an error if it is invalid."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} is {value!r}; give an integer of 1 or more")
+    return int(value)
 
 
-def _check_choice(what: str, given: object, allowed: Sequence[str]) -> None:
-    if not isinstance(given, str) or given not in allowed:
-        hint = did_you_mean(str(given), allowed)
-        raise ValueError(f"{what} is {given!r}{hint} Allowed: {', '.join(repr(a) for a in allowed)}")
+def _check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        hint = did_you_mean(str(value), allowed)
+        raise ValueError(f"{name} is {value!r}{hint} Allowed: {', '.join(repr(a) for a in allowed)}")
 
 
-def _check_switch(what: str, given: object, *, default: bool) -> None:
-    if not (isinstance(given, bool | np.bool_) or (default and given is None)):
-        raise ValueError(f"{what} is {given!r}; True or False{', or None for the default' if default else ''}")
+def _check_bool(name: str, value: object, *, optional: bool) -> None:
+    if not (isinstance(value, bool | np.bool_) or (optional and value is None)):
+        raise ValueError(f"{name} is {value!r}; give True or False{', or None for the default' if optional else ''}")
 
 
-def _check_whole(what: str, given: object, known: range, allowed: str, otherwise: str = "") -> None:
-    """Refuses all but whole numbers of a range, and None where it stands for something."""
-    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
-    if not (whole and given in known) and (given is not None or not otherwise):
-        default = f", or None for {otherwise}" if otherwise else ""
-        raise ValueError(f"{what} is {given!r}; give a whole number {allowed}{default}")
+def _check_int(name: str, value: object, allowed: range, allowed_text: str, default: str = "") -> None:
+    """Raise an error unless a value is an integer of a range, or None if the option has a default."""
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (is_int and value in allowed) and (value is not None or not default):
+        or_none = f", or None for {default}" if default else ""
+        raise ValueError(f"{name} is {value!r}; give an integer {allowed_text}{or_none}")
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The constructor's arguments as they were given: a pickle makes them anew, perhaps on another machine.
+    """The constructor's arguments as the user passed them, which a pickle passes again, perhaps on another machine.
 
-    ``Batch.__init__`` says what each of them means.
+    ``gpu_envs.make`` describes them.
     """
 
     device: str = "auto"
@@ -71,85 +71,86 @@ class Options:
     observe_params: Sequence[str] | str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
+        """Check the autoreset mode; ``check`` checks the other options once the device is known."""
         _check_choice("autoreset_mode", getattr(self.autoreset_mode, "value", self.autoreset_mode), AUTORESET_MODES)
 
     @property
     def mode(self) -> str:
-        """The word for the autoreset mode."""
+        """The autoreset mode as a string."""
         return str(getattr(self.autoreset_mode, "value", self.autoreset_mode))
 
     @property
-    def gives_copies(self) -> bool:
-        """Whether fresh arrays are returned."""
+    def returns_copies(self) -> bool:
+        """Whether results are fresh arrays instead of views of the simulation's memory."""
         return self.output == "numpy" if self.copy is None else bool(self.copy)
 
     @property
-    def gives_statistics(self) -> bool:
-        """Whether ``infos["episode"]`` is given."""
+    def returns_statistics(self) -> bool:
+        """Whether steps return ``infos["episode"]``."""
         return self.output != "numpy" if self.statistics is None else bool(self.statistics)
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether returns, lengths and metrics of episodes are kept at all."""
+        """Whether returns, lengths and metrics of episodes are recorded."""
         return self.statistics is None or bool(self.statistics)
 
-    def kept(self, name: str) -> str:
-        """The name of one of them, or raises an AttributeError where they are not kept."""
+    def require_statistics(self, name: str) -> str:
+        """Return the name of a statistic, or raise an AttributeError if statistics are not recorded."""
         if not self.keeps_statistics:
-            raise AttributeError(f"there is no {name}, as it was made with statistics=False; make it without that")
+            raise AttributeError(f"the environment has no {name}, because it was made with statistics=False")
         return name
 
     def check(self, device: str) -> None:
-        """Raises a ValueError for what cannot be, or cannot be on this device, ``cpu`` or ``cuda:N``."""
+        """Raise a ValueError for options that are invalid, in general or on this device, ``cpu`` or ``cuda:N``."""
         _check_choice("output", self.output, OUTPUTS)
         _check_choice("precision", self.precision, PRECISIONS)
-        _check_switch("copy", self.copy, default=True)
-        _check_switch("statistics", self.statistics, default=True)
-        _check_switch("checking", self.checking, default=False)
-        _check_switch("shared_observations", self.shared_observations, default=False)
-        _check_switch("active_heads", self.active_heads, default=False)
-        _check_whole("threads", self.threads, range(1, MAX_THREADS + 1), f"from 1 to {MAX_THREADS}", "all cores")
-        _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
-        _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^64")
+        _check_bool("copy", self.copy, optional=True)
+        _check_bool("statistics", self.statistics, optional=True)
+        _check_bool("checking", self.checking, optional=False)
+        _check_bool("shared_observations", self.shared_observations, optional=False)
+        _check_bool("active_heads", self.active_heads, optional=False)
+        _check_int("threads", self.threads, range(1, MAX_THREADS + 1), f"from 1 to {MAX_THREADS}", "all cores")
+        _check_int("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
+        _check_int("first_replica", self.first_replica, range(MAX_REPLICAS), "from 0 to below 2^64")
         if self.checking and self.mode == "SameStep" and not self.keeps_statistics:
             raise ValueError(
-                "checking=True tells at which step of its episode a number went wrong, which in SameStep is known from "
-                "the lengths of episodes; leave out statistics=False"
+                "checking=True reports the step of an episode at which a number is not finite, which in SameStep mode "
+                "needs the recorded lengths of episodes: leave out statistics=False"
             )
         if device == "cpu" and self.output == "cupy":
             raise ValueError("output='cupy' needs device='cuda'; on the CPU use output='numpy' or 'torch'")
-        if self.output == "numpy" and not self.gives_copies and device != "cpu":
-            raise ValueError("copy=False with output='numpy' cannot be on CUDA: use output='torch' or 'cupy'")
+        if self.output == "numpy" and not self.returns_copies and device != "cpu":
+            raise ValueError("copy=False with output='numpy' is impossible on CUDA: use output='torch' or 'cupy'")
 
     def limit(self, default: int | None) -> int:
-        """The step at which an episode is truncated, or ``NO_LIMIT``; ``default`` is the environment's own limit."""
-        given = self.max_episode_steps
-        if given is None:
+        """The step at which an episode is truncated, or ``NO_LIMIT``; ``default`` is the environment's limit."""
+        steps = self.max_episode_steps
+        if steps is None:
             return default or NO_LIMIT
-        if isinstance(given, bool) or not isinstance(given, int | np.integer) or (given < 1 and given != -1):
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or (steps < 1 and steps != -1):
             raise ValueError(
-                f"max_episode_steps is {given!r}; a whole number from 1 up, -1 for none, None for the default"
+                f"max_episode_steps is {steps!r}; give an integer of 1 or more, -1 for no limit, None for the default"
             )
-        return NO_LIMIT if given == -1 else min(int(given), NO_LIMIT)
+        return NO_LIMIT if steps == -1 else min(int(steps), NO_LIMIT)
 
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
-    """What is to be simulated, of what a user gave; its rules stay as they are now, even if their file is edited."""
+    """Check all constructor arguments; the result contains the rules' text, so that later edits have no effect."""
     spec = spec.with_observed_params(options.observe_params)
     checked = spec.check_params(params, num_envs, options.precision)
     limit, longest = options.limit(spec.step_limit(checked)), spec.max_steps(checked)
     if longest is not None and limit > longest:
         if options.max_episode_steps is not None or callable(spec.max_episode_steps):
-            asked = "max_episode_steps is -1, no limit" if limit == NO_LIMIT else f"max_episode_steps is {limit}"
+            requested = "max_episode_steps is -1, no limit" if limit == NO_LIMIT else f"max_episode_steps is {limit}"
             raise ValueError(
-                f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
+                f"{spec.id}: {requested}, but its rules support episodes of at most {longest} steps: give at most "
+                f"{longest}"
             )
         limit = longest
     if options.shared_observations and not (isinstance(spec, TeamSpec) and spec.has_shared_observations):
-        raise ValueError(f"{spec.id}: shared_observations=True, and no role has a shared_observation; leave it out")
+        raise ValueError(f"{spec.id}: shared_observations=True, but no role has a shared_observation: leave it out")
     if options.active_heads and not (isinstance(spec, TeamSpec) and spec.active_heads):
-        raise ValueError(f"{spec.id}: active_heads=True, and its rules do not say which are; leave it out")
+        raise ValueError(f"{spec.id}: active_heads=True, but its rules do not define active heads: leave it out")
     config = SimulationConfig(
         spec,
         num_envs,

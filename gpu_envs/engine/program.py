@@ -1,4 +1,4 @@
-"""The compiled kernels of an environment: what each is called with, and its launch."""
+"""The compiled kernels of an environment, their argument structs and their launches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -8,84 +8,87 @@ from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.program import Program
 from gpu_envs.codegen import RESULTS, Layout, generate
 
-OPTIONAL = ("final_obs", "episode_return", "episode_length", "episode_metrics")
-"""Those that have a place of their own, and are written elsewhere too only where the user says so."""
+OPTIONAL_OUTPUTS = ("final_obs", "episode_return", "episode_length", "episode_metrics")
+"""Results of ended episodes. A layout may store them as views of a buffer that kernels write anyway, ``records``; their
+own pointers in the step's arguments are then null, unless the user passes arrays."""
 
 
 @final
 class EnvProgram:
-    """The kernels of one layout, bound to a simulation's memory. Parameters and flags are the simulation's to write.
+    """The kernels of one layout, bound to a simulation's memory; ``Simulation`` writes parameters and flags.
 
     Attributes:
-        layout: What the kernels were generated from.
-        calls: What each kernel is called with.
-        launch: Runs each.
-        kernels: What has each kernel.
+        layout: The layout that the kernels were generated from.
+        args: The argument struct of each kernel.
+        launch: The launch of each kernel.
+        kernels: The compiled module of each kernel.
+        parts: For each kernel, the structs in its arguments that point to actions and results, one per role or per key
+            of a Dict, with the suffix of their results' names.
     """
 
     def __init__(self, layout: Layout, buffers: Mapping[str, Array], arrays: Arrays, backend: Backend) -> None:
-        """Compiles what a single step needs."""
+        """Compile the kernels of single steps and resets."""
         self.layout = layout
         self._buffers, self._arrays, self._backend = buffers, arrays, backend
-        self._always = frozenset(layout.buffers())  # those that are no views
-        self.calls: dict[str, Any] = {}
+        self._allocated = frozenset(layout.buffers())  # names of the buffers that are not views
+        self.args: dict[str, Any] = {}
         self.launch: dict[str, Launch] = {}
         self.kernels: dict[str, Kernels] = {}
-        self.places: dict[str, list[tuple[str, Any]]] = {}
+        self.parts: dict[str, list[tuple[str, Any]]] = {}
         self.load(layout.modules[0])
-        self.step_call, self.launch_step = self.calls["step"], self.launch["step"]
-        self.step_places, self.reset_places = ([place for _, place in self.places[name]] for name in ("step", "reset"))
-        self.acting = [place for place in self.step_places if hasattr(place, "actions")]
-        self.own_places = {  # where a step writes what is not asked for elsewhere
-            (i, name): getattr(place, name)
-            for i, place in enumerate(self.step_places)
+        self.step_args, self.launch_step = self.args["step"], self.launch["step"]
+        self.step_parts, self.reset_parts = ([part for _, part in self.parts[name]] for name in ("step", "reset"))
+        self.step_action_parts = [part for part in self.step_parts if hasattr(part, "actions")]
+        self.buffer_addresses = {  # where a step writes results for which the user passes no array
+            (i, name): getattr(part, name)
+            for i, part in enumerate(self.step_parts)
             for name in RESULTS
-            if hasattr(place, name)
+            if hasattr(part, name)
         }
-        self.inspected = [place for _, place in self.places["inspect"] if hasattr(place, "actions")]
+        self.inspect_action_parts = [part for _, part in self.parts["inspect"] if hasattr(part, "actions")]
 
     def load(self, module: str) -> Sequence[Any]:
-        """Compiles a driver and prepares its launches; returns what its kernels are called with."""
+        """Compile a module and prepare its launches; return the argument structs of its kernels."""
         layout = self.layout
         program = generate(layout, module)
         kernels = self._backend.load(program)
-        made = {name: struct() for name, struct in program.calls.items()}
-        for call in made.values():
-            self._write_buffers(call)
-            if hasattr(call, "limit"):
-                call.limit = layout.config.limit
-        launches = {name: kernels.bind(name, call, layout.config.num_envs) for name, call in made.items()}
-        self.calls |= made
-        self.places |= {name: layout.places(call) for name, call in made.items()}
+        module_args = {name: struct() for name, struct in program.calls.items()}
+        for args in module_args.values():
+            self._write_buffers(args)
+            if hasattr(args, "limit"):
+                args.limit = layout.config.limit
+        launches = {name: kernels.bind(name, args, layout.config.num_envs) for name, args in module_args.items()}
+        self.args |= module_args
+        self.parts |= {name: layout.places(args) for name, args in module_args.items()}
         self.launch |= launches
-        self.kernels |= dict.fromkeys(made, kernels)
-        return list(made.values())
+        self.kernels |= dict.fromkeys(module_args, kernels)
+        return list(module_args.values())
 
-    def join(self, program: Program) -> tuple[Any, Launch]:
-        """Compiles another's kernel that steps these replicas; returns what it is called with, and its launch.
+    def bind_stepping_kernel(self, program: Program) -> tuple[Any, Launch]:
+        """Compile a kernel of another program that steps these replicas; return its argument struct and its launch.
 
-        Its struct has a ``step``, what a step is called with: parameters and flags are written to it as to the others.
+        The struct has a member ``step`` with the arguments of a step, to which parameters and flags are written too.
         """
         ((name, struct),) = program.calls.items()
-        call = struct()
-        self._write_buffers(call.step)
-        call.step.limit = self.layout.config.limit
-        launch = self._backend.load(program).bind(name, call, self.layout.config.num_envs)
-        self.calls[name] = call.step
-        return call, launch
+        args = struct()
+        self._write_buffers(args.step)
+        args.step.limit = self.layout.config.limit
+        launch = self._backend.load(program).bind(name, args, self.layout.config.num_envs)
+        self.args[name] = args.step
+        return args, launch
 
-    def _write_buffers(self, call: Any) -> None:
-        call.buffers.count = self.layout.config.num_envs
-        targets = [("", call.buffers), *self.layout.places(call)]
-        targets += [
-            (f"{name}.", getattr(call.buffers, name)) for name in ("state", "scratch") if hasattr(call.buffers, name)
+    def _write_buffers(self, args: Any) -> None:
+        args.buffers.count = self.layout.config.num_envs
+        structs = [("", args.buffers), *self.layout.places(args)]
+        structs += [
+            (f"{name}.", getattr(args.buffers, name)) for name in ("state", "scratch") if hasattr(args.buffers, name)
         ]
-        for affix, target in targets:
-            for name, *_ in target._fields_:
-                self._write_address(target, name, affix)
+        for affix, struct in structs:
+            for name, *_ in struct._fields_:
+                self._write_address(struct, name, affix)
 
-    def _write_address(self, target: Any, name: str, affix: str) -> None:
-        """Points a struct's member to the buffer of that name, where there is one of its own."""
+    def _write_address(self, struct: Any, name: str, affix: str) -> None:
+        """Point a struct's member to the buffer of the same name, if such a buffer exists and is no optional view."""
         buffer = affix + name if affix.endswith(".") else name + affix
-        if buffer in self._buffers and (name not in OPTIONAL or buffer in self._always):
-            setattr(target, name, self._arrays.address(self._buffers[buffer]))
+        if buffer in self._buffers and (name not in OPTIONAL_OUTPUTS or buffer in self._allocated):
+            setattr(struct, name, self._arrays.address(self._buffers[buffer]))

@@ -1,4 +1,4 @@
-"""Draws actions uniformly, among those that masks allow; where a mask forbids all choices, among all."""
+"""Uniform random actions among the allowed choices; a mask that forbids all choices is ignored."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-_FAR = 10.0
-"""Stands for an infinite bound of an action."""
+_UNBOUNDED = 10.0
+"""Replaces an infinite bound of an action."""
 
 
-def elements(space: gymnasium.Space[Any]) -> int:
-    """How many numbers make an action."""
+def num_elements(space: gymnasium.Space[Any]) -> int:
+    """The number of elements of an action."""
     return int(np.prod(space.shape or (1,)))
 
 
 def choices(space: gymnasium.Space[Any]) -> list[int]:
-    """How many choices each element of an action has; none for a Box."""
+    """The number of choices of each element of an action; empty for a Box."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -25,60 +25,60 @@ def choices(space: gymnasium.Space[Any]) -> list[int]:
 
 
 def bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Between which numbers each element of a Box's actions is drawn."""
+    """The lower and upper bounds of each element of a Box's random actions."""
     assert isinstance(space, gymnasium.spaces.Box)
-    low = np.where(np.isfinite(space.low), space.low, -_FAR)
-    high = np.where(np.isfinite(space.high), space.high, _FAR)
+    low = np.where(np.isfinite(space.low), space.low, -_UNBOUNDED)
+    high = np.where(np.isfinite(space.high), space.high, _UNBOUNDED)
     return low.ravel(), high.ravel()
 
 
-def drawn_among(space: gymnasium.Space[Any], mask: Any, units: Any) -> Any:
-    """Actions, uniformly among the possible ones where the numbers are uniform.
+def sample_masked(space: gymnasium.Space[Any], mask: Any, uniforms: Any) -> Any:
+    """Map uniform random numbers to actions, uniform among the allowed choices.
 
     Args:
-        space: Of one action: Discrete or MultiDiscrete.
-        mask: ``[..., choices of all elements]``, zero where a choice is forbidden; NumPy's or torch's.
-        units: Numbers from 0 up to but not 1, ``[..., elements]``; of the same library.
+        space: Space of one action: Discrete or MultiDiscrete.
+        mask: ``[..., choices of all elements]``, zero for forbidden choices; an array of NumPy or torch.
+        uniforms: Random numbers in [0, 1), ``[..., elements]``; an array of the same library.
 
     Returns:
-        Actions ``[..., *space.shape]``, whole numbers of 64 bits.
+        Actions ``[..., *space.shape]``, int64.
     """
     columns, first = [], 0
     for j, count in enumerate(choices(space)):
-        columns.append(_nth(mask[..., first : first + count] != 0, units[..., j]))
+        columns.append(_select_allowed(mask[..., first : first + count] != 0, uniforms[..., j]))
         first += count
-    return _joined(columns, space, units)
+    return _stack_elements(columns, space, uniforms)
 
 
-def chosen(space: gymnasium.Space[Any], units: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Actions of one role, in NumPy; units are from 0 to 1, and units and mask are shaped as of ``drawn_among``."""
+def sample_actions(space: gymnasium.Space[Any], uniforms: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Map uniform random numbers to NumPy actions of any space; shapes are as of ``sample_masked``."""
     if isinstance(space, gymnasium.spaces.Box):
         low, high = bounds(space)
-        flat = low + (high - low) * np.where(units > 1.0 - 2.0**-52, 1.0, units)
-        return np.asarray(flat.reshape(*units.shape[:-1], *space.shape), np.float32)
+        flat = low + (high - low) * np.where(uniforms > 1.0 - 2.0**-52, 1.0, uniforms)
+        return np.asarray(flat.reshape(*uniforms.shape[:-1], *space.shape), np.float32)
     if mask is not None:
-        return np.asarray(drawn_among(space, mask, units), np.int64)
-    scaled = [_whole(units[..., j] * count) for j, count in enumerate(choices(space))]
-    return np.asarray(_joined(scaled, space, units), np.int64)
+        return np.asarray(sample_masked(space, mask, uniforms), np.int64)
+    columns = [_floor(uniforms[..., j] * count) for j, count in enumerate(choices(space))]
+    return np.asarray(_stack_elements(columns, space, uniforms), np.int64)
 
 
-def _nth(possible: Any, units: Any) -> Any:
-    """Of the possible choices the one at a share of them."""
-    possible = possible | ~possible.any(-1)[..., None]
-    wanted = _whole(units * possible.sum(-1))
-    return (possible.cumsum(-1) <= wanted[..., None]).sum(-1)
+def _select_allowed(allowed: Any, uniforms: Any) -> Any:
+    """The allowed choice at a fraction ``uniforms`` of the allowed choices; all choices count if none is allowed."""
+    allowed = allowed | ~allowed.any(-1)[..., None]
+    rank = _floor(uniforms * allowed.sum(-1))
+    return (allowed.cumsum(-1) <= rank[..., None]).sum(-1)
 
 
-def _whole(values: Any) -> Any:
-    """Rounded down; none is negative."""
+def _floor(values: Any) -> Any:
+    """Round numbers that are not negative down to int64."""
     return values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()
 
 
-def _joined(columns: Sequence[Any], space: gymnasium.Space[Any], units: Any) -> Any:
-    shape = (*units.shape[:-1], *(space.shape or ()))
+def _stack_elements(columns: Sequence[Any], space: gymnasium.Space[Any], uniforms: Any) -> Any:
+    shape = (*uniforms.shape[:-1], *(space.shape or ()))
     start = np.asarray(getattr(space, "start", 0), np.int64)
-    if isinstance(units, np.ndarray):
+    if isinstance(uniforms, np.ndarray):
         return np.stack(columns, -1).reshape(shape) + start
     import torch
 
-    return torch.stack(list(columns), -1).reshape(shape) + torch.as_tensor(start, device=units.device)
+    return torch.stack(list(columns), -1).reshape(shape) + torch.as_tensor(start, device=uniforms.device)

@@ -1,4 +1,4 @@
-"""What stepping gives back, and memory of the user's own to step into."""
+"""Results of steps and rollouts, and steps that write into the user's arrays."""
 
 import bisect
 import dataclasses
@@ -22,15 +22,15 @@ from gpu_envs.specs.team import TeamSpec
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """Arrays that one step writes straight into, any of them: torch, CuPy or NumPy, on the environment's device.
+    """Arrays of torch, CuPy or NumPy on the environment's device, into which one step writes; all are optional.
 
-    A row of a larger array will do: ``storage[t]`` of ``[T, num_envs, ...]``, whatever its alignment. Of a team,
-    each is a mapping from roles, any of them, to arrays of ``[num_envs, agents, ...]``. Observations that are a Dict
-    are a mapping from its keys, any of them.
+    A row of a larger array is possible: ``storage[t]`` of ``[T, num_envs, ...]``, with any alignment. With several
+    agents each field is a mapping from some or all roles to arrays ``[num_envs, agents, ...]``; for Dict observations,
+    from some or all keys.
     """
 
     observations: Array = None
-    """``[num_envs, *observation]``, of the observation space's type."""
+    """``[num_envs, *observation]``, of the observation space's dtype."""
     rewards: Array = None
     """``[num_envs]``, of the environment's precision."""
     terminations: Array = None
@@ -38,33 +38,36 @@ class Step:
     truncations: Array = None
     """``[num_envs]``, bool."""
     final_obs: Array = None
-    """``[num_envs, *observation]``, of the same; rows are written where an episode ended (SameStep)."""
+    """``[num_envs, *observation]``, like ``observations``; SameStep writes the rows of replicas whose episode ended."""
     episode_return: Array = None
-    """``[num_envs]``, of the environment's precision; written where an episode ended."""
+    """``[num_envs]``, of the environment's precision; written for replicas whose episode ended."""
     episode_length: Array = None
-    """``[num_envs]``, int32; written where an episode ended."""
+    """``[num_envs]``, int32; written for replicas whose episode ended."""
     action_mask: Array = None
-    """``[num_envs, choices]``, int8; of environments whose rules say what is possible."""
+    """``[num_envs, choices]``, int8; only for environments with action masks."""
     episode_metrics: Array = None
-    """``[num_envs, metrics]``, of the environment's precision, in the spec's order; written where an episode ended."""
+    """``[num_envs, metrics]``, of the environment's precision, in the spec's order; written for replicas whose episode
+    ended."""
     shared_observations: Array = None
-    """Of a team made with ``shared_observations=True``, by role: ``[num_envs, numbers]``, float32."""
+    """Several agents with ``shared_observations=True``: ``[num_envs, features]`` for each role, float32."""
     final_shared: Array = None
-    """The same of last observations; rows are written where an episode ended (SameStep)."""
+    """Shared final observations, like ``shared_observations``; SameStep writes the rows of replicas whose episode
+    ended."""
 
 
 @documented
 class Rollout(NamedTuple):
-    """What many steps at once give back.
+    """The results of a rollout.
 
-    Of a team all but ``episodes`` are mappings from roles, in whose arrays agents follow replicas. An agent's ends are
-    counted in the step in which it goes out, and its returns and lengths where the replica's episode ends.
+    With several agents all fields but ``episodes`` are mappings from roles to arrays ``[..., num_envs, agents]``. The
+    termination of an agent is counted in the step in which it becomes inactive, its return and length when the
+    replica's episode ends.
     """
 
     observations: Array
     """Per step ``[steps, num_envs, *observation]``; otherwise the last, ``[num_envs, *observation]``.
 
-    Of a Dict, a dict of them."""
+    For a Dict space, a dict of such arrays."""
     rewards: Array
     """Per step ``[steps, num_envs]``; otherwise their sums, ``[num_envs]``."""
     terminations: Array
@@ -72,57 +75,57 @@ class Rollout(NamedTuple):
     truncations: Array
     """Per step ``[steps, num_envs]`` bools; otherwise their counts, ``[num_envs]`` int32."""
     actions: Array
-    """Per step, where they were drawn: ``[steps, num_envs, ...]``; otherwise None."""
+    """Per step, if they were drawn at random: ``[steps, num_envs, ...]``; otherwise None."""
     episodes: Array
-    """How many episodes ended, ``[num_envs]`` int32."""
+    """Number of episodes that ended, ``[num_envs]`` int32."""
     episode_returns: Array
-    """The sum of their returns, ``[num_envs]``; None with ``statistics=False``."""
+    """Sum of their returns, ``[num_envs]``; None with ``statistics=False``."""
     episode_lengths: Array
-    """The sum of their lengths, ``[num_envs]`` int32; None likewise."""
+    """Sum of their lengths, ``[num_envs]`` int32; None with ``statistics=False``."""
 
 
-def given_for(given: Any, key: str) -> Array | None:
-    """The array of a role or of a Dict's key among those a user gave for one result; with neither, what was given."""
-    return given.get(key) if key and given is not None else given
+def array_for_key(user_arrays: Any, key: str) -> Array | None:
+    """The user's array for one role or one key of a Dict; ``user_arrays`` itself if ``key`` is empty."""
+    return user_arrays.get(key) if key and user_arrays is not None else user_arrays
 
 
-def only_finished(finished: np.ndarray, values: Any, given: Any = None) -> Any:
-    """What the user gave; where that is nothing, a copy with zeros but for the replicas whose episode has ended.
+def zero_unfinished(finished: np.ndarray, values: Any, user_arrays: Any = None) -> Any:
+    """Copy a result, with zeros for replicas whose episode did not end; return the user's array if there is one.
 
     Args:
-        finished: The numbers of those replicas.
-        values: A NumPy array, or a mapping of them.
-        given: The user's, likewise.
+        finished: Indices of the replicas whose episode has ended.
+        values: A NumPy array, or a mapping to NumPy arrays.
+        user_arrays: The user's array or mapping that the step wrote into.
     """
     if isinstance(values, Mapping):
-        return {key: only_finished(finished, array, given_for(given, key)) for key, array in values.items()}
-    if given is not None:
-        return given
-    kept = np.zeros(values.shape, values.dtype)
+        return {key: zero_unfinished(finished, array, array_for_key(user_arrays, key)) for key, array in values.items()}
+    if user_arrays is not None:
+        return user_arrays
+    result = np.zeros(values.shape, values.dtype)
     if not values.size:
-        return kept
-    row = np.dtype((np.void, values.nbytes // len(values)))  # whole rows, which are quicker to index
-    kept.reshape(len(kept), -1).view(row)[finished] = values.reshape(len(values), -1).view(row)[finished]
-    return kept
+        return result
+    row = np.dtype((np.void, values.nbytes // len(values)))  # indexing elements of a row's size is faster
+    result.reshape(len(result), -1).view(row)[finished] = values.reshape(len(values), -1).view(row)[finished]
+    return result
 
 
-def keep_memory(results: Iterable[Array]) -> None:
-    """Lets the C library keep, from one step to the next, memory for the copies of these.
+def warm_up_allocator(results: Iterable[Array]) -> None:
+    """Make the C library's allocator keep freed memory for the copies that each step returns.
 
-    It hands what is freed back to the operating system, whose pages cost a step more than the copies, unless something
-    as large has come and gone before; up to 32 MiB.
+    Otherwise glibc returns freed blocks to the operating system, and page faults cost each step more than the copies.
+    Freeing one large block raises its threshold to that size, up to 32 MiB.
     """
     np.empty(2 * sum(int(array.nbytes) for array in results), np.uint8)
 
 
-def by_metric(names: Iterable[str], values: Array, finished: np.ndarray | None = None) -> dict[str, Array]:
-    """Metrics by name, of ``[num_envs, metrics]``; of those replicas alone that ``finished`` names, if it does."""
+def metrics_by_name(names: Iterable[str], values: Array, finished: np.ndarray | None = None) -> dict[str, Array]:
+    """Metrics by name from ``[num_envs, metrics]``, zero for all replicas but ``finished``, if that is not None."""
     if values is not None and finished is not None:
-        values = only_finished(finished, values)
+        values = zero_unfinished(finished, values)
     return dict(zip(names, () if values is None else values.T, strict=True))
 
 
-_READ_TOGETHER = (
+_READ_AT_ONCE = (
     (
         "observations",
         "rewards",
@@ -135,28 +138,28 @@ _READ_TOGETHER = (
     ),
     ("records", "final_obs", "final_shared", "episode_return", "episode_length", "episode_metrics"),
 )
-"""What is read after each step, and what where an episode has ended: of each, NumPy output reads all or nothing."""
+"""Results read after each step, and results read after the end of an episode: each group is one transfer to NumPy."""
 
 
-def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
-    """A simulation's memory, by name: what is read at the same time stands together."""
-    made: dict[str, Array] = {}
-    for names in _READ_TOGETHER:
+def allocate(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+    """Allocate a simulation's buffers; buffers that are read together are adjacent in memory."""
+    buffers: dict[str, Array] = {}
+    for names in _READ_AT_ONCE:
         if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
-            made |= arrays.zeros_by_name(together)
-    return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
+            buffers |= arrays.zeros_by_name(together)
+    return {name: buffers[name] if name in buffers else arrays.zeros(*shapes[name]) for name in shapes}
 
 
 def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray] = ()) -> str:
-    """Refuses a simulation whose arrays are larger than the device's memory, before anything is allocated there.
+    """Raise a MemoryError if a simulation needs more memory than the device has, before anything is allocated.
 
     Args:
-        layout: Of the simulation.
-        backend: Its device.
-        tables: Its tables, on the host.
+        layout: Layout of the simulation.
+        backend: Backend of the device.
+        tables: Tables of the simulation, on the host.
 
     Returns:
-        The refusal, for arrays that are smaller and cannot be allocated all the same.
+        The message, for an allocation that fails although the device's memory is large enough.
     """
     count, spec = layout.config.num_envs, layout.config.spec
     needed = sum(values.nbytes for values in tables) + sum(
@@ -176,8 +179,8 @@ def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray
     return refusal
 
 
-def check_replica(config: SimulationConfig, backend: Backend) -> None:
-    """Refuses a simulation of which a single replica, without tables, is larger than the device's memory."""
+def check_replica_memory(config: SimulationConfig, backend: Backend) -> None:
+    """Raise a MemoryError if a single replica, without tables, needs more memory than the device has."""
     per_replica = frozenset(
         name for name, value in config.params.items() if config.spec.settings[name].is_per_replica(value)
     )
@@ -185,133 +188,140 @@ def check_replica(config: SimulationConfig, backend: Backend) -> None:
 
 
 def as_step(out: object) -> Step:
-    """What was given as ``out``, once it is a ``Step``."""
+    """Return ``out``, or raise a TypeError if it is not a ``Step``."""
     if not isinstance(out, Step):
         raise TypeError(f"out is {type(out).__name__}; give a gpu_envs.Step of arrays to write into, or None")
     return out
 
 
 Span: TypeAlias = tuple[int, int, str]
-"""Memory: its first address, the one after its last, and whose it is."""
+"""A range of memory: first address, end address, and a name for messages."""
 
-_APART = "by teams that are made with shared_observations=True"
+_IF_SHARED = "by environments with several agents and shared_observations=True"
 
-_KEPT = "by environments that were not made with statistics=False"
+_IF_STATISTICS = "by environments without statistics=False"
 
-_WHERE = {
+_CONDITIONS = {
     "final_obs": "in autoreset_mode='SameStep'",
-    "episode_return": _KEPT,
-    "episode_length": _KEPT,
+    "episode_return": _IF_STATISTICS,
+    "episode_length": _IF_STATISTICS,
     "action_mask": "by environments whose spec has action_mask=True",
-    "episode_metrics": f"by environments whose spec names metrics, and {_KEPT.removeprefix('by environments ')}",
-    "shared_observations": _APART,
-    "final_shared": f"in autoreset_mode='SameStep' {_APART}",
+    "episode_metrics": "by environments whose spec has metrics, without statistics=False",
+    "shared_observations": _IF_SHARED,
+    "final_shared": f"in autoreset_mode='SameStep' {_IF_SHARED}",
 }
-"""Results that not all environments have."""
+"""When results are written that not all environments have, for messages."""
 
-_MOST_KNOWN = 4096
-"""Sets of arrays that are known to lie apart."""
+_MAX_CHECKED = 4096
+"""Limit of remembered sets of addresses that were checked for overlaps."""
 
 
 @final
 class OutReader:
-    """Turns a ``Step`` of the user's arrays into addresses, after a look at each."""
+    """Checks the arrays of a ``Step`` and returns their addresses."""
 
     def __init__(
         self,
         shapes: Mapping[str, tuple[tuple[int, ...], str]],
         affixes: Sequence[str],
         device: str,
-        kind: str = "role",
+        key_kind: str = "role",
         memory: Callable[[], Sequence[Span]] = tuple,
     ) -> None:
-        """Keeps what each array must be.
+        """Expect arrays of these shapes.
 
         Args:
             shapes: Shape and dtype of every result.
-            affixes: What ends the names of each place's results: ``""``, or a point and the place's name.
+            affixes: Suffix of the names of results for each part of the kernel's arguments: ``""``, or a dot and the
+                name of a role or of a Dict's key.
             device: ``cpu`` or ``cuda:N``.
-            kind: What such a name is, for messages.
-            memory: The simulation's own, in order.
+            key_kind: ``role`` or ``key``, for messages.
+            memory: Function that returns the memory ranges of the simulation, sorted.
         """
-        self._memory, self._own = memory, memory()
-        self._apart: set[Any] = set()
-        self._known = [
-            (place, name, affix[1:], *shapes[name + affix])
-            for place, affix in enumerate(affixes)
+        self._get_memory, self._memory = memory, memory()
+        self._checked: set[Any] = set()
+        self._expected = [
+            (part, name, affix[1:], *shapes[name + affix])
+            for part, affix in enumerate(affixes)
             for name in RESULTS
             if name + affix in shapes
         ]
-        self._kind = kind
-        self._keys: dict[str, list[str]] = {name: [k for _, n, k, *_ in self._known if n == name] for name in RESULTS}
-        self._divided = [name for name, keys in self._keys.items() if keys not in ([], [""])]
+        self._key_kind = key_kind
+        self._keys: dict[str, list[str]] = {
+            name: [k for _, n, k, *_ in self._expected if n == name] for name in RESULTS
+        }
+        self._results_by_key = [name for name, keys in self._keys.items() if keys not in ([], [""])]
         self._device = device
         self._tensor: Any = None
         self._torch_dtypes: dict[str, Any] = {}
         self._torch_device: Any = None
 
     def read(self, out: Step, actions: Sequence[Actions] = ()) -> list[tuple[int, str, int]]:
-        """Returns place, name and address of each array given, or raises what is wrong with one.
+        """Return part, name and address of each array, or raise an error if an array does not fit.
 
         Args:
             out: The arrays.
-            actions: Those of the step, which are read while results are written.
+            actions: The actions of the step, which must not overlap the arrays.
         """
         as_step(out)
-        for name, where in _WHERE.items():
+        for name, condition in _CONDITIONS.items():
             if getattr(out, name) is not None and not self._keys[name]:
-                raise ValueError(f"out.{name} is written {where} only")
-        if self._divided:
+                raise ValueError(f"out.{name} is written {condition} only")
+        if self._results_by_key:
             self._check_keys(out)
-        found = []
-        for place, name, key, shape, dtype in self._known:
-            array = given_for(getattr(out, name), key)
+        outputs = []
+        for part, name, key, shape, dtype in self._expected:
+            array = array_for_key(getattr(out, name), key)
             if array is not None:
                 label = f"{name}[{key!r}]" if key else name
-                found.append((place, name, self._address(label, array, shape, dtype)))
-        known = (*found, *[part[:2] for part in actions])
-        if self._own is not self._memory() or known not in self._apart:
-            self._check_apart({(place, name): address for place, name, address in found}, actions)
-            self._apart.add(known)
-        return found
+                outputs.append((part, name, self._address(label, array, shape, dtype)))
+        addresses = (*outputs, *[read[:2] for read in actions])
+        if self._memory is not self._get_memory() or addresses not in self._checked:
+            self._check_overlaps({(part, name): address for part, name, address in outputs}, actions)
+            self._checked.add(addresses)
+        return outputs
 
-    def _check_apart(self, found: Mapping[tuple[int, str], int], actions: Sequence[Actions]) -> None:
-        """Refuses arrays that overlap: one another, the actions, or memory of the simulation's that is not theirs."""
-        if self._own is not self._memory() or len(self._apart) >= _MOST_KNOWN:
-            self._own = self._memory()
-            self._apart.clear()
-        spans = [(part.address, part.address + part.owner.nbytes, "the actions") for part in actions]
-        for place, name, key, shape, dtype in self._known:
-            low = found.get((place, name))
+    def _check_overlaps(self, outputs: Mapping[tuple[int, str], int], actions: Sequence[Actions]) -> None:
+        """Raise an error if arrays overlap one another, the actions, or other buffers of the simulation."""
+        if self._memory is not self._get_memory() or len(self._checked) >= _MAX_CHECKED:
+            self._memory = self._get_memory()
+            self._checked.clear()
+        spans = [(read.address, read.address + read.owner.nbytes, "the actions") for read in actions]
+        for part, name, key, shape, dtype in self._expected:
+            low = outputs.get((part, name))
             if low is None:
                 continue
             high = low + math.prod(shape) * np.dtype(dtype).itemsize
             label = f"out.{name}[{key!r}]" if key else f"out.{name}"
-            at = bisect.bisect_left(self._own, (high,)) - 1
-            if at >= 0 and self._own[at][1] > low and self._own[at] != (low, high, f"{name}.{key}" if key else name):
-                raise ValueError(f"{label} overlaps the environment's own {self._own[at][2]!r}; give other memory")
+            index = bisect.bisect_left(self._memory, (high,)) - 1
+            if index >= 0 and self._memory[index][1] > low:
+                buffer = self._memory[index]
+                if buffer != (low, high, f"{name}.{key}" if key else name):
+                    raise ValueError(f"{label} overlaps the environment's {buffer[2]!r}; give another array")
             spans.append((low, high, label))
-        for one, other in itertools.pairwise(sorted(spans)):
-            if other[0] < one[1]:
-                raise ValueError(f"{one[2]} and {other[2]} overlap; give each memory of its own")
+        for first, second in itertools.pairwise(sorted(spans)):
+            if second[0] < first[1]:
+                raise ValueError(f"{first[2]} and {second[2]} overlap; give arrays that share no memory")
 
     def _check_keys(self, out: Step) -> None:
-        for name in self._divided:
-            given, keys = getattr(out, name), self._keys[name]
-            if given is None:
+        for name in self._results_by_key:
+            arrays, keys = getattr(out, name), self._keys[name]
+            if arrays is None:
                 continue
-            if not isinstance(given, Mapping):
-                raise TypeError(f"out.{name} is {type(given).__name__}; give a mapping from {self._kind}s to arrays")
-            for key in given:
+            if not isinstance(arrays, Mapping):
+                raise TypeError(
+                    f"out.{name} is {type(arrays).__name__}; give a mapping from {self._key_kind}s to arrays"
+                )
+            for key in arrays:
                 if key not in keys:
                     raise ValueError(
-                        f"out.{name} names the {self._kind} {key!r}{did_you_mean(str(key), keys)} "
+                        f"out.{name} has no {self._key_kind} {key!r}{did_you_mean(str(key), keys)} "
                         f"There are: {', '.join(keys)}"
                     )
 
     def _address(self, name: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
         if (
-            array.__class__ is self._tensor  # the quickest way for the most frequent case
+            array.__class__ is self._tensor  # fast path for the most common case
             and array.dtype is self._torch_dtypes[dtype]
             and array.shape == shape
             and array.device == self._torch_device
@@ -322,22 +332,22 @@ class OutReader:
         if library == "torch" and self._tensor is None:
             torch = sys.modules["torch"]
             self._tensor, self._torch_device = torch.Tensor, torch.device(self._device)
-            self._torch_dtypes = {d: getattr(torch, d) for *_, d in self._known}
+            self._torch_dtypes = {d: getattr(torch, d) for *_, d in self._expected}
         if library == "torch":
             device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
-            contiguous, given = array.is_contiguous(), str(array.dtype).rpartition(".")[2]
+            contiguous, array_dtype = array.is_contiguous(), str(array.dtype).rpartition(".")[2]
         elif library == "cupy":
-            device, contiguous, given = f"cuda:{array.device.id}", array.flags.c_contiguous, array.dtype.name
+            device, contiguous, array_dtype = f"cuda:{array.device.id}", array.flags.c_contiguous, array.dtype.name
         elif library == "numpy":
-            device, contiguous, given = "cpu", array.flags.carray, str(array.dtype)
+            device, contiguous, array_dtype = "cpu", array.flags.carray, str(array.dtype)
         else:
             raise TypeError(f"out.{name} is {type(array).__name__}; give an array of torch, CuPy or NumPy")
         if device != self._device:
             raise ValueError(f"out.{name} is on {device}; this environment is on {self._device}")
         if tuple(array.shape) != shape:
             raise ValueError(f"out.{name} has shape {tuple(array.shape)}; expected {shape}")
-        if given != dtype:
-            raise TypeError(f"out.{name} has dtype {given}; expected {dtype}")
+        if array_dtype != dtype:
+            raise TypeError(f"out.{name} has dtype {array_dtype}; expected {dtype}")
         if not contiguous:
             raise ValueError(f"out.{name} must be contiguous, aligned and writable")
         if library == "torch":

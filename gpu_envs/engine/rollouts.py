@@ -1,4 +1,4 @@
-"""Many steps at once: what both kinds of environment allocate for them, and a team's, which are launches in a row."""
+"""Rollouts: memory for their results, and the rollout of a team, which is a sequence of launches."""
 
 import dataclasses
 import math
@@ -13,14 +13,14 @@ from gpu_envs.backend.program import ArrayShape, KernelSettings, Program, progra
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen import TeamLayout
 from gpu_envs.engine.actions import KINDS, Actions
-from gpu_envs.engine.number_check import NumberCheck
+from gpu_envs.engine.finite_check import FiniteCheck
 from gpu_envs.engine.random_actions import bounds, choices
 from gpu_envs.engine.results import Step
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 
-_EACH_STEP = ("rewards", "terminations", "truncations")
+_STEP_RESULTS = ("rewards", "terminations", "truncations")
 _SUMS = ("reward_sum", "terminated", "truncated", "return_sum", "length_sum")
-_READ = ("seeds", "elapsed", "ended", "finished", "episode_return", "episode_length")
+_INPUTS = ("seeds", "elapsed", "ended", "finished", "episode_return", "episode_length")
 
 _ROLE = Struct.of(
     "RoleOfRollout",
@@ -46,36 +46,36 @@ _ROLE = Struct.of(
 )
 
 
-def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
-    """Compiles a kernel that takes many steps of these replicas, and does more.
+def bind_stepping_kernel(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
+    """Compile a kernel that steps the replicas of a simulation as a part of its work, such as acting and stepping.
 
     Args:
-        sim: The replicas.
-        program: Its one kernel's struct has a ``step``, what a step is called with.
+        sim: The simulation.
+        program: A program with one kernel, whose argument struct has a member ``step`` with the arguments of a step.
 
     Returns:
-        What it is called with, and its launch.
+        The argument struct, and a function that launches the kernel.
     """
-    call, launch = sim.program.join(program)
-    sim.prepare([call.step])
+    args, launch = sim.program.bind_stepping_kernel(program)
+    sim.prepare([args.step])
 
     def run() -> None:
         sim.launches += 1
-        call.step.launch = sim.launches
+        args.step.launch = sim.launches
         launch(sim.arrays.stream())
 
-    return call, run
+    return args, run
 
 
-def checked_steps(steps: Any) -> int:
-    """How many steps a rollout has, or raises what is wrong with what was given."""
+def check_num_steps(steps: Any) -> int:
+    """Return the number of steps of a rollout as an int, or raise an error if it is invalid."""
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or not 1 <= steps <= NO_LIMIT:
-        raise ValueError(f"steps is {steps!r}; a whole number from 1 to {NO_LIMIT}; for more, several rollouts")
+        raise ValueError(f"steps is {steps!r}; give an integer from 1 to {NO_LIMIT}, and call rollout again for more")
     return int(steps)
 
 
-def rollout_arrays(sim: Simulation, steps: int, shapes: Mapping[str, ArrayShape]) -> dict[str, Array]:
-    """Allocates what a rollout writes, or says that it is too much."""
+def allocate_rollout(sim: Simulation, steps: int, shapes: Mapping[str, ArrayShape]) -> dict[str, Array]:
+    """Allocate the results of a rollout, or raise a MemoryError if they do not fit."""
     needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
     replicas = f"{steps:,} steps of {sim.config.num_envs:,} replicas"
     refusal = f"the results of {replicas} need {needed / 2**30:,.1f} GiB; take fewer steps"
@@ -87,8 +87,8 @@ def rollout_arrays(sim: Simulation, steps: int, shapes: Mapping[str, ArrayShape]
         raise MemoryError(f"{refusal} ({error})") from error
 
 
-def program(roles: int, real: str) -> Program:
-    """The source of what stands between the steps of a team with so many roles."""
+def between_steps_program(roles: int, real: str) -> Program:
+    """The program that runs between the steps of a team's rollout: it adds up results and draws the next actions."""
     call = Struct.of(
         "BetweenCall",
         "float",
@@ -109,124 +109,124 @@ def program(roles: int, real: str) -> Program:
         (_ROLE, "role", roles),
     )
     settings = KernelSettings(f"constexpr int ROLES = {roles};", (_ROLE,), {"Sum": real})
-    made = program_of(("drivers/actions.cuh", "drivers/team_rollout.cuh"), {"between": call}, settings)
-    return dataclasses.replace(made, flush_denormals=real == "float")
+    program = program_of(("drivers/actions.cuh", "drivers/team_rollout.cuh"), {"between": call}, settings)
+    return dataclasses.replace(program, flush_denormals=real == "float")
 
 
 @final
 class TeamRollout:
-    """Steps of a team's replicas one after another, for which the host waits nowhere."""
+    """Rollouts of a team: a sequence of launches without synchronisation of host and device."""
 
     def __init__(self, sim: Simulation) -> None:
-        """Compiles what stands between them."""
+        """Compile the kernel that runs between steps."""
         layout, arrays, buffers = sim.layout, sim.arrays, sim.buffers
         assert isinstance(layout, TeamLayout)
-        made = program(len(layout.roles), layout.real)
-        self._sim, self._roles, self._call = sim, layout.roles, made.calls["between"]()
-        self._limits: list[Array] = []
-        call, count = self._call, sim.config.num_envs * layout.agents
-        call.count, call.agents = count, layout.agents
-        for name, buffer in {**{n: n for n in _READ}, "episode": "episodes", "in_game": "state.in_game"}.items():
-            setattr(call, name, arrays.address(buffers[buffer]) if buffer in buffers else None)
-        for role, place in zip(layout.roles, call.role, strict=True):
-            place.first, place.agents, place.choices = role.first, role.size, role.choices
-            for name in (*_EACH_STEP, "action_mask"):
-                own = f"{name}.{role.name}"
-                setattr(place, name, arrays.address(buffers[own]) if own in buffers else None)
-            for name, values in _limits(role.action).items():
-                self._limits.append(arrays.from_numpy(values))
-                place.size = len(values)
-                setattr(place, name, arrays.address(self._limits[-1]))
-        self._launch = sim.backend.load(made).bind("between", call, count)
+        program = between_steps_program(len(layout.roles), layout.real)
+        self._sim, self._roles, self._args = sim, layout.roles, program.calls["between"]()
+        self._bounds: list[Array] = []
+        args, count = self._args, sim.config.num_envs * layout.agents
+        args.count, args.agents = count, layout.agents
+        for name, buffer in {**{n: n for n in _INPUTS}, "episode": "episodes", "in_game": "state.in_game"}.items():
+            setattr(args, name, arrays.address(buffers[buffer]) if buffer in buffers else None)
+        for role, role_args in zip(layout.roles, args.role, strict=True):
+            role_args.first, role_args.agents, role_args.choices = role.first, role.size, role.choices
+            for name in (*_STEP_RESULTS, "action_mask"):
+                buffer = f"{name}.{role.name}"
+                setattr(role_args, name, arrays.address(buffers[buffer]) if buffer in buffers else None)
+            for name, values in _action_bounds(role.action).items():
+                self._bounds.append(arrays.from_numpy(values))
+                role_args.size = len(values)
+                setattr(role_args, name, arrays.address(self._bounds[-1]))
+        self._launch = sim.backend.load(program).bind("between", args, count)
 
     def run(
-        self, steps: int, actions: Sequence[Actions] | None, *, per_step: bool, numbers: NumberCheck | None
+        self, steps: int, actions: Sequence[Actions] | None, *, per_step: bool, finite_check: FiniteCheck | None
     ) -> dict[str, Array]:
-        """Takes the steps, and gives what they wrote.
+        """Take the steps and return their results, by result and role.
 
         Args:
-            steps: How many.
-            actions: By role, of all steps; None: drawn.
-            per_step: Keep every step's results instead of their sums.
-            numbers: Looks at all of them.
+            steps: Number of steps.
+            actions: Actions of all steps, for each role; None to draw them at random.
+            per_step: Return the results of every step instead of their sums.
+            finite_check: Check of the results of every step, in checking mode.
         """
         sim, roles = self._sim, self._roles
         shapes = self._shapes(steps, per_step=per_step, drawn=actions is None)
-        results = rollout_arrays(sim, steps, shapes)
-        self._begin(results)
-        kept = ("observations", *(_EACH_STEP if per_step else ()))
-        written = [
-            (r, n, *self._rows(results[f"{n}.{role.name}"], per_step)) for r, role in enumerate(roles) for n in kept
+        results = allocate_rollout(sim, steps, shapes)
+        self._set_outputs(results)
+        names = ("observations", *(_STEP_RESULTS if per_step else ()))
+        outputs = [
+            (r, n, *self._rows(results[f"{n}.{role.name}"], per_step)) for r, role in enumerate(roles) for n in names
         ]
         if actions is None:
             drawn = [results[f"random_actions.{role.name}"] for role in roles]
-            read = [(*self._rows(array, per_step), KINDS[dtype_name(array)]) for array in drawn]
+            inputs = [(*self._rows(array, per_step), KINDS[dtype_name(array)]) for array in drawn]
         else:
-            read = [(part.address, part.owner.nbytes // steps, part.kind) for part in actions]
-        restarts = sim.config.autoreset_mode == "NextStep"  # for which no step of the rollout is spent
-        if restarts:
+            inputs = [(part.address, part.owner.nbytes // steps, part.kind) for part in actions]
+        reset_ended = sim.config.autoreset_mode == "NextStep"  # resets take no step of the rollout
+        if reset_ended:
             sim.reset(None, sim.buffers["ended"], {})
         elif sim.config.spec.masked and actions is None:
-            sim.observe()  # the masks: a step may have written them elsewhere
+            sim.observe()  # the last step may have written its action masks into the user's arrays only
         for t in range(steps):
-            places = [(at + t * stride, kind) for at, stride, kind in read]
-            out = [(r, name, at + t * stride) for r, name, at, stride in written]
-            self._between([at for at, _ in places] if actions is None else (), after_step=t > 0)
-            sim.step(places, out)
-            if numbers is not None:
-                arrays = {n: {role.name: results[f"{n}.{role.name}"] for role in roles} for n in kept}
-                rows = {n: {role: a[t] if per_step else a for role, a in of.items()} for n, of in arrays.items()}
-                numbers.look(stepped=True, out=Step(**rows))
-            if restarts:
-                sim.reset(None, sim.buffers["ended"], {}, [each for each in out if each[1] == "observations"])
+            step_actions = [(address + t * stride, kind) for address, stride, kind in inputs]
+            out = [(r, name, address + t * stride) for r, name, address, stride in outputs]
+            self._between([address for address, _ in step_actions] if actions is None else (), after_step=t > 0)
+            sim.step(step_actions, out)
+            if finite_check is not None:
+                arrays = {n: {role.name: results[f"{n}.{role.name}"] for role in roles} for n in names}
+                rows = {n: {r: a[t] if per_step else a for r, a in by_role.items()} for n, by_role in arrays.items()}
+                finite_check.check(stepped=True, out=Step(**rows))
+            if reset_ended:
+                sim.reset(None, sim.buffers["ended"], {}, [output for output in out if output[1] == "observations"])
         self._between(after_step=True, before_step=False)
         return results
 
     def _shapes(self, steps: int, *, per_step: bool, drawn: bool) -> dict[str, ArrayShape]:
-        """What a rollout writes, and what it needs meanwhile."""
-        config, known = self._sim.config, self._sim.shapes
+        """The shapes and dtypes of a rollout's results and of its working memory."""
+        config, step_shapes = self._sim.config, self._sim.shapes
         n, real, rows = config.num_envs, config.precision, (steps,) if per_step else ()
-        found: dict[str, ArrayShape] = {"episodes": ((n,), "int32"), "playing": ((n, self._call.agents), "bool")}
+        shapes: dict[str, ArrayShape] = {"episodes": ((n,), "int32"), "playing": ((n, self._args.agents), "bool")}
         for role in self._roles:
-            one = (n, role.size)
-            of = {name: known[f"{name}.{role.name}"] for name in ("observations", *_EACH_STEP)}
+            per_agent = (n, role.size)
+            of_role = {name: step_shapes[f"{name}.{role.name}"] for name in ("observations", *_STEP_RESULTS)}
             if drawn:
-                kind = "int64" if choices(role.action) else "float32"
-                of["random_actions"] = ((*one, *(role.action.shape or ())), kind)
-            of = {name: ((*rows, *shape), dtype) for name, (shape, dtype) in of.items()}
+                dtype = "int64" if choices(role.action) else "float32"
+                of_role["random_actions"] = ((*per_agent, *(role.action.shape or ())), dtype)
+            of_role = {name: ((*rows, *shape), dtype) for name, (shape, dtype) in of_role.items()}
             sums = dict(zip(_SUMS, (real, "int32", "int32", real, "int32"), strict=True))
-            left_out = (_SUMS[:3] if per_step else _EACH_STEP) + (() if config.statistics else _SUMS[3:])
-            of |= {name: (one, dtype) for name, dtype in sums.items()}
-            found |= {f"{name}.{role.name}": shape for name, shape in of.items() if name not in left_out}
-        return found
+            left_out = (_SUMS[:3] if per_step else _STEP_RESULTS) + (() if config.statistics else _SUMS[3:])
+            of_role |= {name: (per_agent, dtype) for name, dtype in sums.items()}
+            shapes |= {f"{name}.{role.name}": shape for name, shape in of_role.items() if name not in left_out}
+        return shapes
 
-    def _begin(self, results: Mapping[str, Array]) -> None:
-        """Says where the kernel writes, and zeroes what it adds to."""
-        arrays, call = self._sim.arrays, self._call
-        call.playing, call.episodes = arrays.address(results["playing"]), arrays.address(results["episodes"])
+    def _set_outputs(self, results: Mapping[str, Array]) -> None:
+        """Point the kernel's arguments to the results, and zero the sums."""
+        arrays, args = self._sim.arrays, self._args
+        args.playing, args.episodes = arrays.address(results["playing"]), arrays.address(results["episodes"])
         arrays.fill(results["episodes"], 0)
-        for role, place in zip(self._roles, call.role, strict=True):
-            place.actions = None
+        for role, role_args in zip(self._roles, args.role, strict=True):
+            role_args.actions = None
             for name in _SUMS:
                 array = results.get(f"{name}.{role.name}")
-                setattr(place, name, None if array is None else arrays.address(array))
+                setattr(role_args, name, None if array is None else arrays.address(array))
                 if array is not None:
                     arrays.fill(array, 0)
 
     def _rows(self, array: Array, per_step: bool) -> tuple[int, int]:
-        """Where the first step's part is, and bytes from one to the next; 0: all write the same."""
+        """The address of the first step's row, and the bytes to the next; 0 if all steps use the same row."""
         return self._sim.arrays.address(array), array.nbytes // array.shape[0] if per_step else 0
 
     def _between(self, drawn: Sequence[int] = (), *, after_step: bool, before_step: bool = True) -> None:
-        call = self._call
-        call.after_step, call.before_step = int(after_step), int(before_step)
+        args = self._args
+        args.after_step, args.before_step = int(after_step), int(before_step)
         for r, address in enumerate(drawn):
-            call.role[r].actions = address
+            args.role[r].actions = address
         self._launch(self._sim.arrays.stream())
 
 
-def _limits(space: gymnasium.Space[Any]) -> dict[str, np.ndarray]:
-    """Of each element of an action: its first choice and how many it has, or its bounds."""
+def _action_bounds(space: gymnasium.Space[Any]) -> dict[str, np.ndarray]:
+    """For each element of an action: its first choice and number of choices, or its lower and upper bound."""
     if counts := choices(space):
         starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), len(counts))
         return {"counts": np.array(counts, np.int32), "starts": starts.astype(np.int32)}

@@ -1,4 +1,4 @@
-"""Rows of many arrays copied on the device, all arrays in one launch."""
+"""Copies of rows of many arrays on the device, in one launch."""
 
 import functools
 import itertools
@@ -12,17 +12,17 @@ from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.engine.simulation import Simulation
 
-_STEP = 8
-"""Programs are compiled for multiples of this many arrays, so that environments share a few of them."""
+_ARRAYS_STEP = 8
+"""Programs are compiled for multiples of this number of arrays, so that environments share compiled programs."""
 
 
-_WARP, _WIDE = 32, 256
-"""Threads of a GPU that copy a row together, where rows have that many bytes: neighbours touch neighbouring words."""
+_WARP, _WIDE_ROW = 32, 256
+"""On a GPU a warp copies each row if rows have at least 256 bytes: memory accesses of neighbouring threads coalesce."""
 
 
 @functools.cache
-def program(arrays: int, threads: int = 1) -> Program:
-    """The source, for up to so many arrays, and rows that so many threads share."""
+def copy_program(arrays: int, threads: int = 1) -> Program:
+    """The program that copies rows of at most ``arrays`` arrays, with ``threads`` threads for each row."""
     rows = Struct.of(
         "Rows",
         "float",
@@ -59,75 +59,76 @@ def program(arrays: int, threads: int = 1) -> Program:
 
 
 class Rows(NamedTuple):
-    """Where an array's rows lie, one for each replica."""
+    """The memory of an array with one row for each replica."""
 
-    at: int
+    address: int
     stride: int
     """Bytes from one row to the next."""
-    step: int
-    """Bytes from an element of a row to the next."""
-    items: int
-    """Elements of a row."""
-    bytes: int
-    """Of an element."""
+    element_stride: int
+    """Bytes from one element of a row to the next."""
+    elements: int
+    """Number of elements of a row."""
+    element_bytes: int
 
 
-def rows_of_array(address: int, array: Array) -> Rows:
-    """Of an array at an address, replicas first; a simulation's state has them inmost in memory."""
+def array_rows(address: int, array: Array) -> Rows:
+    """The rows of an array ``[replicas, ...]``, which may be a transposed view: the state is stored replicas last."""
     is_torch = library_of(array) == "torch"
     size = int(array.element_size() if is_torch else array.itemsize)
-    strides = [size * each for each in array.stride()] if is_torch else list(array.strides)
-    inner = [(n, each) for n, each in zip(array.shape[1:], strides[1:], strict=True) if n > 1]
-    for (_, outer), (n, each) in itertools.pairwise(inner):
-        assert outer == n * each, "elements of a replica lie evenly"
+    strides = [size * stride for stride in array.stride()] if is_torch else list(array.strides)
+    inner = [(n, stride) for n, stride in zip(array.shape[1:], strides[1:], strict=True) if n > 1]
+    for (_, outer_stride), (n, stride) in itertools.pairwise(inner):
+        assert outer_stride == n * stride, "the elements of a row are evenly spaced"
     return Rows(address, strides[0], inner[-1][1] if inner else size, math.prod(array.shape[1:]), size)
 
 
-def threads_of_a_row(sim: Simulation, targets: Sequence[Rows]) -> int:
-    """How many threads share a row: one on a CPU, and on a GPU where all rows are short."""
-    wide = any(rows.items * rows.bytes >= _WIDE for rows in targets)
+def threads_per_row(sim: Simulation, targets: Sequence[Rows]) -> int:
+    """The number of threads that copy a row: one on a CPU, or if all rows are short, otherwise a warp."""
+    wide = any(rows.elements * rows.element_bytes >= _WIDE_ROW for rows in targets)
     return _WARP if wide and sim.backend.device != "cpu" else 1
 
 
 @final
 class RowCopies:
-    """Copies rows of some arrays to rows of others."""
+    """Copies rows of source arrays to rows of target arrays."""
 
     def __init__(self, sim: Simulation, sources: Sequence[Rows], targets: Sequence[Rows], **constants: Any) -> None:
-        """Compiles; ``constants`` are values of the kernel's struct that hold for each run."""
-        arrays = -(-len(targets) // _STEP) * _STEP
-        self._threads = threads_of_a_row(sim, targets)
-        made = program(arrays, self._threads)
-        if (arrays, self._threads) not in sim.copying:
-            sim.copying[arrays, self._threads] = sim.backend.load(made)
-        # the simulation keeps these, so that they must not keep it: its memory would wait for the garbage collector
-        self._arrays, self._kernels, self._call = sim.arrays, sim.copying[arrays, self._threads], made.calls["copy"]()
+        """Compile the kernel; ``constants`` are kernel arguments that stay the same in all runs."""
+        arrays = -(-len(targets) // _ARRAYS_STEP) * _ARRAYS_STEP
+        self._threads = threads_per_row(sim, targets)
+        program = copy_program(arrays, self._threads)
+        if (arrays, self._threads) not in sim.copy_cache:
+            sim.copy_cache[arrays, self._threads] = sim.backend.load(program)
+        # The simulation refers to this object, so a reference back would form a cycle: the simulation's memory would
+        # only be freed by the garbage collector.
+        self._arrays, self._kernels = sim.arrays, sim.copy_cache[arrays, self._threads]
+        self._args = program.calls["copy"]()
         self._bound: tuple[int, Launch | None] = (0, None)
         self._set(each=1, limit=sim.config.num_envs, arrays=len(targets), **constants)
-        for place, source, target in zip(self._call.rows, sources, targets, strict=False):
-            place.source, place.source_stride, place.source_step = source[:3]
-            place.target, place.target_stride, place.target_step, items, size = target
-            if source.step == target.step == size:  # in the largest words that lie evenly everywhere
-                places = (source.at, target.at, source.stride, target.stride, items * size)
-                word = next(n for n in (8, 4, 1) if not any(at % n for at in places))
+        for rows, source, target in zip(self._args.rows, sources, targets, strict=False):
+            rows.source, rows.source_stride, rows.source_step = source[:3]
+            rows.target, rows.target_stride, rows.target_step, items, size = target
+            if source.element_stride == target.element_stride == size:  # contiguous: copy the largest aligned words
+                multiples = (source.address, target.address, source.stride, target.stride, items * size)
+                word = next(n for n in (8, 4, 1) if not any(value % n for value in multiples))
                 items, size = items * size // word, word
-                place.source_step = place.target_step = word
-            place.items, place.bytes = items, size
+                rows.source_step = rows.target_step = word
+            rows.items, rows.bytes = items, size
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
-            setattr(self._call, name, value)
+            setattr(self._args, name, value)
 
-    def place(self, side: str, block: int, begins: Sequence[int]) -> None:
-        """Moves the arrays that are the ``source`` or the ``target`` into the block at an address."""
-        for rows, begin in zip(self._call.rows, begins, strict=False):
-            setattr(rows, side, block + begin)
+    def set_block(self, side: str, address: int, offsets: Sequence[int]) -> None:
+        """Set the memory of all ``source`` or ``target`` arrays to offsets within one block."""
+        for rows, offset in zip(self._args.rows, offsets, strict=False):
+            setattr(rows, side, address + offset)
 
     def run(self, count: int, **values: Any) -> None:
-        """Copies ``count`` rows; ``values`` of the kernel's struct stay until other ones are given."""
+        """Copy ``count`` rows; ``values`` are kernel arguments, which keep their values in later runs."""
         self._set(count=count, **values)
         bound, launch = self._bound
         if launch is None or bound != count:
-            launch = self._kernels.bind("copy", self._call, count * self._threads)
+            launch = self._kernels.bind("copy", self._args, count * self._threads)
             self._bound = count, launch
         launch(self._arrays.stream())

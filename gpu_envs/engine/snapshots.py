@@ -1,4 +1,4 @@
-"""Snapshots: all that the trajectories of replicas depend on, copied out of a simulation and back in."""
+"""Snapshots: copies of everything that the trajectories of replicas depend on, and their restoration."""
 
 import dataclasses
 import functools
@@ -11,111 +11,111 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays, NumpyArrays, dtype_name, library_of, ndim_of, to_numpy
-from gpu_envs.engine.row_copies import RowCopies, Rows, rows_of_array
+from gpu_envs.engine.replica_selection import ReplicaSelection, current_device
+from gpu_envs.engine.row_copies import RowCopies, Rows, array_rows
 from gpu_envs.engine.simulation import Simulation
-from gpu_envs.engine.some_replicas import Chosen, current_device
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.distributions import Distribution
 
 Key: TypeAlias = tuple[str, str]
-"""A part of a snapshot, and a name in it."""
+"""The name of a snapshot's part, and a name in this part."""
 
 _LAYOUT_SEED: Key = ("episode", "layout_seed")
-"""What a snapshot of a team has once: the seed of what all replicas share."""
+"""The seed that all replicas of a team share; a snapshot has one."""
 
-_ALIGNED = 64
-"""Bytes at multiples of which arrays begin within a block."""
+_ALIGNMENT = 64
+"""Alignment of arrays within a block, in bytes."""
 
-_WITH = {True: "with statistics", False: "with statistics=False"}
+_STATISTICS = {True: "with statistics", False: "with statistics=False"}
 
 
-class Item(NamedTuple):
-    """An array of a block."""
+class BlockArray(NamedTuple):
+    """An array within a block."""
 
     key: Key
     dtype: str
     shape: tuple[int, ...]
-    """Of one replica."""
-    by_metric: bool
-    """Whether a snapshot's array has replicas last."""
+    """Shape of one replica's row."""
+    replicas_last: bool
+    """Whether a snapshot's array is ``[metrics, replicas]`` instead of ``[replicas, ...]``."""
 
     @property
-    def bytes(self) -> int:
-        """Of one replica."""
+    def row_bytes(self) -> int:
+        """The size of one replica's row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
-    def turned(self, array: Array) -> Array:
-        """A snapshot's array with replicas first, or the other way."""
-        return array.swapaxes(0, 1) if self.by_metric else array
+    def swap_axes(self, array: Array) -> Array:
+        """Convert between the order of axes in the block, replicas first, and in a snapshot's array."""
+        return array.swapaxes(0, 1) if self.replicas_last else array
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Form:
+class BlockLayout:
     """The arrays of a block, one after another."""
 
-    items: tuple[Item, ...]
+    arrays: tuple[BlockArray, ...]
     keys: tuple[Key, ...]
-    """All that a snapshot has, in order; what replicas have in common lies outside of the block."""
+    """The keys of all values of a snapshot, in order; values that replicas share are not in the block."""
 
 
-form_of = functools.cache(Form)
-"""The one form of some items, so that equal ones are the same."""
+block_layout = functools.cache(BlockLayout)
+"""Creates layouts such that equal arguments return the same object, so that ``is`` compares them."""
 
 
 @functools.lru_cache(maxsize=256)
-def _begins(form: Form, replicas: int) -> list[int]:
-    """Where the arrays begin in a block of so many replicas, in bytes, and where the block ends."""
-    sizes = (-(-item.bytes * replicas // _ALIGNED) * _ALIGNED for item in form.items)
+def _offsets(layout: BlockLayout, replicas: int) -> list[int]:
+    """The offset of each array in a block of ``replicas`` replicas, and the block's size, in bytes."""
+    sizes = (-(-array.row_bytes * replicas // _ALIGNMENT) * _ALIGNMENT for array in layout.arrays)
     return list(itertools.accumulate(sizes, initial=0))
 
 
 @final
 @dataclasses.dataclass(eq=False)
 class Snapshot(MutableMapping[str, Any]):
-    """A moment of replicas, all of a simulation's or some: the parts state, episode, params, randomness and drawn.
+    """The state of replicas at one moment, a mapping of five parts: state, episode, params, randomness and drawn.
 
-    The arrays lie in one block of memory, and are made when a part is first read. A snapshot of which no part was read
-    is as it was taken: its block is copied into replicas, and no array is checked.
+    All arrays are parts of one block of memory, as views created on the first access to a part. Before any access no
+    code can have changed them, so that restoring copies the block without checking the arrays.
     """
 
     arrays: Arrays
-    """Memory of the block."""
-    form: Form
+    """Library of the block."""
+    layout: BlockLayout
     block: Array
-    """uint8, in which the arrays lie one after another."""
+    """Memory of all arrays, uint8."""
     replicas: int
-    common: Mapping[str, Any]
-    """Parameters that all its replicas have in common."""
+    shared_params: Mapping[str, Any]
+    """Parameters with one value for all replicas."""
     drawn: Mapping[str, Distribution]
     layout_seed: Array | None
     randomness: dict[str, int]
-    """Of the simulation: what its next fresh numbers follow from."""
-    may_be_over: bool
-    """Whether episodes of some may be over."""
+    """The simulation's seed of fresh random numbers, and the number of calls that drew some."""
+    may_have_ended: bool
+    """Whether episodes of some replicas may be over."""
 
     @functools.cached_property
     def _parts(self) -> dict[str, Any]:
-        begins, replicas = _begins(self.form, self.replicas), self.replicas
-        values: dict[Key, Any] = {("params", name): value for name, value in self.common.items()}
+        offsets, replicas = _offsets(self.layout, self.replicas), self.replicas
+        values: dict[Key, Any] = {("params", name): value for name, value in self.shared_params.items()}
         values[_LAYOUT_SEED] = self.layout_seed
-        for item, begin in zip(self.form.items, begins, strict=False):
-            array = self.arrays.view(self.block[begin : begin + item.bytes * replicas], item.dtype)
-            values[item.key] = item.turned(array.reshape((replicas, *item.shape)))
+        for item, offset in zip(self.layout.arrays, offsets, strict=False):
+            array = self.arrays.view(self.block[offset : offset + item.row_bytes * replicas], item.dtype)
+            values[item.key] = item.swap_axes(array.reshape((replicas, *item.shape)))
         parts: dict[str, Any] = {"state": {}, "episode": {}, "params": {}}
-        for part, name in self.form.keys:
+        for part, name in self.layout.keys:
             parts[part][name] = values[part, name]
         drawn = {name: str(distribution) for name, distribution in self.drawn.items()}
         return {**parts, "randomness": self.randomness, "drawn": drawn}
 
     def on_host(self) -> "Snapshot":
-        """The same in NumPy's arrays."""
-        common = {name: to_numpy(value) if library_of(value) else value for name, value in self.common.items()}
+        """The same snapshot with NumPy arrays."""
+        shared = {name: to_numpy(value) if library_of(value) else value for name, value in self.shared_params.items()}
         seed = None if self.layout_seed is None else to_numpy(self.layout_seed)
         block = to_numpy(self.block)
-        return dataclasses.replace(self, arrays=NumpyArrays(), block=block, common=common, layout_seed=seed)
+        return dataclasses.replace(self, arrays=NumpyArrays(), block=block, shared_params=shared, layout_seed=seed)
 
     def __getitem__(self, part: str) -> Any:
         return self._parts[part]
@@ -136,7 +136,7 @@ class Snapshot(MutableMapping[str, Any]):
         return f"Snapshot({self._parts!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As a dict of the kind that torch reads back without running code; its tensors share no memory."""
+        """Pickle as an OrderedDict, which ``torch.load(weights_only=True)`` accepts; cloned tensors share no memory."""
         parts = {
             part: {name: value.clone() if library_of(value) == "torch" else value for name, value in values.items()}
             for part, values in self._parts.items()
@@ -146,163 +146,175 @@ class Snapshot(MutableMapping[str, Any]):
 
 @final
 class ReplicaArrays:
-    """The arrays in which a simulation's replicas have rows, while its parameters stay as they are, and their copies.
+    """The arrays of a simulation with a row for each replica, and copies between them and a block.
+
+    Valid until a parameter changes between one value for all replicas and values per replica.
 
     Attributes:
-        rows: Where their rows lie.
-        out: Copies the rows into a block.
-        into: Copies the rows of a block into them.
+        rows: Memory of the rows of each array.
+        copy_out: Copies the rows into a block.
+        copy_in: Copies the rows of a block into the arrays.
     """
 
     def __init__(self, sim: Simulation) -> None:
-        self.param_arrays = sim.param_arrays  # others with each change
+        self.param_arrays = sim.param_arrays  # replaced by each such change
         buffers = {name: sim.buffers[buffer] for name, buffer in sim.layout.episode.items()}
         parts: dict[str, Mapping[str, Any]] = {"state": sim.state, "episode": buffers, "params": sim.params}
         keys = tuple((part, name) for part, values in parts.items() for name in values)
         self.layout_seed = buffers.get(_LAYOUT_SEED[1])
-        self.common = {name: value for name, value in sim.params.items() if name not in sim.layout.per_replica}
-        apart = {_LAYOUT_SEED, *(("params", name) for name in self.common)}
-        items, self.rows, within = [], [], []
-        for part, name in (key for key in keys if key not in apart):
+        self.shared_params = {name: value for name, value in sim.params.items() if name not in sim.layout.per_replica}
+        excluded = {_LAYOUT_SEED, *(("params", name) for name in self.shared_params)}
+        items, self.rows, block_rows = [], [], []
+        for part, name in (key for key in keys if key not in excluded):
             array = parts[part][name]
-            by_metric = (part, name) == ("episode", "totals") and not sim.config.spec.has_team
-            first = array.swapaxes(0, 1) if by_metric else array
-            rows = rows_of_array(sim.arrays.address(array), first)
-            items.append(Item((part, name), dtype_name(array), tuple(first.shape[1:]), by_metric))
+            replicas_last = (part, name) == ("episode", "totals") and not sim.config.spec.has_team
+            replicas_first = array.swapaxes(0, 1) if replicas_last else array
+            rows = array_rows(sim.arrays.address(array), replicas_first)
+            items.append(BlockArray((part, name), dtype_name(array), tuple(replicas_first.shape[1:]), replicas_last))
             self.rows.append(rows)
-            within.append(Rows(0, items[-1].bytes, rows.bytes, rows.items, rows.bytes))
-        self.form = form_of(tuple(items), keys)
-        self.arrays_in_common = [name for name in self.common if name in sim.param_arrays]
-        self.out, self.into = RowCopies(sim, self.rows, within), self.copies_in(sim, within)
+            block_rows.append(Rows(0, items[-1].row_bytes, rows.element_bytes, rows.elements, rows.element_bytes))
+        self.layout = block_layout(tuple(items), keys)
+        self.shared_arrays = [name for name in self.shared_params if name in sim.param_arrays]
+        self.copy_out, self.copy_in = RowCopies(sim, self.rows, block_rows), self.copies_in(sim, block_rows)
 
     def copies_in(self, sim: Simulation, sources: list[Rows]) -> RowCopies:
-        """Copies such rows into the replicas, and notes what follows for others."""
-        noted = [name for name in ("offset", "staggered", "counted") if name in sim.buffers]
-        return RowCopies(sim, sources, self.rows, **{name: sim.arrays.address(sim.buffers[name]) for name in noted})
+        """Copies of rows into the replicas, which also update counters that depend on all replicas."""
+        updated = [name for name in ("offset", "staggered", "counted") if name in sim.buffers]
+        return RowCopies(sim, sources, self.rows, **{name: sim.arrays.address(sim.buffers[name]) for name in updated})
 
-    def takes(self, sim: Simulation, state: "Snapshot") -> bool:
-        """Whether a snapshot's block can be copied in as it is."""
-        was_read = "_parts" in vars(state)  # by code that may have put other arrays in
-        fits = not was_read and state.form is self.form and not self.arrays_in_common
-        return fits and state.common == self.common and state.drawn == sim.drawn
+    def can_copy_block(self, sim: Simulation, state: "Snapshot") -> bool:
+        """Whether a snapshot's block can be copied into the replicas without checks."""
+        accessed = "_parts" in vars(state)  # by code that may have replaced arrays
+        fits = not accessed and state.layout is self.layout and not self.shared_arrays
+        return fits and state.shared_params == self.shared_params and state.drawn == sim.drawn
 
 
 def _replica_arrays(sim: Simulation) -> ReplicaArrays:
-    if "arrays" not in sim.copying or sim.copying["arrays"].param_arrays is not sim.param_arrays:
-        sim.copying["arrays"] = ReplicaArrays(sim)
-    known: ReplicaArrays = sim.copying["arrays"]
-    return known
+    if "arrays" not in sim.copy_cache or sim.copy_cache["arrays"].param_arrays is not sim.param_arrays:
+        sim.copy_cache["arrays"] = ReplicaArrays(sim)
+    replica_arrays: ReplicaArrays = sim.copy_cache["arrays"]
+    return replica_arrays
 
 
-def _copied(sim: Simulation, array: Array) -> Array:
-    """A contiguous copy in the simulation's memory, of an array that lies there."""
+def _copy_on_device(sim: Simulation, array: Array) -> Array:
+    """A contiguous copy of an array in the simulation's memory."""
     twin = sim.arrays.empty(tuple(array.shape), dtype_name(array))
     with current_device(sim):
         twin[...] = array
     return twin
 
 
-def _is_here(sim: Simulation, array: Array) -> bool:
+def _is_in_sim_memory(sim: Simulation, array: Array) -> bool:
     return library_of(array) == sim.arrays.name and getattr(array, "device", "cpu") == sim.arrays.device
 
 
-def _in_memory_of(sim: Simulation, array: Array) -> Array:
-    """The array, or a copy of one that lies elsewhere."""
-    return array if _is_here(sim, array) else sim.arrays.from_numpy(to_numpy(array))
+def _to_sim_memory(sim: Simulation, array: Array) -> Array:
+    """The array itself if it is in the simulation's memory, otherwise a copy that is."""
+    return array if _is_in_sim_memory(sim, array) else sim.arrays.from_numpy(to_numpy(array))
 
 
 def snapshot_of(sim: Simulation, replicas: Any = None) -> Snapshot:
-    """Copies out all that the trajectories of replicas depend on.
+    """Return a snapshot of some replicas, or of all.
 
     Args:
         sim: The simulation.
-        replicas: A mask or numbers; the snapshot has them in this order. None: all.
+        replicas: A mask or indices, in the order of the snapshot; None for all.
     """
-    chosen = Chosen(sim, replicas, once=False)
-    if sim.param_arrays and (chosen.numbers is None or sim.backend.device == "cpu"):
+    selection = ReplicaSelection(sim, replicas, unique=False)
+    if sim.param_arrays and (selection.indices is None or sim.backend.device == "cpu"):
         sim.host_params()
     table = _replica_arrays(sim)
-    begins = _begins(table.form, chosen.count)
-    new = sim.arrays.empty if chosen.wrong is None else sim.arrays.zeros  # what wrong numbers stand for is left alone
-    block = new((begins[-1],), "uint8")
-    table.out.place("target", sim.arrays.address(block), begins)
-    table.out.run(chosen.count, sources=chosen.numbers, wrong=chosen.wrong)
-    common = {**table.common, **{name: _copied(sim, table.common[name]) for name in table.arrays_in_common}}
-    seed = None if table.layout_seed is None else _copied(sim, table.layout_seed)
-    may_be_over = sim.config.autoreset_mode != "SameStep"
+    offsets = _offsets(table.layout, selection.count)
+    allocate = sim.arrays.empty if selection.invalid is None else sim.arrays.zeros  # rows of invalid indices stay 0
+    block = allocate((offsets[-1],), "uint8")
+    table.copy_out.set_block("target", sim.arrays.address(block), offsets)
+    table.copy_out.run(selection.count, sources=selection.indices, wrong=selection.invalid)
+    copied = {name: _copy_on_device(sim, table.shared_params[name]) for name in table.shared_arrays}
+    shared_params = {**table.shared_params, **copied}
+    seed = None if table.layout_seed is None else _copy_on_device(sim, table.layout_seed)
+    may_have_ended = sim.config.autoreset_mode != "SameStep"
     return Snapshot(
-        sim.arrays, table.form, block, chosen.count, common, sim.drawn, seed, dict(sim.randomness), may_be_over
+        sim.arrays,
+        table.layout,
+        block,
+        selection.count,
+        shared_params,
+        sim.drawn,
+        seed,
+        dict(sim.randomness),
+        may_have_ended,
     )
 
 
 def restore(
-    sim: Simulation, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept", each: int = 1
+    sim: Simulation, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept", copies: int = 1
 ) -> None:
-    """Copies a snapshot into replicas, or raises what does not fit, with nothing changed.
+    """Copy a snapshot into replicas, or raise an error and change nothing if it does not fit.
 
-    What all replicas of a team share, the places of ``start="fixed"``, comes along where all are written, and so does
-    what fresh numbers follow from, with a snapshot of as many.
+    If all replicas are written, the layout seed that a team's replicas share is restored too. If moreover the snapshot
+    has as many replicas, so is the seed of fresh random numbers.
 
     Args:
         sim: The simulation.
-        state: A snapshot of one replica, or of as many as are written, divided by ``each``.
-        replicas: A mask or numbers; None: all.
-        randomness: ``kept`` or ``fresh``: random numbers of the moment, or some that nobody else has.
-        each: How many replicas in a row get the same.
+        state: A snapshot of one replica, or of the number of written replicas divided by ``copies``.
+        replicas: A mask or indices; None for all.
+        randomness: ``kept``: the random numbers of the snapshot; ``fresh``: new ones for each replica.
+        copies: Number of consecutive replicas that get the same row of the snapshot.
     """
     if randomness not in ("kept", "fresh"):
-        raise ValueError(f"randomness is {randomness!r}; give one of 'kept', 'fresh'")
+        raise ValueError(f"randomness is {randomness!r}; give 'kept' or 'fresh'")
     table = _replica_arrays(sim)
-    unread = state if isinstance(state, Snapshot) and table.takes(sim, state) else None
-    rows = _check_parts(sim, state) if unread is None else unread.replicas
-    chosen = Chosen(sim, replicas, once=True)
-    everywhere, count, fresh = chosen.numbers is None, chosen.count, randomness == "fresh"
-    if not everywhere and not sim.ready:
+    unmodified = state if isinstance(state, Snapshot) and table.can_copy_block(sim, state) else None
+    rows = _check_parts(sim, state) if unmodified is None else unmodified.replicas
+    selection = ReplicaSelection(sim, replicas, unique=True)
+    write_all, count, fresh = selection.indices is None, selection.count, randomness == "fresh"
+    if not write_all and not sim.ready:
         raise ValueError("some replicas were never reset: reset() all of them first, or leave out replicas")
-    of_all = everywhere and rows * each == count
+    row_for_each = write_all and rows * copies == count
     if rows == 1:
-        each = count
-    elif rows * each != count:
-        raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
-    if unread is None:
-        copies, layout_seed, held = _read(sim, state, rows, everywhere=everywhere, of_all=of_all)
+        copies = count
+    elif rows * copies != count:
+        raise ValueError(f"the state has {rows} replicas; give a state of 1 or {count // copies}, the number to write")
+    if unmodified is None:
+        row_copies, layout_seed, sources = _read(sim, state, rows, write_all=write_all, row_for_each=row_for_each)
     else:
-        copies, layout_seed, held = table.into, unread.layout_seed, _in_memory_of(sim, unread.block)
-        copies.place("source", sim.arrays.address(held), _begins(table.form, rows))
+        row_copies, layout_seed, sources = table.copy_in, unmodified.layout_seed, _to_sim_memory(sim, unmodified.block)
+        row_copies.set_block("source", sim.arrays.address(sources), _offsets(table.layout, rows))
     seeds, first_seed = None, 0
     if fresh:
         sim.randomness = {**sim.randomness, "calls": sim.randomness["calls"] + 1}
         first_seed = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"]) + sim.config.first_replica
         seeds = sim.arrays.address(sim.buffers["seeds"])
-    elif of_all:
-        sim.randomness = dict(state["randomness"] if unread is None else unread.randomness)
-    copies.run(
+    elif row_for_each:
+        sim.randomness = dict(state["randomness"] if unmodified is None else unmodified.randomness)
+    row_copies.run(
         count,
-        each=each,
-        targets=chosen.numbers,
-        wrong=chosen.wrong,
+        each=copies,
+        targets=selection.indices,
+        wrong=selection.invalid,
         seeds=seeds,
         first_seed=first_seed % 2**64,
-        counts_up=int(fresh and everywhere),
+        counts_up=int(fresh and write_all),
     )
-    del held  # later work of the same stream may have its memory
+    del sources  # freed for later work of the same stream
     with current_device(sim):
-        if of_all and not fresh and "counted" in sim.buffers:
-            written = sim.buffers["seeds"]
-            sim.buffers["counted"][...] = (written[1:] == written[:-1] + 1).all()
-        if layout_seed is not None and everywhere:
-            sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _in_memory_of(sim, layout_seed)
+        if row_for_each and not fresh and "counted" in sim.buffers:
+            restored = sim.buffers["seeds"]
+            sim.buffers["counted"][...] = (restored[1:] == restored[:-1] + 1).all()
+        if layout_seed is not None and write_all:
+            sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _to_sim_memory(sim, layout_seed)
     sim.ready = True
-    if unread is None or unread.may_be_over:
+    if unmodified is None or unmodified.may_have_ended:
         _start_next_episodes(sim)
     if sim.config.spec.masked:
-        sim.observe()  # what is possible follows from the state
+        sim.observe()  # for the action masks of the restored state
 
 
 def _start_next_episodes(sim: Simulation) -> None:
-    """Resets the replicas whose episode is over, in SameStep mode: its step kernel takes every episode as under way.
+    """In SameStep mode, reset replicas whose episode is over, because its step kernel assumes running episodes.
 
-    Snapshots of the other two modes have such replicas. On a GPU nobody waits to see whether there are any.
+    Snapshots of the other modes may contain ended episodes. On a GPU the reset is always launched: looking for ended
+    episodes first would make the host wait.
     """
     ended = sim.buffers["ended"]
     if sim.config.autoreset_mode != "SameStep" or (sim.backend.device == "cpu" and not to_numpy(ended).any()):
@@ -312,38 +324,38 @@ def _start_next_episodes(sim: Simulation) -> None:
 
 
 def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
-    """Returns how many replicas a snapshot is of, or raises an error if it has not what is needed by name."""
+    """Return the number of a snapshot's replicas, or raise an error if it lacks a part or a name."""
     if not isinstance(state, Mapping):
-        raise TypeError(f"the state is {type(state).__name__}; give what get_state() returned")
-    needed = {"state": sim.state, "episode": sim.layout.episode, "params": sim.params, "randomness": sim.randomness}
-    for part, names in needed.items():
+        raise TypeError(f"the state is {type(state).__name__}; pass the result of get_state()")
+    expected = {"state": sim.state, "episode": sim.layout.episode, "params": sim.params, "randomness": sim.randomness}
+    for part, names in expected.items():
         values = state.get(part)
         has_statistics = isinstance(values, Mapping) and "running_return" in values
         if part == "episode" and isinstance(values, Mapping) and has_statistics != ("running_return" in names):
             raise ValueError(
-                f"the state is of an environment {_WITH[has_statistics]}, and this one was made "
-                f"{_WITH[not has_statistics]}; make both alike"
+                f"the state is of an environment {_STATISTICS[has_statistics]}, and this environment was made "
+                f"{_STATISTICS[not has_statistics]}: make both with the same statistics="
             )
         if not isinstance(values, Mapping) or set(values) != set(names):
-            found = sorted(map(str, values)) if isinstance(values, Mapping) else values
-            raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {found}")
+            keys = sorted(map(str, values)) if isinstance(values, Mapping) else values
+            raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {keys}")
     for name, number in state["randomness"].items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ValueError(f"the state's {name!r} is {number!r}; a whole number from 0 up")
+            raise ValueError(f"the state's {name!r} is {number!r}; it must be an integer of 0 or more")
     seeds = state["episode"]["seeds"]
     shape = tuple(seeds.shape if library_of(seeds) else np.shape(seeds))
     if len(shape) != 1:
-        raise ValueError(f"the state's 'seeds' has shape {shape}; it has one for each replica")
+        raise ValueError(f"the state's 'seeds' has shape {shape}; it must have one dimension, a seed for each replica")
     return int(shape[0])
 
 
 def _read(
-    sim: Simulation, state: Mapping[str, Any], rows: int, *, everywhere: bool, of_all: bool
+    sim: Simulation, state: Mapping[str, Any], rows: int, *, write_all: bool, row_for_each: bool
 ) -> tuple[RowCopies, Array | None, list[Array]]:
-    """Checks the arrays of a snapshot, or raises what does not fit; sets the parameters that all have in common.
+    """Check a snapshot, raise an error if it does not fit, and set the parameters that all replicas share.
 
     Returns:
-        Copies of its arrays into the replicas, the seed of what all share, and the arrays, which the copies read.
+        Copies of the arrays into the replicas, the shared layout seed, and the arrays, which must outlive the copies.
     """
     spec, now, drawn = sim.config.spec, sim.drawn, state.get("drawn")
     if not isinstance(drawn, Mapping) or not set(drawn) <= set(sim.params):
@@ -351,41 +363,41 @@ def _read(
             f"the state's part 'drawn' must map names of {sorted(sim.params)} to distributions; got {drawn}"
         )
     drawn = spec.drawn(drawn, sim.config.precision)
-    if not everywhere and drawn != now:
-        there, here = (", ".join(f"{name}={of}" for name, of in each.items()) or "nothing" for each in (drawn, now))
+    if not write_all and drawn != now:
+        theirs, ours = (", ".join(f"{name}={d}" for name, d in draws.items()) or "nothing" for draws in (drawn, now))
         raise ValueError(
-            f"the state draws {there} in each episode, and this environment {here}: replicas draw alike, so leave out "
-            "replicas to write all of them, or assign to params[...] first"
+            f"the state draws {theirs} in each episode, and this environment {ours}, but all replicas must draw the "
+            "same parameters: leave out replicas to write all of them, or assign to params[...] first"
         )
-    params = _read_params(sim, state["params"], rows, drawn, wait=of_all)
+    params = _read_params(sim, state["params"], rows, drawn, wait=row_for_each)
     table = _replica_arrays(sim)
-    items = [item for item in table.form.items if item.key[0] != "params"]
+    items = [item for item in table.layout.arrays if item.key[0] != "params"]
     arrays = [_read_array(sim, item, state[item.key[0]][item.key[1]], rows) for item in items]
     layout_seed = None
-    if table.layout_seed is not None and everywhere:
-        seed = Item(_LAYOUT_SEED, dtype_name(table.layout_seed), (), by_metric=False)
+    if table.layout_seed is not None and write_all:
+        seed = BlockArray(_LAYOUT_SEED, dtype_name(table.layout_seed), (), replicas_last=False)
         layout_seed = _read_array(sim, seed, state["episode"]["layout_seed"], len(table.layout_seed))
-    _set_common(sim, params, drawn, everywhere=everywhere)  # from here on nothing is refused
+    _set_shared_params(sim, params, drawn, write_all=write_all)  # nothing raises an error from here on
     table = _replica_arrays(sim)
-    for item in table.form.items[len(items) :]:  # parameters, which may be each replica's own from now on
+    for item in table.layout.arrays[len(items) :]:  # parameters, which may have become values per replica
         param, value = spec.settings[item.key[1]], params[item.key[1]]
         if ndim_of(value) == param.rank:
             value = np.broadcast_to(param.index(value) if param.choices else value, (rows, *item.shape))
         arrays.append(_read_array(sim, item, value, rows))
-    turned = (item.turned(array) for item, array in zip(table.form.items, arrays, strict=True))
-    sources = [rows_of_array(sim.arrays.address(array), array) for array in turned]
+    swapped = (item.swap_axes(array) for item, array in zip(table.layout.arrays, arrays, strict=True))
+    sources = [array_rows(sim.arrays.address(array), array) for array in swapped]
     return table.copies_in(sim, sources), layout_seed, arrays
 
 
-def _read_array(sim: Simulation, item: Item, value: Any, rows: int) -> Array:
-    """An array of a snapshot, contiguous in the simulation's memory, with a row for each of its replicas."""
-    shape = (*item.shape, rows) if item.by_metric else (rows, *item.shape)
+def _read_array(sim: Simulation, item: BlockArray, value: Any, rows: int) -> Array:
+    """An array of a snapshot with ``rows`` replicas, as a contiguous array in the simulation's memory."""
+    shape = (*item.shape, rows) if item.replicas_last else (rows, *item.shape)
     what = f"the state's {item.key[1]!r}"
     array = value if library_of(value) else np.asarray(value)
     if tuple(array.shape) != shape:
         raise ValueError(f"{what} has shape {tuple(array.shape)}; this environment needs {shape}")
-    if dtype_name(array) == item.dtype and _is_here(sim, array):
-        return array if sim.arrays.contiguous(array) else _copied(sim, array)
+    if dtype_name(array) == item.dtype and _is_in_sim_memory(sim, array):
+        return array if sim.arrays.contiguous(array) else _copy_on_device(sim, array)
     target = sim.arrays.empty(shape, item.dtype)
     sim.arrays.write(target, as_field(target, array, what))
     return target
@@ -394,55 +406,60 @@ def _read_array(sim: Simulation, item: Item, value: Any, rows: int) -> Array:
 def _read_params(
     sim: Simulation, params: Mapping[str, Any], rows: int, drawn: Mapping[str, Distribution], *, wait: bool
 ) -> dict[str, Any]:
-    """A snapshot's parameters, with those that follow from others, or raises what is wrong with them.
+    """Check a snapshot's parameters and add derived ones.
 
-    Of arrays of replicas' own on a GPU only shapes are looked at, unless it may ``wait``.
+    Values per replica that are on a GPU are checked only if the host may ``wait``; otherwise only their shapes are.
     """
     spec, precision = sim.config.spec, sim.config.precision
-    known: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     on_gpu: dict[str, Any] = {}
     for name, value in params.items():
         param, what, sizes = spec.settings[name], f"the state's parameter {name!r}", sim.sizes_of(name)
-        is_own = library_of(value) in ("torch", "cupy") and ndim_of(value) > param.rank
-        if is_own and not wait and sim.backend.device != "cpu":
+        per_replica = library_of(value) in ("torch", "cupy") and ndim_of(value) > param.rank
+        if per_replica and not wait and sim.backend.device != "cpu":
             if tuple(value.shape) != (rows, *sizes):
-                raise ValueError(f"{what} has shape {tuple(value.shape)}; of {rows} replicas it has {(rows, *sizes)}")
+                raise ValueError(
+                    f"{what} has shape {tuple(value.shape)}; expected {(rows, *sizes)} for {rows} replicas"
+                )
             on_gpu[name] = value
             continue
         array = param.read(what, value)
         if array.ndim:
-            known[name] = param.check_array(name, array, rows, precision, sizes)
+            checked[name] = param.check_array(name, array, rows, precision, sizes)
         else:
-            known[name] = value if isinstance(param, Derived) else param.check_one(what, value, precision)
-        if param.fixed and known[name] != sim.params[name]:
+            checked[name] = value if isinstance(param, Derived) else param.check_one(what, value, precision)
+        if param.fixed and checked[name] != sim.params[name]:
             raise ValueError(
                 f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: shapes depend on it, so make an "
-                "environment with the same"
+                f"environment with {name}={value!r}"
             )
     if not on_gpu:
-        known = spec.with_derived(known, rows, precision, drawn)
-    spec.check_order(known, precision, drawn=drawn)
-    return {**known, **on_gpu}
+        checked = spec.with_derived(checked, rows, precision, drawn)
+    spec.check_order(checked, precision, drawn=drawn)
+    return {**checked, **on_gpu}
 
 
-def _set_common(
-    sim: Simulation, params: Mapping[str, Any], drawn: Mapping[str, Distribution], *, everywhere: bool
+def _set_shared_params(
+    sim: Simulation, params: Mapping[str, Any], drawn: Mapping[str, Distribution], *, write_all: bool
 ) -> None:
-    """Sets what all replicas have in common and a snapshot has otherwise, and gives each its own where they differ."""
+    """Set shared parameters to a snapshot's values, if they differ.
+
+    If only some replicas are written, or the snapshot has values per replica, the parameter gets values per replica.
+    """
     spec, n = sim.config.spec, sim.config.num_envs
     changed: dict[str, Any] = {}
     for name, value in params.items():
         param, now = spec.settings[name], sim.params[name]
         if isinstance(param, Derived) or name in sim.layout.per_replica:
             continue
-        common = ndim_of(value) == param.rank
-        if common and np.array_equal(to_numpy(value), to_numpy(now)):
+        shared = ndim_of(value) == param.rank
+        if shared and np.array_equal(to_numpy(value), to_numpy(now)):
             continue
-        if common and everywhere:
+        if shared and write_all:
             changed[name] = value
         else:
-            each = [now] * n if param.choices else np.broadcast_to(to_numpy(now), (n, *np.shape(to_numpy(now))))
-            changed[name] = param.check(name, each, n, sim.config.precision, sim.sizes_of(name))
+            repeated = [now] * n if param.choices else np.broadcast_to(to_numpy(now), (n, *np.shape(to_numpy(now))))
+            changed[name] = param.check(name, repeated, n, sim.config.precision, sim.sizes_of(name))
     if changed or drawn != sim.drawn:
         values = {name: v for name, v in sim.host_params().items() if not isinstance(spec.settings[name], Derived)}
         sim.set_params(spec.with_derived({**values, **changed}, n, sim.config.precision, drawn), drawn)

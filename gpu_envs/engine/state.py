@@ -1,4 +1,4 @@
-"""The live state of an environment, field by field."""
+"""Mappings to an environment's live state and parameters, by name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
@@ -11,74 +11,74 @@ from gpu_envs.errors import did_you_mean
 
 @final
 class LiveState(Mapping[str, Array]):
-    """The state, field by field: the simulation's own memory. Assigning to a field writes into it."""
+    """The state by field, views of the simulation's memory. Assigning to a field writes into this memory."""
 
     def __init__(self, fields: Mapping[str, Array], arrays: Arrays) -> None:
-        """Keeps the fields."""
+        """Wrap the fields; ``arrays`` writes into them."""
         self._fields = dict(fields)
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
-        """Return a field: ``[num_envs]``, of agents ``[num_envs, num_agents]``; of arrays ``[..., length]``."""
-        return item(self._fields, name, "the state has no field")
+        """Return a field, ``[num_envs]``, per agent ``[num_envs, num_agents]``; arrays have a last dimension more."""
+        return get_or_suggest(self._fields, name, "the state has no field")
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a field of this name."""
+        """Return whether a field has this name."""
         return name in self._fields
 
     def __setitem__(self, name: str, values: Any) -> None:
-        """Writes a field: one value for all replicas, or one for each."""
+        """Write a field: one value for all replicas, or one for each."""
         self._arrays.write(self[name], as_field(self[name], values, repr(name)))
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the fields, in the spec's order."""
+        """Return the names of the fields, in the spec's order."""
         return iter(self._fields)
 
     def __len__(self) -> int:
-        """The number of fields."""
+        """Return the number of fields."""
         return len(self._fields)
 
     def __repr__(self) -> str:
         """Show names, types and shapes of the fields."""
-        shown = (f"{name}: {_type(field)}{[*field.shape]}" for name, field in self._fields.items())
-        return f"LiveState({', '.join(shown)})"
+        fields = (f"{name}: {_dtype_name(field)}{[*field.shape]}" for name, field in self._fields.items())
+        return f"LiveState({', '.join(fields)})"
 
 
 @final
 class LiveParams(Mapping[str, Any]):
-    """The parameters: those that replicas have their own of as live arrays. Assigning to one is ``set_attr``."""
+    """The parameters by name; values per replica are live arrays. Assigning to a parameter is ``set_attr``."""
 
     def __init__(self, values: Callable[[], Mapping[str, Any]], assign: Callable[[str, Any], None]) -> None:
-        """Keeps what gives all of them, and what sets one."""
+        """Wrap a function that returns all parameters, and a function that sets a parameter."""
         self._values, self._assign = values, assign
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value for all replicas, or a live array; switches are 0 and 1 there, choices their indices."""
-        return item(self._values(), name, "there is no parameter")
+        """Return the value for all replicas, or a live array, in which bools are 0 and 1, and choices are indices."""
+        return get_or_suggest(self._values(), name, "there is no parameter")
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a parameter of this name."""
+        """Return whether a parameter has this name."""
         return name in self._values()
 
     def __setitem__(self, name: str, values: Any) -> None:
-        """Sets a parameter: one value for all replicas, or one for each."""
+        """Set a parameter: one value for all replicas, or one for each."""
         self._assign(name, values)
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the spec's order."""
+        """Return the names, in the spec's order."""
         return iter(self._values())
 
     def __len__(self) -> int:
-        """The number of parameters."""
+        """Return the number of parameters."""
         return len(self._values())
 
     def __repr__(self) -> str:
-        """Shows the parameters."""
+        """Show the parameters."""
         return f"LiveParams({dict(self)!r})"
 
 
-def item(values: Mapping[str, Any], name: str, absent: str) -> Any:
-    """Return the value of a name, or raise a ``KeyError`` that suggests the name meant.
+def get_or_suggest(values: Mapping[str, Any], name: str, absent: str) -> Any:
+    """Return the value of a name, or raise a ``KeyError`` that suggests the closest name.
 
     Args:
         values: The values by name.
@@ -91,26 +91,26 @@ def item(values: Mapping[str, Any], name: str, absent: str) -> Any:
         raise KeyError(f"{absent} {name!r}{did_you_mean(str(name), values)} There are: {', '.join(values)}") from None
 
 
-def _type(array: Array) -> str:
+def _dtype_name(array: Array) -> str:
     return str(array.dtype).rpartition(".")[2]
 
 
 def as_field(array: Array, values: Any, what: str) -> np.ndarray:
-    """Values of any library as an array of the simulation's holds them, or an error that says what is wrong.
+    """Broadcast and convert values to the shape and dtype of an array, or raise an error if they do not fit.
 
     Args:
         array: The array.
-        values: One for all replicas, or one for each.
-        what: Begins the message.
+        values: One value for all replicas, or one for each; an array of any library.
+        what: Start of the message.
     """
-    given, shape, kind = to_numpy(values), tuple(array.shape), _type(array)
-    if given.shape not in ((), shape[1:], shape):
-        each = f", {shape[1:]} for all replicas" if shape[1:] else ""
-        raise ValueError(f"{what} got values of shape {given.shape}; expected {shape}{each}, or one value for all")
-    if given.dtype.kind not in "biuf":
-        raise TypeError(f"{what} got values of dtype {given.dtype}; expected numbers")
+    source, shape, dtype = to_numpy(values), tuple(array.shape), _dtype_name(array)
+    if source.shape not in ((), shape[1:], shape):
+        shared = f", {shape[1:]} for all replicas" if shape[1:] else ""
+        raise ValueError(f"{what} got values of shape {source.shape}; expected {shape}{shared}, or one value for all")
+    if source.dtype.kind not in "biuf":
+        raise TypeError(f"{what} got values of dtype {source.dtype}; expected numbers")
     with np.errstate(invalid="ignore"):
-        made = given.astype(kind)
-    if made.dtype.kind in "iu" and (made != given).any():
-        raise ValueError(f"{what} got {given[made != given].flat[0]}, which {kind} cannot hold")
-    return np.broadcast_to(made, shape)
+        converted = source.astype(dtype)
+    if converted.dtype.kind in "iu" and (converted != source).any():
+        raise ValueError(f"{what} got {source[converted != source].flat[0]}, which {dtype} cannot hold")
+    return np.broadcast_to(converted, shape)

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ByRole
-from gpu_envs.engine.random_actions import choices, drawn_among
+from gpu_envs.engine.roles import RoleInterface
+from gpu_envs.engine.random_actions import choices, sample_masked
 from gpu_envs.seeds import derived_seed
 
 AnyEnv: TypeAlias = Any
@@ -25,11 +25,11 @@ class RandomActions:
             env: The environment.
             seed: Seed of the actions.
         """
-        self._by_role = view = ByRole(env)
+        self._by_role = view = RoleInterface(env)
         self._rng = np.random.default_rng(derived_seed(seed, "possible actions"))
-        self._spaces = copy.deepcopy(view.split(env.action_space if view.alone else env.action_spaces))
+        self._spaces = copy.deepcopy(view.split(env.action_space if view.single_agent else env.action_spaces))
         for role, space in self._spaces.items():
-            purpose = "random actions", "" if view.alone else role
+            purpose = "random actions", "" if view.single_agent else role
             space.seed(derived_seed(seed, *purpose) % 2**31)  # Gymnasium's largest seed
 
     def __call__(self, observations: Any) -> Any:
@@ -43,4 +43,4 @@ class RandomActions:
 
     def _sample_allowed(self, role: str, mask: np.ndarray) -> Any:
         space = self._by_role.roles[role].action
-        return drawn_among(space, mask, self._rng.random((*mask.shape[:-1], len(choices(space)))))
+        return sample_masked(space, mask, self._rng.random((*mask.shape[:-1], len(choices(space)))))

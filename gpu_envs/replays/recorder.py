@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.replays.recorded import RUNNING, TERMINATED, TRUNCATED
 
 StepArrays: TypeAlias = dict[str, Array]
@@ -30,7 +30,7 @@ class Recorder:
             live_metrics: Metrics of the running episodes, ``[num_envs, metrics]``, updated by each step; None for an
                 environment without metrics.
         """
-        self._env, self._by_role, self._numbers = env, ByRole(env), numbers
+        self._env, self._by_role, self._numbers = env, RoleInterface(env), numbers
         self._live_metrics: StepArrays = {} if live_metrics is None else {"metrics": live_metrics}
         self._manual_reset = env.autoreset_mode.value == "Disabled"
         self._was_done = np.zeros(len(numbers), bool)

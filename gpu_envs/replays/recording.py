@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.replays.recorded import RUNNING
 from gpu_envs.replays.recorder import Recorder
 from gpu_envs.replays.replay import Replay
@@ -88,10 +88,10 @@ def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Pro
     """Record until ``max_steps`` or, unless None, until each replica has finished the episodes."""
     env, count = opened.env, len(opened.numbers)
     elapsed = to_numpy(env.elapsed)[opened.numbers].astype(np.int64)
-    params = {name: _select(value, opened.numbers) for name, value in env.drawn_params.items()}
+    params = {name: _select(value, opened.numbers) for name, value in env.params_by_replica.items()}
     observations, start = opened.observations, time.perf_counter()
     interval = 1 if env.device == "cpu" else _READ_INTERVAL
-    with opened.settings, env.measured() as live_metrics:
+    with opened.settings, env.live_metrics() as live_metrics:
         recorder = Recorder(env, opened.numbers, live_metrics)
         for step in range(1, max_steps + 1):
             observations, *results, _ = env.step(opened.act(observations))
@@ -115,7 +115,7 @@ def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Pro
         rewards={role: _truncate(values, last, frames) for role, values in recorder.rewards(frames).items()},
         ends=_truncate(recorder.ends, last, frames),
         last=last,
-        agents={name: len(role.agents) for name, role in ByRole(env).roles.items()},
+        agents={name: len(role.agents) for name, role in RoleInterface(env).roles.items()},
         numbers=opened.numbers,
         elapsed=elapsed,
         pauses=env.autoreset_mode.value != "SameStep",

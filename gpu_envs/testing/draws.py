@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpu_envs.engine.by_role import RoleView
-from gpu_envs.engine.random_actions import elements
+from gpu_envs.engine.roles import RoleInfo
+from gpu_envs.engine.random_actions import num_elements
 
 Draw: TypeAlias = dict[str, np.ndarray]
 """By role numbers from 0 to 1: ``[num_envs, elements]`` or ``[num_envs, agents, elements]``."""
@@ -15,11 +15,11 @@ _MOST = 1.0 - 2.0**-53
 """The last number before 1."""
 
 
-def draws(roles: Mapping[str, RoleView], steps: int, num_envs: int, seed: int) -> list[Draw]:
+def draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> list[Draw]:
     """Numbers for some steps. The first replicas of many have the same as few have."""
     return [
         {
-            name: np.random.default_rng([seed, t, r]).random((*role.rows(num_envs), elements(role.action)))
+            name: np.random.default_rng([seed, t, r]).random((*role.batch_shape(num_envs), num_elements(role.action)))
             for r, (name, role) in enumerate(roles.items())
         }
         for t in range(steps)
@@ -33,7 +33,7 @@ _RUN = 40
 """For how many steps an action is held."""
 
 
-def long_draws(roles: Mapping[str, RoleView], steps: int, num_envs: int, seed: int) -> Iterator[Draw]:
+def long_draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> Iterator[Draw]:
     """Numbers for a long run: replicas in turn act at random, hold an action, stay at one end or the other, or jump."""
     kind = np.arange(num_envs) % KINDS
     for t in range(steps):

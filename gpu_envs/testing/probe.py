@@ -21,8 +21,8 @@ from gpu_envs.backend.host import HostBackend
 from gpu_envs.codegen import SimulationConfig, TeamLayout
 from gpu_envs.engine.actions import ActionReader
 from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.random_actions import chosen
-from gpu_envs.engine.results import by_metric
+from gpu_envs.engine.random_actions import sample_actions
+from gpu_envs.engine.results import metrics_by_name
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.testing.draws import KINDS, Draw, long_draws
@@ -127,7 +127,7 @@ class Bare:
         for name, role in self._subject.roles.items():
             mask = self.sim.buffers.get(role.named("action_mask"))
             possible = None if mask is None else self.sim.arrays.read(mask)
-            read.append(self._readers[name].read(chosen(role.action, draw[name], possible)))
+            read.append(self._readers[name].read(sample_actions(role.action, draw[name], possible)))
         self._blot()
         self.sim.step([part[:2] for part in read])
         return self._everything()
@@ -143,7 +143,7 @@ class Bare:
         seen = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
         seen |= {f"state.{name}": array for name, array in self.sim.state.items()}
         if metrics := self.sim.config.spec.metrics:
-            measured = by_metric(metrics, self.sim.buffers["episode_metrics"])
+            measured = metrics_by_name(metrics, self.sim.buffers["episode_metrics"])
             seen |= {f"episode_metrics.{name}": values for name, values in measured.items()}
         return {name: self.sim.arrays.read(array) for name, array in seen.items()}
 

@@ -2,13 +2,13 @@
 
 import pickle
 
-from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.background import available_threads
+from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.host import MIN_STEPS_PER_THREAD
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.random_actions import elements
+from gpu_envs.engine.random_actions import num_elements
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.testing.draws import Draw
 from gpu_envs.testing.report import FailedError, SkippedError
@@ -98,7 +98,7 @@ def _threads(subject: Subject) -> str:
     agents = sum(len(role.agents) for role in subject.roles.values())
     count = 2 * MIN_STEPS_PER_THREAD // (32 * agents if subject.team else 1) + 3
     sizes = [
-        elements(space) * (len(subject.roles[part].agents) if subject.team else 1)
+        num_elements(space) * (len(subject.roles[part].agents) if subject.team else 1)
         for part, space in subject.observation_spaces.items()
     ]
     if most == 1 or 4 * count * sum(sizes) > _MOST_BYTES:
@@ -183,7 +183,7 @@ def rollouts(subject: Subject, device: str) -> str:
     fused.reset(subject.seed)
     single.reset(subject.seed)
     result = fused.env.rollout(steps, per_step=True)
-    by_role = {name: to_numpy(values) for name, values in ByRole(fused.env).split(result.actions).items()}
+    by_role = {name: to_numpy(values) for name, values in RoleInterface(fused.env).split(result.actions).items()}
     names = ("observations", "rewards", "terminations", "truncations")
     for t in range(steps):
         moment = picked(single.act({name: values[t] for name, values in by_role.items()}), slice(None), names)

@@ -11,9 +11,9 @@ import numpy as np
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.toolchain import find_compiler
-from gpu_envs.engine.by_role import ALONE, ByRole, roles_of
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface, roles_of
 from gpu_envs.engine.options import Options, config_of
-from gpu_envs.engine.random_actions import chosen
+from gpu_envs.engine.random_actions import sample_actions
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import NoCompilerError
 from gpu_envs.multi_agent_env import MultiAgentEnv
@@ -45,7 +45,7 @@ class Subject:
         self.roles = {role.name: role for role in roles_of(spec, checked)}
         self.observation_spaces = {name: role.observation for name, role in self.roles.items()}
         if not self.team:
-            seen = self.observation_spaces[ALONE]
+            seen = self.observation_spaces[SINGLE_ROLE]
             self.observation_spaces = dict(seen.spaces) if isinstance(seen, gymnasium.spaces.Dict) else {"": seen}
 
     def run(self, num_envs: int | None = None, **options: Any) -> "Run":
@@ -99,7 +99,7 @@ class Run:
         self.num_envs = num_envs
         kind: Any = MultiAgentEnv if subject.team else VectorEnv
         self.env: Any = kind(subject.spec, num_envs, **{"output": "numpy", **options, **subject.params})
-        self._by_role = ByRole(self.env)
+        self._by_role = RoleInterface(self.env)
         self.last: Moment = {}
 
     def reset(self, seed: int | Sequence[int] | None = None, **options: Any) -> Moment:
@@ -130,7 +130,7 @@ class Run:
     def actions(self, draw: Draw) -> dict[str, np.ndarray]:
         """The actions that these numbers draw among those that are possible."""
         return {
-            name: chosen(role.action, draw[name][: self.num_envs], self.last.get(role.named("action_mask")))
+            name: sample_actions(role.action, draw[name][: self.num_envs], self.last.get(role.array_name("action_mask")))
             for name, role in self._by_role.roles.items()
         }
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import choices
 from gpu_envs.errors import NotFiniteError, did_you_mean, display
@@ -70,14 +70,14 @@ def _described(space: gymnasium.Space[Any]) -> str:
 def _present(subject: Subject, moment: Moment) -> dict[str, np.ndarray]:
     """Who takes part from here on, by role; a single agent always does."""
     if not subject.team:
-        return {ALONE: np.ones(len(next(iter(moment.values()))), bool)}
+        return {SINGLE_ROLE: np.ones(len(next(iter(moment.values()))), bool)}
     return {role: moment[f"alive.{role}"] for role in subject.roles}
 
 
 def _look_at(subject: Subject, moment: Moment, result: str, present: dict[str, np.ndarray], when: str) -> None:
     for part, space in subject.observation_spaces.items():
         values = moment[f"{result}.{part}" if part else result]
-        role = subject.roles[part if subject.team else ALONE]
+        role = subject.roles[part if subject.team else SINGLE_ROLE]
         name = f"the observation{f' {part!r}' if part else ''}"
         there = present[role.name]
         shape = (*role.rows(len(there)), *(space.shape or ()))
@@ -137,7 +137,7 @@ def masks(subject: Subject, device: str) -> str:
 
 def _look_at_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
     for role in subject.roles.values():
-        name = role.named("action_mask")
+        name = role.array_name("action_mask")
         if name not in moment:
             raise FailedError(f"infos has no {name!r} {when}, though the spec says action_mask=True")
         mask, counts = moment[name], choices(role.action)
@@ -172,8 +172,8 @@ def drawing(subject: Subject, device: str) -> str:
     for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
         state = {n.removeprefix("state."): v for n, v in run.state().items() if n != "elapsed"}
         state = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in state.items()}
-        picture = _drawn(draw_state, state, run.env.drawn_params)
-        own = {n: v[1:2] if np.ndim(v) else v for n, v in run.env.drawn_params.items()}
+        picture = _drawn(draw_state, state, run.env.params_by_replica)
+        own = {n: v[1:2] if np.ndim(v) else v for n, v in run.env.params_by_replica.items()}
         alone = _drawn(draw_state, {n: v[1:2] for n, v in state.items()}, own)
         if picture.view != alone.view:
             raise FailedError(

@@ -63,7 +63,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         self._env: Final = env
         self._simulator = simulator
         self._backend: Final = simulator.backend
-        self._copy: Final = simulator.gives_copies
+        self._copy: Final = simulator.returns_copies
         self.device: Final = simulator.device
         self.output: Final = simulator.output
         self.autoreset_mode: Final = simulator.autoreset_mode

@@ -178,7 +178,7 @@ def test_invalid_actions_raise() -> None:
     wrapper = wrapped(GAMES["grid"], 2, device="cpu")
     wrapper.reset()
     actions = drawn(wrapper, 1)[0]
-    with pytest.raises(ActionError, match=r"there is no action for 'runner_0'; every agent needs one"):
+    with pytest.raises(ActionError, match=r"the action of 'runner_0' is missing; every agent needs one"):
         wrapper.step({name: array for name, array in actions.items() if name != "runner_0"})
     with pytest.raises(ValueError, match=r"there is no agent 'tager_0'\. Did you mean 'tagger_0'"):
         wrapper.step({**actions, "tager_0": actions["tagger_0"]})

@@ -21,7 +21,7 @@ import gpu_envs
 from gpu_envs.adapters.torchrl import Env
 from gpu_envs.adapters.torchrl.groups import Group
 from gpu_envs.adapters.torchrl.specs import Choices, box_spec
-from gpu_envs.engine.by_role import ALONE, RoleView
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInfo
 
 ALL_IDS = [*IDS, *TEAM_IDS]
 
@@ -180,7 +180,7 @@ def test_choices_behave_like_multi_categorical() -> None:
 
 def group(action: gymnasium.Space[Any], *, categorical: bool = True) -> Group:
     seen = gymnasium.spaces.Box(-1.0, 1.0, (4,))
-    return Group(RoleView(ALONE, (ALONE,), seen, action), (2,), "float32", torch.device("cpu"), categorical=categorical)
+    return Group(RoleInfo(SINGLE_ROLE, (SINGLE_ROLE,), seen, action), (2,), "float32", torch.device("cpu"), categorical=categorical)
 
 
 def test_actions_start_at_zero() -> None:

@@ -250,7 +250,7 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
     actions = draw(envs[0], 20)
     source = envs[0].simulation.program_source()
     for t, action in enumerate(actions):
-        with envs[0].measured() if t % 5 == 2 else contextlib.nullcontext():
+        with envs[0].live_metrics() if t % 5 == 2 else contextlib.nullcontext():
             for env in envs:
                 env.step(placed(env, action, place))
                 if t == 7:

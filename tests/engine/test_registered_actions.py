@@ -45,7 +45,7 @@ from registered import (
 
 import gpu_envs
 from gpu_envs import ActionError
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 
 WHOLE = ["int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"]
 
@@ -207,10 +207,10 @@ def test_action_out_of_range(make: Make, variant: Variant, place: Place, place_o
     replica = count - 2 if place_of == "last" else 0
     wrong: list[tuple[Any, str]] = [(np.nan, "not a number")]
     if is_whole(env):
-        space: Any = next(iter(ByRole(env).roles.values())).action
+        space: Any = next(iter(RoleInterface(env).roles.values())).action
         size = int(space.n if isinstance(space, Discrete) else space.nvec.max())
         wrong = [(value, "range") for value in (-1, size, 2**40, -(2**63), 2**32)]
-    agents = [(role, i) for role, seen in ByRole(env).roles.items() for i in (0, len(seen.agents) - 1)]
+    agents = [(role, i) for role, seen in RoleInterface(env).roles.items() for i in (0, len(seen.agents) - 1)]
     for t, good in enumerate(draw(env, 2)):
         for role, number in agents:
             agent = f", {role}_{number}" if variant.has_team else ""
@@ -238,14 +238,14 @@ def test_action_out_of_range(make: Make, variant: Variant, place: Place, place_o
 def test_box_actions_beyond_the_bounds(make: Make, variant: Variant, device: str, value: float) -> None:
     """A real action outside its bounds is no error: the rules clip it."""
     env = made(make, variant, 3, Place(device, "numpy"))
-    view = ByRole(env)
+    view = RoleInterface(env)
     spaces: dict[str, Any] = {role: seen.action for role, seen in view.roles.items()}
     results = []
     for clipped in (False, True):
         env.reset(seed=0)
         given = {}
         for role, space in spaces.items():
-            numbers = np.full((*view.rows(role), *space.shape), value, np.float32)
+            numbers = np.full((*view.batch_shape(role), *space.shape), value, np.float32)
             given[role] = numbers.clip(space.low, space.high) if clipped else numbers
         results.append(take(env, given))
     assert_all_same(results)

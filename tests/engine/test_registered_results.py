@@ -40,8 +40,8 @@ from registered import (
 
 import gpu_envs
 from gpu_envs import Field, Step
-from gpu_envs.engine.by_role import ByRole
-from gpu_envs.engine.results import OutReader, only_finished
+from gpu_envs.engine.roles import RoleInterface
+from gpu_envs.engine.results import OutReader, zero_unfinished
 
 
 @pytest.mark.every_environment
@@ -49,7 +49,7 @@ from gpu_envs.engine.results import OutReader, only_finished
 def test_it_steps_within_its_spaces(make: Make, env_id: str) -> None:
     """In the quick tests too: it compiles, resets and steps."""
     env = make(env_id, 3, device="cpu")
-    roles = ByRole(env).roles
+    roles = RoleInterface(env).roles
     observations, _ = env.reset(seed=1)
     for actions in [*draw(env, 3), None]:
         for role, values in numpy_by_role(env, observations).items():
@@ -73,10 +73,10 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     step = env.step(placed(env, draw(env, 1)[0], place))
     whole = "s" if variant.has_team else ""
     spaces, actions = (split(env, getattr(env, f"{name}_space{whole}")) for name in ("observation", "action"))
-    for role, seen in ByRole(env).roles.items():
+    for role, seen in RoleInterface(env).roles.items():
         for many, single in ((spaces[role], seen.observation), (actions[role], seen.action)):
             assert many == batch_space(batch_space(single, len(seen.agents)) if variant.has_team else single, 5)
-        rows = ByRole(env).rows(role)
+        rows = RoleInterface(env).batch_shape(role)
         shape = (*rows, *(seen.observation.shape or ()))
         expected = [
             (first, "float32", shape),
@@ -154,7 +154,7 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
     if fresh:
         env.reset(seed=1)
         assert_same_bits(on_host(steps), then)
-    call = env.simulation.program.calls["step"]
+    call = env.simulation.program.args["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
         columns = {name: [split(env, step[i])[role] for step in steps] for i, name in enumerate(RESULTS)}
         columns["observations"].append(split(env, first)[role])
@@ -356,13 +356,13 @@ def test_what_is_kept_of_episodes_that_ended(shape: tuple[int, ...], dtype_: str
         whole = (numbers.random((18, *shape)) * 100).astype(dtype_)
         for values in (whole[:9], whole[::2]):
             before = values.copy()
-            kept = only_finished(np.flatnonzero(finished), values)
+            kept = zero_unfinished(np.flatnonzero(finished), values)
             expected = np.where(finished.reshape(-1, *(1,) * len(shape)), values, values.dtype.type(0))
             np.testing.assert_array_equal(kept, expected, strict=True)
             kept += kept.dtype.type(1)
             np.testing.assert_array_equal(values, before)
     given = np.zeros(3)
-    assert only_finished(np.array([0]), {"a": np.ones(3), "b": np.ones(3)}, {"a": given})["a"] is given
+    assert zero_unfinished(np.array([0]), {"a": np.ones(3), "b": np.ones(3)}, {"a": given})["a"] is given
 
 
 @pytest.mark.timing

@@ -357,7 +357,7 @@ def test_several_threads_copy_a_row_as_one_does(
     found = []
     for count in (1, threads):
         with monkeypatch.context() as patched:
-            patched.setattr(row_copies, "threads_of_a_row", lambda *_, count=count: count)
+            patched.setattr(row_copies, "threads_per_row", lambda *_, count=count: count)
             env = begun(make, variant, place)
             env.set_state(env.get_state([6, 2]), [0, 3])
             env.set_state(env.get_state([1]), [4, 5], randomness="fresh")

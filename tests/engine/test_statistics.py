@@ -122,7 +122,7 @@ def test_what_is_not_kept_cannot_be_had(make: Make, variant: Variant, place: Pla
         match = f"no {name}, as it was made with statistics=False; make it without that"
         with pytest.raises(AttributeError, match=match):
             getattr(bare, name)
-    with bare.measured() as so_far:
+    with bare.live_metrics() as so_far:
         assert so_far is None
     storage = storage_place(place)
     for name in KEPT[:2]:

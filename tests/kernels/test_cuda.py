@@ -37,7 +37,7 @@ from registered import (
 
 import gpu_envs
 from gpu_envs import ActionError, Step
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
 
@@ -266,7 +266,7 @@ def named(env: Any, replica: int, role: str, number: int) -> str:
 
 def ends_of(env: Any) -> list[tuple[str, int]]:
     """The first and the last agent of each role."""
-    return [(role, i) for role, seen in ByRole(env).roles.items() for i in (0, len(seen.agents) - 1)]
+    return [(role, i) for role, seen in RoleInterface(env).roles.items() for i in (0, len(seen.agents) - 1)]
 
 
 @each(FEW)
@@ -283,7 +283,7 @@ def test_offences_are_kept(make: Make, variant: Variant) -> None:
         *((1, env.num_envs - 1, first, 0), (1, 1, first, third), (1, 1, *last), (2, 0, first, third // 2)),
     ):
         offend(env, block[step], replica, role, number)
-        space: Any = ByRole(env).roles[role].action
+        space: Any = RoleInterface(env).roles[role].action
         top = (space.nvec - 1 if hasattr(space, "nvec") else space.n - 1) if is_whole(env) else 0
         mended[step][role][(replica, number) if variant.has_team else replica] = top
     for action, right in zip(block, mended, strict=True):
@@ -379,7 +379,7 @@ def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Varian
     by_role = tensors(draw(env, 1)[0])
     given = joined_actions(env, by_role)
     env.step(given)
-    call = env.simulation.program.calls["step"]
+    call = env.simulation.program.args["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
         assert kernel.actions == by_role[role].data_ptr()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]

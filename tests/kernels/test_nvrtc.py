@@ -112,7 +112,7 @@ HOOKS = {
     "spare_params(spare.params, k, params, i, key)": "params.get(i)",
     "keep_params(params, env.index(k), spare.params, k);": "",
     "SpareParams params;": "",
-    "spare.ready[k] || (!ahead() && tile.flags[k] == 0)": "spare.ready[k]",
+    "next.ready[k] || (!draws_ahead() && tile.flags[k] == 0)": "next.ready[k]",
     "begin_params(p, call.params, team);": "",
     "EpisodeParams": "const Params",
 }
@@ -140,10 +140,10 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
 def test_programs_without_rules_compile(architecture: str) -> None:
     """The painter, what copies rows, and what stands between the steps of a team."""
     check(paint_program(), architecture, "float32")
-    check(row_copies.program(16), architecture, "float32")
-    check(row_copies.program(24, threads=32), architecture, "float32")
-    check(rollouts.program(3, "float"), architecture, "float32")
-    check(rollouts.program(3, "double"), architecture, "float64")
+    check(row_copies.copy_program(16), architecture, "float32")
+    check(row_copies.copy_program(24, threads=32), architecture, "float32")
+    check(rollouts.between_steps_program(3, "float"), architecture, "float32")
+    check(rollouts.between_steps_program(3, "double"), architecture, "float64")
 
 
 def test_the_painter_rounds_as_the_host_does() -> None:

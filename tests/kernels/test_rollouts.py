@@ -45,7 +45,7 @@ from small_kernels import philox
 
 import gpu_envs
 from gpu_envs import ActionError
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 
 COUNT, STEPS = 9, 3 * LIMIT
 
@@ -112,9 +112,9 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
     single = begun(make, variant, step_by_step(mode))
     actions = draw(many, STEPS)
     result = many.rollout(STEPS, block(many, actions, place))
-    roles, count, view = list(actions[0]), many.num_envs, ByRole(many)
+    roles, count, view = list(actions[0]), many.num_envs, RoleInterface(many)
     column = (count, 1) if variant.has_team else (count,)
-    zeros = {r: np.zeros(view.rows(r), np.float32) for r in roles}
+    zeros = {r: np.zeros(view.batch_shape(r), np.float32) for r in roles}
     rewards, returns = dict(zeros), dict(zeros)
     terminated, truncated, lengths = ({r: zeros[r].astype(np.int32) for r in roles} for _ in range(3))
     ended, frozen = np.zeros(count, np.int32), np.zeros(count, bool)
@@ -185,7 +185,7 @@ def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, dev
     env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
     env.reset(seed=2**32 + 5)
     actions, first = numpy_by_role(env, env.rollout(8, per_step=True).actions), 0
-    for role, seen in ByRole(env).roles.items():
+    for role, seen in RoleInterface(env).roles.items():
         space: Any = seen.action
         size = int(np.prod(space.shape or (1,)))
         binary = not variant.has_team and getattr(space, "n", 0) == 2
@@ -214,7 +214,7 @@ def test_random_actions_are_drawn_fairly_from_the_possible(make: Make, variant: 
     env.reset(seed=1)
     masks = on_host(env.action_mask)
     actions = numpy_by_role(env, env.rollout(1, per_step=True).actions)
-    for role, seen in ByRole(env).roles.items():
+    for role, seen in RoleInterface(env).roles.items():
         space: Any = seen.action
         assert actions[role].dtype == np.int64
         chosen = actions[role].reshape(-1, int(np.prod(space.shape or 1))) - np.ravel(space.start)

@@ -168,7 +168,7 @@ def test_environments_without_metrics(tmp_path: Path, device: str) -> None:
     env = gpu_envs.VectorEnv(with_drawing(walk(tmp_path)), 3, device=device)
     env.reset(seed=0)
     source = env.simulation.program_source()
-    with env.measured() as live_metrics:
+    with env.live_metrics() as live_metrics:
         assert live_metrics is None
         assert env.simulation.program_source() == source
     replay = record(env, steps=9)

@@ -41,12 +41,12 @@ def in_kernels(env: Any, name: str) -> Any:
     """What the next step is called with; None where it is compiled in."""
     layout = env.simulation.program.layout
     if name in layout.per_replica:
-        assert env.simulation.program.calls["step"].params.__getattribute__(name) == env.params[name].ctypes.data
+        assert env.simulation.program.args["step"].params.__getattribute__(name) == env.params[name].ctypes.data
         return env.params[name]
     if name in layout.baked:
         param, number = env.env_spec.settings[name], layout.baked[name]
         return param.choices[int(number)] if param.choices else number
-    return getattr(env.simulation.program.calls["step"].params, name)
+    return getattr(env.simulation.program.args["step"].params, name)
 
 
 @pytest.mark.slow

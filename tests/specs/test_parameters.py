@@ -44,9 +44,9 @@ def test_an_option_of_one_reset_leaves_nothing_behind(device: str) -> None:
     """Where replicas have bounds of their own, a reset's option makes arrays that end with that reset."""
     env = gpu_envs.make("CartPole-v1", 4, device=device, low=np.zeros(4), high=np.full(4, 0.01))
     env.reset(seed=0)
-    held = env.simulation.program.calls["reset"].params.low
+    held = env.simulation.program.args["reset"].params.low
     env.reset(options={"low": -0.5, "high": -0.4})
     assert (env.get_state()["state"]["x"] < -0.3).all()
-    assert env.simulation.program.calls["reset"].params.low == held
+    assert env.simulation.program.args["reset"].params.low == held
     env.reset()
     assert (env.get_state()["state"]["x"] >= 0).all()

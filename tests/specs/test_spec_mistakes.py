@@ -14,7 +14,7 @@ import gpu_envs
 from gpu_envs import Field, Param, Table
 from gpu_envs.backend.arrays import NumpyArrays
 from gpu_envs.backend.host import HostBackend
-from gpu_envs.engine.results import check_replica
+from gpu_envs.engine.results import check_replica_memory
 from gpu_envs.registry.catalog import env_spec
 
 
@@ -63,7 +63,7 @@ def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], s
         (lambda: Table("text"), "give numbers in one to three dimensions"),
         (lambda: one(state={"x": Field("agent")}), "the field 'x' is of type 'agent', which only a team has"),
         (lambda: one(state={"class": Field()}), "the field 'class' must be a name in both C++ and Python"),
-        (lambda: one(params={"x": Param(1.0)}), "['x'] named more than once among state, params"),
+        (lambda: one(params={"x": Param(1.0)}), "['x'] occur more than once in state, params"),
     ],
 )
 def test_what_no_spec_may_have(make: Callable[[], object], said: str) -> None:
@@ -85,7 +85,7 @@ def fails(params: Any) -> Box:
     [
         (
             asks_for_another,
-            "asks_for_another asks for the parameter 'cuont'. Did you mean 'count'? There are: count, speed",
+            "asks_for_another reads the parameter 'cuont', which does not exist. Did you mean 'count'? There are: count, speed",
         ),
         (fails, "fails raised ZeroDivisionError: division by zero"),
         (lambda params: params["count"], "<lambda> returned 3; expected a space of Gymnasium's"),
@@ -124,10 +124,10 @@ def test_any_whole_number_is_a_length() -> None:
         (lambda _: 2.5, "is 2.5; give a whole number from 1 up"),
         (lambda _: True, "is True; give a whole number from 1 up"),
         (lambda _: 0, "is 0; at least 1"),
-        (lambda p: p["cuont"], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda p: p["cuont"], ": <lambda> reads the parameter 'cuont', which does not exist. Did you mean 'count'?"),
         (lambda _: 1 // 0, ": <lambda> raised ZeroDivisionError"),
-        (lambda p: int(p["speed"]), ": <lambda> asks for 'speed', which may change, and memory depends on it: make it"),
-        (lambda p: p["still"], ": <lambda> asks for 'still', which may change, and memory depends on it: make it a"),
+        (lambda p: int(p["speed"]), ": <lambda> reads 'speed', which may change, and memory depends on it: make it"),
+        (lambda p: p["still"], ": <lambda> reads 'still', which may change, and memory depends on it: make it a"),
         (lambda p: int(p.get("speed", 3)), "mark it fixed=True"),
     ],
 )
@@ -143,8 +143,8 @@ def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda p: [p["speed"]], ": <lambda> asks for 'speed', which may change, and memory depends on it"),
-        (lambda p: [p["cuont"]], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda p: [p["speed"]], ": <lambda> reads 'speed', which may change, and memory depends on it"),
+        (lambda p: [p["cuont"]], ": <lambda> reads the parameter 'cuont', which does not exist. Did you mean 'count'?"),
         (lambda _: [], " has float64 numbers of shape (0,); give numbers in one to three dimensions"),
         (lambda _: [0.5], " of type 'int' holds numbers that int32 cannot hold"),
     ],
@@ -199,7 +199,7 @@ def test_tables_are_built_once() -> None:
     env.reset(seed=0)
     env.rollout(1)
     assert len(built) == 1
-    check_replica(dataclasses.replace(env.simulation.config, table_shapes={}), env.simulation.backend)
+    check_replica_memory(dataclasses.replace(env.simulation.config, table_shapes={}), env.simulation.backend)
     assert len(built) == 1
 
 

@@ -14,7 +14,7 @@ from harness import IDS, is_discrete, numpy_of, on_host
 from registered import Actions, draw
 
 import gpu_envs
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 
 LIMIT = 13
 """A time limit at which a few CartPoles have fallen and most have not."""
@@ -296,7 +296,7 @@ class TorchRl(Player):
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Where in a TensorDict a role's entries are."""
-        return {role: () if role == "agent" else (role,) for role in ByRole(self.raw).roles}
+        return {role: () if role == "agent" else (role,) for role in RoleInterface(self.raw).roles}
 
     def read(self, found: Any, name: str, *at: str) -> Any:
         return {role: found[(*at, *key, name)] for role, key in self.keys.items()}

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from harness import HAS_CUDA, HAS_TORCH, IDS, Array, Make, Place, assert_unchanged, empty, moved, numpy_of
 
 import gpu_envs
-from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.roles import RoleInterface
 
 HOST = Place("cpu", "numpy")
 
@@ -90,17 +90,17 @@ def made(make: Make, variant: Variant, count: int, place: Place = HOST, **kwargs
 
 def split(env: Any, value: Any) -> dict[str, Any]:
     """What an environment gave, by role."""
-    return ByRole(env).split(value)
+    return RoleInterface(env).split(value)
 
 
 def joined_actions(env: Any, actions: Mapping[str, Any]) -> Any:
     """Actions by role as the environment takes them."""
-    return ByRole(env).join(actions)
+    return RoleInterface(env).join(actions)
 
 
 def roles_of(env: Any) -> list[str]:
     """The names of its roles."""
-    return list(ByRole(env).roles)
+    return list(RoleInterface(env).roles)
 
 
 def slot(env: Any, name: str, role: str) -> str:
@@ -116,11 +116,11 @@ def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
 
 def draw(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actions]:
     """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too, so many times."""
-    rng, view = np.random.default_rng(seed), ByRole(env)
+    rng, view = np.random.default_rng(seed), RoleInterface(env)
     block: Actions = {}
     for role, seen in view.roles.items():
         space: Any = seen.action
-        shape = (steps, *view.rows(role), *(space.shape or ()))
+        shape = (steps, *view.batch_shape(role), *(space.shape or ()))
         if isinstance(space, Box):
             block[role] = rng.uniform(beyond * space.low, beyond * space.high, shape).astype(np.float32)
         else:
@@ -307,7 +307,7 @@ def assert_guards(whole: Array) -> None:
 
 def is_whole(env: Any) -> bool:
     """Whether the actions are whole numbers."""
-    return not any(isinstance(seen.action, Box) for seen in ByRole(env).roles.values())
+    return not any(isinstance(seen.action, Box) for seen in RoleInterface(env).roles.values())
 
 
 def limit_name(spec: gpu_envs.Spec) -> str:

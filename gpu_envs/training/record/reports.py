@@ -258,7 +258,7 @@ class History:
         target, window = self._config.target_return, self._windows[self._target_role]
         return target is not None and window.full and window.means()[0] >= target
 
-    def keep_in(self, path: Path, iteration: int) -> None:
+    def open_log(self, path: Path, iteration: int) -> None:
         """From now on rows go to that log, which drops those of a part that was lost after this iteration."""
         self.log = RunLog(path, iteration)
 

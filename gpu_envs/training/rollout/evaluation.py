@@ -246,7 +246,7 @@ class Players:
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
         with autocast_disabled(self._device):
             for player in self._players:
-                player.policy_rows.give(player.act(turn, observations, masks, greedy=greedy), self._actions)
+                player.policy_rows.put_actions(player.act(turn, observations, masks, greedy=greedy), self._actions)
         return self._actions
 
 

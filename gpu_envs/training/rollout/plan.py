@@ -308,7 +308,7 @@ class PolicyRows:
             ]
         return SplitRows(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.group_size, self.split)
 
-    def give(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
+    def put_actions(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
         """Hands the rows' actions ``[rows, width]`` to their roles, ``[num_envs, agents, width]``.
 
         Where these agents are all of a role, their part of ``actions`` itself becomes the role's actions; otherwise
