@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiers
 from browser import READY, STILL, Browser, Open, Tab, found
-from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, UNOPTIMISED, Make, forgotten
+from harness import DEVICES, IDS, MODES, PLACES, SMALL_PARAMS, TEAM_IDS, UNOPTIMISED, Make, restored_registry
 from masked_envs import specs
 from registered import Variant
 
@@ -157,7 +157,7 @@ def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forgets() -> Iterator[None]:
     """What a test registers is known to no other."""
-    with forgotten():
+    with restored_registry():
         yield
 
 
@@ -185,7 +185,7 @@ def make() -> Iterator[Make]:
     made: list[gpu_envs.VectorEnv] = []
 
     def make_and_keep(env_id: str, num_envs: int = 1, **kwargs: Any) -> gpu_envs.VectorEnv:
-        made.append(gpu_envs.make(env_id, num_envs, **{**SMALLER.get(env_id, {}), **kwargs}))
+        made.append(gpu_envs.make(env_id, num_envs, **{**SMALL_PARAMS.get(env_id, {}), **kwargs}))
         return made[-1]
 
     yield make_and_keep

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_tools import run
-from harness import with_package
+from cli_tools import run_process
+from harness import subprocess_env
 
 from gpu_envs.cli import OK, main
 
@@ -92,9 +92,9 @@ def test_a_failure_is_named_when_it_happens(tmp_path: Path, processes: list[str]
     file.write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     tests = ROOT / "tests"
-    paths = f"{with_package()['PYTHONPATH']}:{tests}:{tests / 'support'}:{tests / 'environments'}"
+    paths = f"{subprocess_env()['PYTHONPATH']}:{tests}:{tests / 'support'}:{tests / 'environments'}"
     words = ("-p", "conftest", "-p", "no:cacheprovider", *processes, str(file))
-    done = run(*words, module="pytest", cwd=tmp_path, PYTHONPATH=paths)
+    done = run_process(*words, module="pytest", cwd=tmp_path, PYTHONPATH=paths)
     said, _, _ = done.stdout.partition("= FAILURES")
     assert "failed: test_two.py::test_wrong: assert 1 == 2" in said, done.stdout + done.stderr
     assert "test_right" not in said

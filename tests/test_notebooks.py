@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import with_package
+from harness import subprocess_env
 
 for _needed in ("torch", "ipykernel", "nbclient"):
     pytest.importorskip(_needed)
@@ -50,7 +50,7 @@ def test_they_run(name: str, tmp_path: Path) -> None:
     """Every cell, without an error or a warning."""
     copy = shutil.copy(EXAMPLES / f"{name}.ipynb", tmp_path)
     command = [sys.executable, "-c", "from nbclient.cli import main; main()", "--inplace", "--timeout=300", str(copy)]
-    done = subprocess.run(command, cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=subprocess_env(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(Path(copy).read_text())["cells"]
     outputs = [output for cell in found if cell["cell_type"] == "code" for output in cell["outputs"]]

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from harness import forgotten
+from harness import restored_registry
 
 from benchmarks.custom import tutorial
 from benchmarks.pages.__main__ import pages, remade
@@ -83,7 +83,7 @@ def commands(path: Path) -> list[str]:
 def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their options are there: asked for help, a command reads them first."""
     monkeypatch.chdir(tmp_path)
-    with forgotten():
+    with restored_registry():
         assert main(["new", "my_env"]) == 0  # which pages name
         for line in commands(page):
             assert main([*shlex.split(line, comments=True)[1:], "--help"]) == 0, line

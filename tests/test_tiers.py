@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import HAS_CUDA, with_package
+from harness import HAS_CUDA, subprocess_env
 from mark_slow import mark_of, with_marks, without_marks
 from tiers import shuffle
 
@@ -85,7 +85,7 @@ def run(folder: Path, *arguments: str) -> str:
     """What pytest prints for those cases, with the configuration of these tests."""
     (folder / "test_cases.py").write_text(CASES)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    settings = with_package()
+    settings = subprocess_env()
     settings["PYTHONPATH"] += f":{TESTS}:{TESTS / 'support'}:{TESTS / 'environments'}"
     words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rA", *arguments]
     return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False).stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_all_same, assert_same_bits, with_package
+from harness import assert_all_same, assert_same_bits, subprocess_env
 
 import gpu_envs
 from benchmarks.custom import tutorial
@@ -39,7 +39,7 @@ def run(folder: Path, *words: str) -> str:
     done = subprocess.run(
         words,
         cwd=folder,
-        env=with_package(OMP_NUM_THREADS="1", PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"),
+        env=subprocess_env(OMP_NUM_THREADS="1", PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"),
         capture_output=True,
         text=True,
         check=False,

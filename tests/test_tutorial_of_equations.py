@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import said
-from harness import forgotten, numpy_of, on_host
+from cli_tools import output_of
+from harness import numpy_of, on_host, restored_registry
 
 import gpu_envs
 from benchmarks.custom import tutorial
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A reader's folder, which is the working folder, with the page's files in it."""
     folder = tmp_path_factory.mktemp("equations")
     tutorial.write(folder, BLOCKS)
-    with pytest.MonkeyPatch.context() as patch, forgotten():
+    with pytest.MonkeyPatch.context() as patch, restored_registry():
         patch.chdir(folder)
         yield folder
 
@@ -146,7 +146,7 @@ def test_evaluations_show_the_metrics(capsys: pytest.CaptureFixture[str]) -> Non
     assert {words[2] for words in evaluations} == {*RUNS}
     returns = set()
     for words in evaluations:
-        printed = said(capsys, *words[1:], "--episodes", "32", "--device", "cpu")
+        printed = output_of(capsys, *words[1:], "--episodes", "32", "--device", "cpu")
         rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
         assert [*rows][1:-1] == ["region", "carbon", "abated", "saved", "traded"]
         returns.add(rows["region"][0])

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import numpy_of, with_package
+from harness import numpy_of, subprocess_env
 
 import gpu_envs
 
@@ -27,7 +27,7 @@ def run(*command: str, **settings: str) -> str:
         [sys.executable, *command],
         capture_output=True,
         text=True,
-        env=with_package(**one_thread, **settings),
+        env=subprocess_env(**one_thread, **settings),
         timeout=300,
         check=False,
     )

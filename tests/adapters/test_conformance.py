@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import HAS_CUDA, Make, Place, assert_same_bits, moved, numpy_of, with_package
+from harness import HAS_CUDA, Make, Place, assert_same_bits, numpy_of, subprocess_env, to_place
 from players import PLAYERS, TEAMS, Player, Sb3Role, TorchRlTransformed, is_there, plain_of, played
-from registered import joined_actions, numpy_by_role, over, split
+from registered import ended_replicas, join_actions, numpy_by_role, split_by_role
 
 import gpu_envs
 from gpu_envs import ActionError
@@ -78,10 +78,10 @@ def test_results_equal_the_environment(player: type[Player], name: str, device: 
     counts = {"both": 0, "truncated": 0, "partial": 0, "ended": 0}
     for t, actions in enumerate(ours.draw(60)):
         result = ours.step(actions)
-        observations, rewards, terminations, truncations, infos = plain.step(joined_actions(plain, actions))
+        observations, rewards, terminations, truncations, infos = plain.step(join_actions(plain, actions))
         paid, terminated, truncated = (numpy_by_role(plain, part) for part in (rewards, terminations, truncations))
         assert_same_bits(result.observations, numpy_by_role(plain, observations), f"observations of step {t}")
-        ended = over({"terminations": terminated, "truncations": truncated})
+        ended = ended_replicas({"terminations": terminated, "truncations": truncated})
         for role in terminated:
             assert_same_bits(result.rewards[role].astype(np.float32), paid[role].astype(np.float32), "rewards")
             assert_same_bits(result.terminated[role], terminated[role], f"terminated in step {t}")
@@ -91,7 +91,7 @@ def test_results_equal_the_environment(player: type[Player], name: str, device: 
             counts["truncated"] += int(expected.sum())
         assert_same_bits(result.ended, ended, f"ends of step {t}")
         if result.final is not None and ended.any():
-            for role, final in split(plain, infos["final_obs"]).items():
+            for role, final in split_by_role(plain, infos["final_obs"]).items():
                 assert_same_bits(result.final[role][ended], final[ended], f"final observations of step {t}")
         counts["partial"] += int(0 < ended.sum() < count)
         counts["ended"] += int(ended.sum())
@@ -368,7 +368,7 @@ def test_steps_do_not_synchronize(player: type[Player], name: str) -> None:
     env = ours.adapter
     steps = []
     for actions in ours.draw(20):
-        tensors = {role: moved(values, Place("cuda", "torch")) for role, values in actions.items()}
+        tensors = {role: to_place(values, Place("cuda", "torch")) for role, values in actions.items()}
         if "agent" in tensors:
             steps.append(tensors["agent"].reshape(64, -1))
         else:
@@ -430,7 +430,7 @@ def test_imports_load_only_required_libraries() -> None:
         [sys.executable, "-W", "ignore", "-c", IMPORTS, *modules],
         capture_output=True,
         text=True,
-        env=with_package(),
+        env=subprocess_env(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

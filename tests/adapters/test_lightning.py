@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, numpy_of, with_package
+from harness import assert_same_bits, numpy_of, subprocess_env
 
 import gpu_envs
 from gpu_envs.seeds import derived_seed
@@ -83,7 +83,7 @@ if __name__ == "__main__":
 
 def run(folder: Path, *command: str) -> str:
     """Run Python in a folder, assert success and return its output."""
-    settings = with_package(OMP_NUM_THREADS="1", COLUMNS="100")
+    settings = subprocess_env(OMP_NUM_THREADS="1", COLUMNS="100")
     settings["PYTHONPATH"] += f":{EXAMPLES}"
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=settings, capture_output=True, text=True, timeout=300, check=False

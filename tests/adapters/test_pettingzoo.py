@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from harness import SMALLER, TEAM_IDS, assert_same_bits, assert_unchanged, numpy_of
+from harness import SMALL_PARAMS, TEAM_IDS, assert_same_bits, assert_unchanged, numpy_of
 from pettingzoo_tools import pz, spec_of
-from registered import limit_name
+from registered import time_limit_name
 
 import gpu_envs
 from gpu_envs import ActionError, MultiAgentEnv
@@ -23,7 +23,7 @@ pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
 
 def variants(team_id: str) -> Iterator[dict[str, Any]]:
     """Return the defaults, and each bool or choice parameter at each of its other values."""
-    base = SMALLER.get(team_id, {})
+    base = SMALL_PARAMS.get(team_id, {})
     yield base
     for name, param in spec_of(team_id).params.items():
         values = param.choices or ((False, True) if isinstance(param.default, bool) else ())
@@ -42,7 +42,7 @@ each_variant = pytest.mark.parametrize(
 @pytest.fixture
 def team(team_id: str, device: str) -> Iterator[Any]:
     """Return one replica before its first reset."""
-    env = pz.parallel_env(team_id, device=device, **SMALLER.get(team_id, {}))
+    env = pz.parallel_env(team_id, device=device, **SMALL_PARAMS.get(team_id, {}))
     yield env
     env.close()
 
@@ -380,7 +380,7 @@ def test_limits(team_id: str) -> None:
     with pytest.raises(ValueError, match="max_cycles is 3"):
         pz.parallel_env(team_id, max_cycles=3, max_episode_steps=4)
     if callable(spec.max_episode_steps):
-        assert pz.parallel_env(team_id, **{limit_name(spec): 4}).max_cycles == 4
+        assert pz.parallel_env(team_id, **{time_limit_name(spec): 4}).max_cycles == 4
 
 
 def test_unknown_arguments(team_id: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import TEAM_IDS, Place, address, assert_same_bits, assert_unchanged, moved, numpy_of
+from harness import TEAM_IDS, Place, address, assert_same_bits, assert_unchanged, numpy_of, to_place
 from pettingzoo_tools import namespace_of, pz
 
 import gpu_envs
@@ -88,7 +88,7 @@ def role_actions(env: Any, place: Place, seed: int) -> dict[str, Any]:
     spaces = env.unwrapped.action_spaces
     for i, space in enumerate(spaces.values()):
         space.seed(seed + i)
-    return {role: moved(space.sample(), place) for role, space in spaces.items()}
+    return {role: to_place(space.sample(), place) for role, space in spaces.items()}
 
 
 def columns_of(env: Any, by_role: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_vector_env_returns_views(team_id: str, place: Place) -> None:
         if place.output == "numpy":
             assert np.shares_memory(after[agent], memory[agent])
     spaces = env.unwrapped.observation_spaces
-    out = {role: moved(np.zeros(space.shape, np.float32), place) for role, space in spaces.items()}
+    out = {role: to_place(np.zeros(space.shape, np.float32), place) for role, space in spaces.items()}
     observations, *_ = env.step(role_actions(env, place, 0), out=gpu_envs.Step(observations=out))
     for agent, column in columns_of(env, out).items():
         assert address(observations[agent]) == address(column)
@@ -229,7 +229,7 @@ def test_vector_env_errors(team_id: str, place: Place) -> None:
         env.step(agents)
     env.reset(seed=0)
     agent = env.possible_agents[1]
-    fraction = moved(np.full(env.action_space(agent).shape, 0.5, np.float32), place)
+    fraction = to_place(np.full(env.action_space(agent).shape, 0.5, np.float32), place)
     wrong: list[tuple[type[Exception], str, Any]] = [
         (ActionError, f"no action for '{agent}'", {name: a for name, a in agents.items() if name != agent}),
         (ValueError, f"actions of '{agent}' have shape", agents | {agent: agents[agent][:-1]}),

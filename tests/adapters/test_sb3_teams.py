@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import Place, assert_same_bits, moved, numpy_of
-from registered import draw
+from harness import Place, assert_same_bits, numpy_of, to_place
+from registered import draw_actions
 
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
@@ -45,7 +45,7 @@ CASES = [
 
 def drawn(env: Any, role: str, steps: int, seed: int = 0) -> np.ndarray:
     """Sample actions of a role, ``[steps, num_envs, agents, ...]``."""
-    return np.stack([actions[role] for actions in draw(env, steps, seed)])
+    return np.stack([actions[role] for actions in draw_actions(env, steps, seed)])
 
 
 def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
@@ -74,7 +74,7 @@ def test_slots_are_the_agents_of_a_role(
     plain: Any = gpu_envs.make(team_id, count, device=place.device, autoreset_mode="SameStep", **params)
     theirs = drawn(plain, other, steps, seed=1)
     turns = iter(theirs)
-    venv = vec(env, role=role, others=lambda _: moved(next(turns), place), seed=3)
+    venv = vec(env, role=role, others=lambda _: to_place(next(turns), place), seed=3)
     agents = plain.counts[role]
     assert venv.num_envs == count * agents
     assert venv.observation_space == plain.single_observation_spaces[role]

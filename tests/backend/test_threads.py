@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import with_package
+from harness import subprocess_env
 
 import gpu_envs
 from gpu_envs.backend.toolchain import find_compiler
@@ -82,7 +82,7 @@ print([int(env.elapsed.min()) for env in pair])
 def test_alternating_jobs_with_different_numbers_of_parts() -> None:
     """More threads than cores, and jobs of two and of eight parts."""
     command = [sys.executable, "-c", TWO_ENVIRONMENTS]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=with_package(), check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=subprocess_env(), check=False)
     assert run.returncode == 0, run.stderr
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from harness import run_python, with_package
+from harness import run_python, subprocess_env
 
 import gpu_envs
 from gpu_envs.backend import background, toolchain
@@ -356,7 +356,7 @@ def run_mounted(folder: Path, options: str, script: str, first: str = "", **sett
         pytest.skip("no file systems can be mounted here")
     run = subprocess.run(
         [*words, f'{mount}; exec "$0" "$@"', sys.executable, "-c", textwrap.dedent(script)],
-        env=with_package(**settings),
+        env=subprocess_env(**settings),
         capture_output=True,
         text=True,
         check=False,

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_tools import run, without
-from harness import with_package
+from cli_tools import code_without, run_process
+from harness import subprocess_env
 from trainers import run_of
 
 import gpu_envs
@@ -503,7 +503,7 @@ sys.exit(main(trainer=Trainer()))
 )
 def test_closed_outputs(words: list[str], stream: int, code: int, unbuffered: str) -> None:
     """As with ``| true``: a closed output does not change the exit code."""
-    done = run(str(stream), *words, code=CLOSED_PIPE, PYTHONUNBUFFERED=unbuffered)
+    done = run_process(str(stream), *words, code=CLOSED_PIPE, PYTHONUNBUFFERED=unbuffered)
     expected = f"gpu_envs {gpu_envs.__version__}\n" if stream == 2 and code == OK else ""
     assert (done.returncode, done.stdout, done.stderr) == (code, expected, "")
 
@@ -524,7 +524,7 @@ sys.exit(main(trainer=Trainer()))
 def test_messages_to_a_closed_standard_error_reach_no_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     words = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", CLOSED_STDERR, "eval", str(file)]
-    done = subprocess.run(words, env=with_package(), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=subprocess_env(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (OK, "")
     assert "most likely" in done.stdout
     assert file.read_text() == ""
@@ -572,7 +572,7 @@ def test_cartpole_is_solved_on_the_cpu(tmp_path: Path) -> None:
     """The mean return of the last 100 episodes reaches the threshold within the preset's steps."""
     pytest.importorskip("torch")
     words = ("--device", "cpu", "--threads", "1", "--no-progress", "--run-dir", str(tmp_path / "run"))
-    done = run("train", "CartPole-v1", *words)
+    done = run_process("train", "CartPole-v1", *words)
     assert (done.returncode, done.stderr) == (OK, "")
     assert "the return that was aimed at is reached" in done.stdout
     threshold = gpu_envs.spec("CartPole-v1").reward_threshold
@@ -597,7 +597,7 @@ def test_cartpole_is_solved_on_the_cpu(tmp_path: Path) -> None:
     ],
 )
 def test_without_torch(words: list[str], code: int, message: str) -> None:
-    done = run(*words, code=without("torch", "cupy"))
+    done = run_process(*words, code=code_without("torch", "cupy"))
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import refused, said
+from cli_tools import error_of, output_of
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
 def test_bench_prints_a_row_for_each_measurement(
     words: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head, row, note = said(capsys, "bench", *words, "--seconds", "0.001", "--device", "cpu").splitlines()
+    head, row, note = output_of(capsys, "bench", *words, "--seconds", "0.001", "--device", "cpu").splitlines()
     assert re.split("  +", head) == ["environment", "device", "replicas", "1 step/launch", "many/launch"]
     cells = re.split("  +", row)
     assert cells[:3] == expected
@@ -44,7 +44,7 @@ def test_bench_without_ids_measures_all_environments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "measure_rates", lambda *_: [1.0, 2e6])
-    lines = said(capsys, "bench", "--device", "cpu").splitlines()
+    lines = output_of(capsys, "bench", "--device", "cpu").splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == gpu_envs.ids()
     assert max(map(len, lines)) <= 100
 
@@ -111,8 +111,8 @@ def test_find_devices_finds_usable_devices(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(bench, "device_count", lambda: 0)
     with pytest.raises(gpu_envs.NoCompilerError):
         bench.find_devices("all")
-    assert "there is no compiler" in refused(capsys, "bench")
-    assert "there is no compiler" in refused(capsys, "bench", "--device", "cpu")
+    assert "there is no compiler" in error_of(capsys, "bench")
+    assert "there is no compiler" in error_of(capsys, "bench", "--device", "cpu")
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
@@ -131,8 +131,8 @@ def test_show_prints_the_compiled_source(
     gpu_envs.make(env_id, 7, device="cpu", autoreset_mode="SameStep", precision="float64", **params).close()
     words = ["--device=cpu", "--num-envs=7", "--autoreset-mode=SameStep", "--precision=float64"]
     words += [f"--param={name}={value}" for name, value in params.items()]
-    assert said(capsys, "show", env_id, "--all", *words).rstrip("\n") == sources[0].rstrip("\n")
-    own = said(capsys, "show", env_id, *words)
+    assert output_of(capsys, "show", env_id, "--all", *words).rstrip("\n") == sources[0].rstrip("\n")
+    own = output_of(capsys, "show", env_id, *words)
     spec = gpu_envs.spec(env_id)
     assert isinstance(spec.header, str)
     rules = header_text(f"environments/{spec.header}")
@@ -142,24 +142,26 @@ def test_show_prints_the_compiled_source(
     for part in own.split('#line 1 "')[1:]:
         assert part.partition('"')[0] in ("generated", str(spec.header))
         assert part.rstrip("\n} ") in sources[0]
-    assert said(capsys, "show", env_id, "--header") == f"{rules.rstrip()}\n"
+    assert output_of(capsys, "show", env_id, "--header") == f"{rules.rstrip()}\n"
 
 
 def test_show_depends_on_compiled_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = said(capsys, "show", "CartPole-v1", "--device", "cpu")
-    assert plain == said(capsys, "show", "gpu_envs/CartPole-v1", "--device", "cpu", "--param", "gravity=3")
-    other = said(capsys, "show", "CartPole-v1", "--device", "cpu", "--param", "kinematics_integrator=semi-implicit")
+    plain = output_of(capsys, "show", "CartPole-v1", "--device", "cpu")
+    assert plain == output_of(capsys, "show", "gpu_envs/CartPole-v1", "--device", "cpu", "--param", "gravity=3")
+    other = output_of(
+        capsys, "show", "CartPole-v1", "--device", "cpu", "--param", "kinematics_integrator=semi-implicit"
+    )
     assert plain != other
-    assert said(capsys, "show", "CartPole-v1", "--device", "cpu", "--driver", "rollout", "--all") != said(
+    assert output_of(capsys, "show", "CartPole-v1", "--device", "cpu", "--driver", "rollout", "--all") != output_of(
         capsys, "show", "CartPole-v1", "--device", "cpu", "--all"
     )
 
 
 def test_show_prints_code_for_a_gpu_without_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "SCHEDULE = BLOCK" in said(capsys, "show", "TagContinuous-v0", "--device", "cuda")
+    assert "SCHEDULE = BLOCK" in output_of(capsys, "show", "TagContinuous-v0", "--device", "cuda")
     few = ("--device", "cuda", "--num-envs", "1", "--param", "num_runners=9000", "--param", "num_taggers=1000")
-    assert "SCHEDULE = SPREAD" in said(capsys, "show", "TagContinuous-v0", *few)
-    assert "SCHEDULE = HOST" in said(capsys, "show", "TagContinuous-v0", "--device", "cpu")
+    assert "SCHEDULE = SPREAD" in output_of(capsys, "show", "TagContinuous-v0", *few)
+    assert "SCHEDULE = HOST" in output_of(capsys, "show", "TagContinuous-v0", "--device", "cpu")
 
 
 def test_wrap_table_wraps_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +190,7 @@ FEW = ("CartPole-v1", "--preset", "none", "--device", "cpu", "--horizon", "8", "
 def test_tune_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("gpu_envs.training.tuning._LIMIT", 0.5)
-    header, *rows, until, knee, fits, auto = said(capsys, "tune", *FEW, "--total-steps", "25600").splitlines()
+    header, *rows, until, knee, fits, auto = output_of(capsys, "tune", *FEW, "--total-steps", "25600").splitlines()
     assert header.split() == ["replicas", "memory", "rollout", "steps/s", "training", "steps/s"]
     assert rows
     assert {len(row) for row in rows} == {len(header)}
@@ -207,13 +209,13 @@ def test_training_prints_the_automatic_number_of_replicas(tmp_path: Path, capsys
     pytest.importorskip("torch")
     run = tmp_path / "run"
     words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")
-    first, *_ = said(capsys, *words, "25600").splitlines()
+    first, *_ = output_of(capsys, *words, "25600").splitlines()
     assert first == (
         "num_envs is 16: the largest power of two with which total_steps are 200 updates or more "
         "(16 to 16 were tried, until total_steps would be too few updates)"
     )
     assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16
-    assert "51,200 in 400 updates" in said(capsys, "train", "--resume", str(run), "--total-steps", "51200")
-    message = refused(capsys, "train", "--resume", str(run), "--num-envs", "auto")
+    assert "51,200 in 400 updates" in output_of(capsys, "train", "--resume", str(run), "--total-steps", "51200")
+    message = error_of(capsys, "train", "--resume", str(run), "--num-envs", "auto")
     assert "--resume takes environment and settings from the run" in message
     assert "leave out --num-envs" in message

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from cli_tools import refused, run, said
-from harness import HAS_CUDA, HAS_TORCH, run_python, with_package
+from cli_tools import error_of, output_of, run_process
+from harness import HAS_CUDA, HAS_TORCH, run_python, subprocess_env
 
 import gpu_envs
 from gpu_envs.backend import toolchain
@@ -74,14 +74,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_messages_of_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, *words)
+    assert message in error_of(capsys, *words)
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="there is a GPU")
 def test_a_missing_gpu_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     for words in (["bench", "CartPole-v1"], ["play", "CartPole-v1", "--policy", "agent=random"]):
-        message = refused(capsys, *words, "--device", "cuda:0")
+        message = error_of(capsys, *words, "--device", "cuda:0")
         assert "is not there" in message or "needs CuPy" in message
 
 
@@ -96,7 +96,7 @@ main(["show", "CartPole-v1", "--device", "cpu"])
 main(["bench", "CartPole-v1", "--device", "cpu", "--seconds", "0.001", "--num-envs", "1"])
 sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
 """
-    done = run(code=code)
+    done = run_process(code=code)
     assert done.returncode == 0, done.stderr
 
 
@@ -111,23 +111,23 @@ main(["train", "CartPole-v1", "--device", "cpu", "--num-envs", "8", "--total-ste
 slow = {"sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes"} & set(sys.modules)
 assert not slow, slow
 """
-    done = run(str(tmp_path / "run"), code=code)
+    done = run_process(str(tmp_path / "run"), code=code)
     assert done.returncode == 0, done.stderr
 
 
 def test_show_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    here = said(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
+    here = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
     assert here[:2] == ["CartPole-v1, preset default", "agent: 4 features, 64 x 64 tanh, tf32, cpu"]
     assert here[-1] == "  why torch: the device is cpu, and only CUDA has kernels for networks"
-    there = said(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
+    there = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
     assert "kernel_act_and_step of small/act_and_step.cuh" in there
-    assert "kernel_act of small/act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
-    assert "kernel_outputs of wide/act" in said(
+    assert "kernel_act of small/act.cuh" in output_of(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
+    assert "kernel_outputs of wide/act" in output_of(
         capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )
-    shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
+    shared = output_of(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
     assert "action masks (for small networks' kernels), and " in shared
 
 
@@ -146,7 +146,7 @@ def test_show_training_names_kernels_that_the_device_runs(
 ) -> None:
     """Each kernel is in the named header, and no header is only for the other kind of device."""
     pytest.importorskip("torch")
-    text = said(capsys, "show", "--training", *options.split())
+    text = output_of(capsys, "show", "--training", *options.split())
     headers = {name: header_text(f"training/{name}") for name in re.findall(r"[\w/]+\.cuh", text)}
     assert expected in headers
     other_device = "static_assert(!ON_GPU)" if "cuda" in options else "CUDA only"
@@ -158,7 +158,7 @@ def test_show_training_names_kernels_that_the_device_runs(
 
 
 def test_list_lists_every_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    head, *rows = said(capsys, "list").splitlines()
+    head, *rows = output_of(capsys, "list").splitlines()
     assert re.split("  +", head) == ["environment", "agents", "observation", "action", "limit", "solved"]
     assert [row.split()[0] for row in rows if not row.startswith(" ")] == gpu_envs.ids()
     cells = {row.split()[0]: re.split("  +", row) for row in rows}
@@ -171,21 +171,21 @@ def test_list_lists_every_environment(capsys: pytest.CaptureFixture[str]) -> Non
     assert cells["CovidEconomy-v0"][1:] == ["51 governor", "Box(64)", "Discrete(11)", "540"]
     assert re.split("  +", rows[governor + 1])[1:] == ["1 planner", "Box(463)", "Discrete(21)"]
     assert max(map(len, rows)) <= 100
-    _, *rows = said(capsys, "list", "gpu_envs/Pendulum-v1", "CartPole-v1", "CartPole-v1").splitlines()
+    _, *rows = output_of(capsys, "list", "gpu_envs/Pendulum-v1", "CartPole-v1", "CartPole-v1").splitlines()
     assert [row.split()[0] for row in rows] == ["Pendulum-v1", "CartPole-v1"]
 
 
 def test_list_in_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for words in (["list"], ["list", "--params"]):
-        text = said(capsys, *words)
+        text = output_of(capsys, *words)
         assert max(map(len, text.splitlines())) <= 60
-    assert "TagContinuous-v0\n  agents       10 tagger, 100 runner\n" in said(capsys, "list")
-    assert "solved" not in said(capsys, "list", "TagContinuous-v0")  # it has no threshold
+    assert "TagContinuous-v0\n  agents       10 tagger, 100 runner\n" in output_of(capsys, "list")
+    assert "solved" not in output_of(capsys, "list", "TagContinuous-v0")  # it has no threshold
 
 
 def test_list_describes_every_parameter(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "list", "--params")
+    text = output_of(capsys, "list", "--params")
     blocks = text.split("\n\n")
     assert [block.partition(":")[0] for block in blocks] == gpu_envs.ids()
     for block, spec in zip(blocks, map(gpu_envs.spec, gpu_envs.ids()), strict=True):
@@ -210,10 +210,10 @@ def test_list_shows_registered_environments(
     name = "AnEnvironmentWhoseNameIsSoLongThatNoTableOfItFitsIntoAHundredColumnsOfAnyTerminal-v12"
     spec = dataclasses.replace(tag, id=name, description="", max_episode_steps=None)
     monkeypatch.setattr(registry, "SPECS", {spec.id: spec})
-    text = said(capsys, "list")
+    text = output_of(capsys, "list")
     assert text.startswith(f"{spec.id}\n  agents       4 tagger, 1 runner\n")
     assert "  limit        none\n" in text
-    assert said(capsys, "list", "--params").startswith(f"{spec.id}\n  parameters\n")
+    assert output_of(capsys, "list", "--params").startswith(f"{spec.id}\n  parameters\n")
 
 
 def rows_of(text: str) -> dict[str, str]:
@@ -239,7 +239,7 @@ def info_output(
     """Return the rows and the advice of ``gpu-envs info`` for a driver and results of library tests."""
     monkeypatch.setattr(probes, "driver", lambda: driver)
     monkeypatch.setattr(probes, "LibraryProbes", fake_probes(**results))
-    text = said(capsys, "info")
+    text = output_of(capsys, "info")
     return rows_of(text), re.sub(r"\s+", " ", text.partition("\n\n")[2])
 
 
@@ -259,7 +259,7 @@ def test_info_with_everything_installed(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows["CuPy, NVRTC"] == "CuPy 14.2.0, NVRTC 13.0"
     assert rows["torch"] == "2.13.0, built for CUDA 13.0, finds the GPU"
     assert advice == "Nothing is missing. "
-    assert {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))} == rows
+    assert {row["name"]: row["text"] for row in json.loads(output_of(capsys, "info", "--json"))} == rows
 
 
 @pytest.mark.parametrize("absent", ["skrl", ""])
@@ -343,7 +343,7 @@ def test_info_survives_failing_checks(
 
     monkeypatch.setattr(probes, "LibraryProbes", fake_probes(cupy=CUPY, torch=TORCH))
     monkeypatch.setattr(probes, broken, fail)
-    text = said(capsys, "info")
+    text = output_of(capsys, "info")
     assert "in many ways" not in text
     assert ("unknown: this machine is strange" in text) == (broken != "is_installed" or HAS_CUDA)
 
@@ -363,8 +363,8 @@ def test_a_library_that_crashes_is_only_reported(cupy_crash: str, torch_crash: s
     for library, crash in {"cupy": cupy_crash, "torch": torch_crash}.items():
         (tmp_path / library).mkdir()
         (tmp_path / library / "__init__.py").write_text(CRASHES[crash][0])
-    paths = os.pathsep.join([str(tmp_path), with_package()["PYTHONPATH"]])
-    done = run("info", PYTHONPATH=paths, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
+    paths = os.pathsep.join([str(tmp_path), subprocess_env()["PYTHONPATH"]])
+    done = run_process("info", PYTHONPATH=paths, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (OK, "")
     rows = rows_of(done.stdout)
     assert CRASHES[cupy_crash][1] in rows["CuPy, NVRTC"]
@@ -412,14 +412,14 @@ def test_info_without_a_compiler(
     find_spec = importlib.util.find_spec
     specs = {"ziglang": None}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: specs[name] if name in specs else find_spec(name))
-    text = said(capsys, "info")
+    text = output_of(capsys, "info")
     assert rows_of(text)["C++ compiler"] == "none"
     assert "pip install ziglang" in text
     monkeypatch.setenv("CXX", "/nowhere/c++")
-    assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", said(capsys, "info"))
-    assert "CXX is '/nowhere/c++'" in refused(capsys, "bench", "--device", "cpu")
+    assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", output_of(capsys, "info"))
+    assert "CXX is '/nowhere/c++'" in error_of(capsys, "bench", "--device", "cpu")
     monkeypatch.setenv("CXX", '"')
-    text = re.sub(r"\s+", " ", said(capsys, "info"))
+    text = re.sub(r"\s+", " ", output_of(capsys, "info"))
     assert "which is not a command (No closing quotation); correct it" in text
     assert "Nothing is missing" not in text
 
@@ -429,7 +429,7 @@ def test_info_with_a_failing_compiler(bare_path: Path, capsys: pytest.CaptureFix
     program = bare_path / "c++"
     program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mine 1.0" || { echo "out of order" >&2; exit 1; }\n')
     program.chmod(0o755)
-    text = said(capsys, "info")
+    text = output_of(capsys, "info")
     assert rows_of(text)["C++ compiler"] == f"{bare_path}/c++ (mine 1.0) does not compile"
     assert "out of order" in re.sub(r"\s+", " ", text)
     assert "CXX=/path/to/another" in re.sub(r"\s+", " ", text)
@@ -439,7 +439,7 @@ def test_the_cache_is_counted_and_cleared(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(probes, "LibraryProbes", fake_probes(torch=TORCH))
-    assert said(capsys, "info", "--clear-cache") == f"removed 0 compiled programs, 0.0 MB, from {cache}\n"
+    assert output_of(capsys, "info", "--clear-cache") == f"removed 0 compiled programs, 0.0 MB, from {cache}\n"
     source = 'extern "C" __attribute__((visibility("default"))) int answer() { return 1; }'
     assert toolchain.build(source, "Mine-v0").answer() == 1
     toolchain.build(source.replace("1", "2"), "Mine-v0")
@@ -450,9 +450,9 @@ def test_the_cache_is_counted_and_cleared(
         (cache / name).write_text("not ours")
     libraries = toolchain.cache_files()
     assert len(libraries) == 4
-    assert re.fullmatch(rf"{cache}: 4 compiled programs, 1\.\d MB", rows_of(said(capsys, "info"))["cache"])
+    assert re.fullmatch(rf"{cache}: 4 compiled programs, 1\.\d MB", rows_of(output_of(capsys, "info"))["cache"])
     assert re.fullmatch(
-        rf"removed 4 compiled programs, 1\.\d MB, from {cache}\n", said(capsys, "info", "--clear-cache")
+        rf"removed 4 compiled programs, 1\.\d MB, from {cache}\n", output_of(capsys, "info", "--clear-cache")
     )
     assert sorted(path.name for path in cache.iterdir()) == ["Mine-v0.so", "notes.txt"]
     assert toolchain.build(source, "Mine-v0").answer() == 1
@@ -470,7 +470,7 @@ def test_info_with_an_unusable_cache(
         ("open", "it is not used, because other users can write to it", "empty it and chmod 700 it"),
     ):
         monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / folder))
-        text = said(capsys, "info")
+        text = output_of(capsys, "info")
         assert row in rows_of(text)["cache"]
         assert advice in re.sub(r"\s+", " ", text)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import refused, said
-from harness import with_package
+from cli_tools import error_of, output_of
+from harness import subprocess_env
 from trainers import run_of
 
 import gpu_envs
@@ -52,7 +52,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     pytest.importorskip("torch")
     words = ("--device", "cpu", "--num-envs", "8", "--horizon", "8", "--hidden", "8", "--total-steps", "128")
     folder = tmp_path / "run"
-    said(capsys, "train", "CartPole-v1", *words, "--param", "length=0.7", "--run-dir", str(folder))
+    output_of(capsys, "train", "CartPole-v1", *words, "--param", "length=0.7", "--run-dir", str(folder))
     return folder
 
 
@@ -159,30 +159,30 @@ def test_the_preset_depends_on_the_algorithm(monkeypatch: pytest.MonkeyPatch) ->
 def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my.toml"
     file.write_text(text)
-    assert message in refused(capsys, "train", "CartPole-v1", "--config", str(file))
+    assert message in error_of(capsys, "train", "CartPole-v1", "--config", str(file))
 
 
 def test_mistakes_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no file" in refused(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
+    assert "there is no file" in error_of(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
     file = tmp_path / "my.toml"
     file.write_text("")
-    assert "which environment?" in refused(capsys, "train", "--config", str(file))
-    assert "leave out --config" in refused(capsys, "train", "--resume", "runs/x", "--config", str(file))
+    assert "which environment?" in error_of(capsys, "train", "--config", str(file))
+    assert "leave out --config" in error_of(capsys, "train", "--resume", "runs/x", "--config", str(file))
     folder = file.parent
     (folder / "run.toml").touch()
-    assert f"to continue it: gpu-envs train --resume {folder}" in refused(capsys, "train", str(folder))
+    assert f"to continue it: gpu-envs train --resume {folder}" in error_of(capsys, "train", str(folder))
 
 
 def test_the_environment_of_a_file_needs_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
     file = tmp_path / "my.toml"
     file.write_text(f'env = "{tmp_path}/mine.py:MINE"')
-    assert "say so by --trust" in refused(capsys, "train", "--config", str(file))
-    assert "SystemExit: imported" in refused(capsys, "train", "--config", str(file), "--trust")
+    assert "say so by --trust" in error_of(capsys, "train", "--config", str(file))
+    assert "SystemExit: imported" in error_of(capsys, "train", "--config", str(file), "--trust")
 
 
 def test_list_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    result = {item["id"]: item for item in json.loads(said(capsys, "list", "--json"))}
+    result = {item["id"]: item for item in json.loads(output_of(capsys, "list", "--json"))}
     assert sorted(result) == gpu_envs.ids()
     for name, facts in result.items():
         spec = gpu_envs.spec(name)
@@ -195,7 +195,7 @@ def test_list_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_bench_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--num-envs", "64", "--seconds", "0.01", "--json")
-    one, team = json.loads(said(capsys, "bench", "CartPole-v1", "TagGridWorld-v0", *words))
+    one, team = json.loads(output_of(capsys, "bench", "CartPole-v1", "TagGridWorld-v0", *words))
     assert (one["environment"], one["devices"], one["replicas"]) == ("CartPole-v1", ["cpu"], 64)
     assert min(one["steps_per_s"]["many_a_launch"], one["steps_per_s"]["one_a_launch"]) > 0
     assert team["steps_per_s"]["many_a_launch"] is None
@@ -204,7 +204,7 @@ def test_bench_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     words = ("--device", "cpu", "--num-envs", "8", "--horizon", "8", "--hidden", "8", "--total-steps", "128")
-    result = json.loads(said(capsys, "train", "CartPole-v1", *words, "--json", "--run-dir", str(tmp_path / "run")))
+    result = json.loads(output_of(capsys, "train", "CartPole-v1", *words, "--json", "--run-dir", str(tmp_path / "run")))
     assert (result["reason"], result["steps"], result["iterations"]) == ("total_steps", 128, 2)
     assert set(result["returns"]) == {"agent"}
     assert result["run_dir"] == str(tmp_path / "run")
@@ -215,13 +215,15 @@ def test_resuming_a_complete_run_prints_a_notice(run: Path, capsys: pytest.Captu
     captured = capsys.readouterr()
     assert captured.err == f"{run} is already complete, with 128 steps: to continue, give more --total-steps\n"
     assert "128 in 2 updates" in captured.out
-    assert "192 in 3 updates" in said(capsys, "train", "--resume", str(run), "--no-progress", "--total-steps", "192")
+    assert "192 in 3 updates" in output_of(
+        capsys, "train", "--resume", str(run), "--no-progress", "--total-steps", "192"
+    )
 
 
 @pytest.mark.slow
 def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--no-sanitize", "--steps", "4", "--json")
-    (report,) = json.loads(said(capsys, "check", "CartPole-v1", *words))
+    (report,) = json.loads(output_of(capsys, "check", "CartPole-v1", *words))
     assert report["id"] == "CartPole-v1"
     assert {check["outcome"] for check in report["checks"]} == {"passed", "skipped"}
     assert all(check["title"] and check["detail"] for check in report["checks"])
@@ -229,10 +231,10 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_eval_prints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("eval", str(run), "--episodes", "16", "--device", "cpu")
-    result = json.loads(said(capsys, *words, "--json"))
+    result = json.loads(output_of(capsys, *words, "--json"))
     assert result["greedy"] is True
     assert result["roles"]["agent"]["episodes"] == 16
-    assert f"{result['roles']['agent']['mean']:.6g}" in said(capsys, *words)
+    assert f"{result['roles']['agent']['mean']:.6g}" in output_of(capsys, *words)
     assert set(result["roles"]["agent"]["metrics"]) == set(gpu_envs.spec("CartPole-v1").metrics)
 
 
@@ -278,9 +280,9 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     program = tmp_path / "gpu-envs"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpu_envs "$@"\n')
     program.chmod(0o755)
-    script = said(capsys, "completion", "bash")
+    script = output_of(capsys, "completion", "bash")
     script += '\nCOMP_WORDS=(gpu-envs train --preset); COMP_CWORD=2; _gpu_envs; echo "${COMPREPLY[*]}"'
-    env = with_package(PATH=f"{tmp_path}:/usr/bin:/bin")
+    env = subprocess_env(PATH=f"{tmp_path}:/usr/bin:/bin")
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "--preset\n"
 
@@ -290,11 +292,11 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = said(capsys, *command.split(), "--help")
+    text = output_of(capsys, *command.split(), "--help")
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("--") or line.rstrip().endswith("-") for line in lines)
-    assert said(capsys, *command.split(), "-h") == text
+    assert output_of(capsys, *command.split(), "-h") == text
     if command not in ("", "train", "eval", "play"):
         assert text.startswith(f"usage: gpu-envs {command} ")
         assert "examples:" in text
@@ -304,6 +306,6 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
 
 def test_help_calls_defaults_automatic_or_none(capsys: pytest.CaptureFixture[str]) -> None:
     """None means automatic for some settings and off for others."""
-    text = " ".join(said(capsys, "train", "--help").split())
+    text = " ".join(output_of(capsys, "train", "--help").split())
     assert "otherwise one for each core. (default: automatic)" in text
     assert "stops; none: no target. (default: none)" in text

@@ -17,8 +17,8 @@ from unittest.mock import ANY
 
 import cli_tools
 import pytest
-from harness import with_package
-from trainers import saved, small
+from harness import subprocess_env
+from trainers import last_checkpoint, small_run
 
 pytest.importorskip("torch")
 
@@ -39,9 +39,9 @@ WORDS = ("--num-envs", "16", "--horizon", "8", "--hidden", "8", "--checkpoint-in
 def start_training(*words: str, device: str = "cpu", imports: Path | None = None) -> "subprocess.Popen[str]":
     settings: dict[str, Any] = {"OMP_NUM_THREADS": "1"} | ({PEER_MEMORY_VARIABLE: "0"} if device == "nccl" else {})
     if imports is not None:
-        settings["PYTHONPATH"] = f"{imports}{os.pathsep}{with_package()['PYTHONPATH']}"
+        settings["PYTHONPATH"] = f"{imports}{os.pathsep}{subprocess_env()['PYTHONPATH']}"
     command = ("train", "--no-progress", "--device", device.replace("nccl", "cuda"))
-    return cli_tools.started(*command, *words, **settings)
+    return cli_tools.start_process(*command, *words, **settings)
 
 
 def wait_for_end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -124,7 +124,7 @@ def test_a_killed_process_ends_the_run(device: str, rank: int, gpus: int, tmp_pa
     assert code == 1, stderr
     assert stdout.startswith(f"{gpus} processes train together")
     assert stdout.count("\n") == 1
-    done = saved(run)["iteration"]
+    done = last_checkpoint(run)["iteration"]
     assert done >= 5
     assert stderr == (
         f"gpu-envs: error: process {rank} of {gpus} was ended by SIGKILL; gpu-envs train --resume {run} --gpus {gpus} "
@@ -166,7 +166,7 @@ def test_torchrun_restarts_killed_processes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 -m gpu_envs".split()
     endless = ["train", "CartPole-v1", *WORDS, "--total-steps", "1e9", "--run-dir", str(run), "--device", "cpu"]
-    env = with_package(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    env = subprocess_env(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, *torchrun, *endless], env=env, stdout=pipe, stderr=pipe, text=True)
     check_restart_after_a_kill(process, run)
@@ -240,7 +240,7 @@ def test_a_stop_signal_ends_all_processes(rank: int | None, how: signal.Signals,
     assert (code, stderr) == (INTERRUPTED, "")
     assert re.search(f"resume it +.* train --resume {run} --gpus 2", stdout)
     assert "interrupted" in stdout
-    steps = saved(run)["iteration"]
+    steps = last_checkpoint(run)["iteration"]
     assert f" in {steps:,} updates" in stdout
 
 
@@ -403,7 +403,7 @@ def test_a_run_s_folder_does_not_choose_the_number_of_processes(
 ) -> None:
     """An untrusted config.json could name more than the machine can run."""
     monkeypatch.setattr("gpu_envs.cli.train.launch", lambda *_: pytest.fail("processes would be started"))
-    RunDirectory.create(tmp_path / "run", small("cpu", gpus=65536))
+    RunDirectory.create(tmp_path / "run", small_run("cpu", gpus=65536))
     assert main(["train", "--resume", str(tmp_path / "run")]) == MISTAKE
     assert "trained by 65536 processes: give --gpus 65536 to resume" in capsys.readouterr().err
 
@@ -421,7 +421,7 @@ def test_modules_of_the_working_folder_are_imported_only_if_named(env: str, tmp_
     (tmp_path / "helper.py").write_text("ID = 'Mine-v0'\n")
     words = [*WORDS, "--total-steps", "512", "--device", "cpu", "--no-progress"]
     command = [sys.executable, "-P", "-m", "gpu_envs", "train", env, "--gpus", "2", *words]  # -P: as with gpu-envs
-    settings = with_package(OMP_NUM_THREADS="1")
+    settings = subprocess_env(OMP_NUM_THREADS="1")
     done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == OK, done.stderr
     assert "2 processes train together" in done.stdout

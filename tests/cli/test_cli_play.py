@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import refused, run, said, without
-from harness import with_package
+from cli_tools import code_without, error_of, output_of, run_process
+from harness import subprocess_env
 
 from gpu_envs.cli import MISTAKE, OK
 
@@ -18,7 +18,7 @@ CPU = ("--device", "cpu")
 
 
 def play(*words: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    return run("play", *words, cwd=cwd, SDL_VIDEODRIVER="dummy", **settings)
+    return run_process("play", *words, cwd=cwd, SDL_VIDEODRIVER="dummy", **settings)
 
 
 def play_output(*words: str, cwd: Path) -> dict[str, str]:
@@ -35,15 +35,15 @@ def file_names(folder: Path) -> list[str]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Two short runs, of one agent and of a team."""
     pytest.importorskip("torch")
-    from trainers import GRID, small
+    from trainers import GRID, small_run
 
     from gpu_envs.training import train
 
     folder = tmp_path_factory.mktemp("work") / "runs"
     folders = {"cart": folder / "cart", "grid": folder / "grid"}
-    train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(folders["cart"])), progress=False)
+    train(small_run("cpu", total_steps=8 * 16 * 10, run_dir=str(folders["cart"])), progress=False)
     short = {"max_episode_steps": 30}
-    train(small("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(folders["grid"])), progress=False)
+    train(small_run("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(folders["grid"])), progress=False)
     return folders
 
 
@@ -75,12 +75,12 @@ def test_a_run_writes_a_page_next_to_it(
     assert '["Run","cart"]' not in text  # only in the title
     for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","most likely (greedy)"]'):
         assert part in text
-    mean = re.search(r"agent +([\d.]+)", said(capsys, "eval", str(runs["cart"]), *CPU, "--episodes", "7"))
+    mean = re.search(r"agent +([\d.]+)", output_of(capsys, "eval", str(runs["cart"]), *CPU, "--episodes", "7"))
     assert mean is not None
     assert output["return"] == f"{mean[1]} (mean of 7 episodes)"
     page.unlink()
     monkeypatch.chdir(runs["cart"])
-    said(capsys, "play", ".", *CPU, "--steps", "1")
+    output_of(capsys, "play", ".", *CPU, "--steps", "1")
     assert page.exists()
     page.unlink()
 
@@ -143,7 +143,7 @@ def test_messages_of_mistakes(
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     device = [] if "--device" in words or not words else CPU
-    assert message in refused(capsys, "play", *words, *device)
+    assert message in error_of(capsys, "play", *words, *device)
     assert file_names(tmp_path) == []
 
 
@@ -159,7 +159,7 @@ def test_messages_of_mistakes(
     ],
 )
 def test_without_optional_libraries(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
-    done = run("play", *words, *CPU, code=without(*absent.split(",")), cwd=tmp_path)
+    done = run_process("play", *words, *CPU, code=code_without(*absent.split(",")), cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -169,7 +169,7 @@ def test_without_optional_libraries(absent: str, words: list[str], code: int, me
 def test_a_progress_bar_is_shown_in_a_terminal(tmp_path: Path) -> None:
     terminal, program_end = pty.openpty()
     words = [sys.executable, "-m", "gpu_envs", "play", "CartPole-v1", *CPU, "--steps", "50"]
-    out = subprocess.check_output(words, cwd=tmp_path, env=with_package(), stderr=program_end, text=True)
+    out = subprocess.check_output(words, cwd=tmp_path, env=subprocess_env(), stderr=program_end, text=True)
     os.close(program_end)
     progress = os.read(terminal, 100_000).decode()
     os.close(terminal)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Tab
-from cli_tools import refused, run, started
+from cli_tools import error_of, run_process, start_process
 
 from gpu_envs.cli import INTERRUPTED, OK
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "work").mkdir()
     settings = {"TMPDIR": str(folder / "tmp"), "DISPLAY": ":0", "BROWSER": f"{sys.executable} -c {RECORD} %s"}
     words = ("--device", "cpu", "--total-steps", "20000", "--seed", "3")
-    done = run("demo", *words, cwd=folder / "work", OPENED=str(folder / "opened"), **settings)
+    done = run_process("demo", *words, cwd=folder / "work", OPENED=str(folder / "opened"), **settings)
     assert (done.returncode, done.stderr) == (OK, "")
     (folder / "output").write_text(done.stdout)
     return folder
@@ -89,7 +89,7 @@ FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocumen
 def test_ctrl_c_ends_the_demo_and_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     words = ("--device", "cpu", "--no-open", "--progress")
-    process = started("demo", *words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
+    process = start_process("demo", *words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     try:
         while not list(tmp_path.glob("tmp/*/CartPole-v1/log.csv")):
             assert process.poll() is None
@@ -116,5 +116,5 @@ def test_mistakes_are_reported_before_training(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert message in refused(capsys, "demo", "--device", "cpu", *words)
+    assert message in error_of(capsys, "demo", "--device", "cpu", *words)
     assert list(tmp_path.iterdir()) == []

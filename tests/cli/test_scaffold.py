@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import refused, run, said
+from cli_tools import error_of, output_of, run_process
 from harness import assert_same_bits
 from small_envs import walk
 from wrong_specs import one
@@ -36,18 +36,18 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: " ".join(options) or "plain")
 def test_the_printed_commands(options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    train, play, test = (line.strip() for line in said(capsys, "new", "a_boat", *options).splitlines()[-3:])
+    train, play, test = (line.strip() for line in output_of(capsys, "new", "a_boat", *options).splitlines()[-3:])
     few = ["--device=cpu", "--num-envs=64", "--total-steps=20_000", "--no-progress"]
     assert train.startswith("gpu-envs train a_boat/a_boat.py:A_BOAT --target-return ")
-    assert "return" in said(capsys, *shlex.split(train)[1:], *few)
+    assert "return" in output_of(capsys, *shlex.split(train)[1:], *few)
     assert play == "gpu-envs play runs/a_boat --trust"
-    said(capsys, *shlex.split(play)[1:], "--html=boat.html", "--replicas=2", "--steps=20", "--device=cpu")
+    output_of(capsys, *shlex.split(play)[1:], "--html=boat.html", "--replicas=2", "--steps=20", "--device=cpu")
     assert "ABoat-v0" in (tmp_path / "boat.html").read_text()
     assert test == "pytest a_boat"
     all_tests = options == ("--multi-agent",)
     # these two tests are slow: run them for one kind of environment
     quick = [] if all_tests else ["-k", "not training and not check_environment"]
-    done = run("-q", "-p", "no:cacheprovider", *shlex.split(test)[1:], *quick, module="pytest")
+    done = run_process("-q", "-p", "no:cacheprovider", *shlex.split(test)[1:], *quick, module="pytest")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{4 if all_tests else 2 if '--multi-agent' in options else 1} passed" in done.stdout
 
@@ -85,28 +85,28 @@ def test_the_name_replaces_the_template_s_name(team: bool, python: bool) -> None
 
 
 def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Did you mean 'my_env'?" in refused(capsys, "new", "My-Env")
-    assert "Did you mean 'my_env'?" in refused(capsys, "new", "MyEnv")
-    assert "'random' is the name of another module" in refused(capsys, "new", "random")
-    assert "'class' is not a valid environment name" in refused(capsys, "new", "class")
-    assert "the environment 'CartPole-v0' exists already" in refused(capsys, "new", "cart_pole")
-    assert "which name?" in refused(capsys, "new")
+    assert "Did you mean 'my_env'?" in error_of(capsys, "new", "My-Env")
+    assert "Did you mean 'my_env'?" in error_of(capsys, "new", "MyEnv")
+    assert "'random' is the name of another module" in error_of(capsys, "new", "random")
+    assert "'class' is not a valid environment name" in error_of(capsys, "new", "class")
+    assert "the environment 'CartPole-v0' exists already" in error_of(capsys, "new", "cart_pole")
+    assert "which name?" in error_of(capsys, "new")
     assert not list(Path().iterdir())
-    said(capsys, "new", "mine")
+    output_of(capsys, "new", "mine")
     before = Path("mine/mine.py").read_text()
-    assert "mine exists and is not empty" in refused(capsys, "new", "mine", "--python")
+    assert "mine exists and is not empty" in error_of(capsys, "new", "mine", "--python")
     assert Path("mine/mine.py").read_text() == before
 
 
 @pytest.mark.slow
 def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "new", "mine")
+    output_of(capsys, "new", "mine")
     file = Path("mine/mine.py")
-    _, row = said(capsys, "list", str(file)).splitlines()
+    _, row = output_of(capsys, "list", str(file)).splitlines()
     assert row.split()[0] == "Mine-v0"
     assert row.endswith("  mine/mine.py:MINE")
     words = ("--device=cpu", "--no-sanitize", "--steps=12", "--num-envs=4")
-    assert said(capsys, "check", f"{file}:MINE", *words).splitlines()[-1].startswith("Mine-v0: ")
+    assert output_of(capsys, "check", f"{file}:MINE", *words).splitlines()[-1].startswith("Mine-v0: ")
     header = Path("mine/mine.cuh")
     header.write_text(header.read_text().replace("observation[1] = s.speed", "observation[1] = s.speed / real(0)"))
     assert main(["check", f"{file}:MINE", *words]) == 1
@@ -117,9 +117,9 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine/both.py").write_text(file.read_text() + second)
     file.unlink()
     del registry.SPECS["Mine-v0"]
-    _, *both = said(capsys, "list", "mine/both.py").splitlines()
+    _, *both = output_of(capsys, "list", "mine/both.py").splitlines()
     assert [line.split()[0] for line in both] == ["Mine-v0", "Other-v0"]
-    assert "say which, such as mine/both.py:MINE" in refused(capsys, "train", "mine/both.py")
+    assert "say which, such as mine/both.py:MINE" in error_of(capsys, "train", "mine/both.py")
 
 
 # --- typical mistakes in a first environment: each works, or the message names the fix ---

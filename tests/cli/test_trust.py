@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli_tools import refused, run
-from harness import with_package
+from cli_tools import error_of, run_process
+from harness import subprocess_env
 
 pytest.importorskip("torch")
 
@@ -63,7 +63,7 @@ def test_code_that_the_user_did_not_name_does_not_run(
     set_environment(untrusted_run, env)
     at = command.index("--resume") + 1 if "--resume" in command else 1
     words = [*command[:at], str(untrusted_run), *command[at:]]
-    error = refused(capsys, *words)
+    error = error_of(capsys, *words)
     assert env.rpartition(":")[0] in error
     assert "--trust" in error
     assert not Path("was run").exists()
@@ -104,6 +104,9 @@ def test_installed_code_runs(untrusted_run: Path, tmp_path: Path, capsys: pytest
     (tmp_path / "elsewhere" / "package").mkdir(parents=True)
     shutil.copy(untrusted_run / "mine.py", tmp_path / "elsewhere" / "package" / "inside.py")
     code = "import sys; from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
-    paths = f"{tmp_path / 'elsewhere'}:{with_package()['PYTHONPATH']}"
-    assert "package.inside" in refused(capsys, "eval", str(untrusted_run), "--episodes=2", "--device=cpu")
-    assert run("eval", str(untrusted_run), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode == 0
+    paths = f"{tmp_path / 'elsewhere'}:{subprocess_env()['PYTHONPATH']}"
+    assert "package.inside" in error_of(capsys, "eval", str(untrusted_run), "--episodes=2", "--device=cpu")
+    assert (
+        run_process("eval", str(untrusted_run), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode
+        == 0
+    )

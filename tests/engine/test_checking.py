@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from harness import PLACES, Make, Place, assert_all_same, moved, numpy_of
-from registered import Variant, draw, made, placed
+from harness import PLACES, Make, Place, assert_all_same, numpy_of, to_place
+from registered import Variant, draw_actions, make_variant, place_actions
 from small_envs import CHASE, chase, walk
 
 import gpu_envs
@@ -34,7 +34,7 @@ def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
     )
     env.reset(seed=3)
     replica = int(np.argmax(numpy_of(env.state["x"]) > 0))
-    actions = moved(np.zeros(7, np.int64), place)
+    actions = to_place(np.zeros(7, np.int64), place)
     for _ in range(4):
         env.step(actions)
     with pytest.raises(gpu_envs.NotFiniteError) as caught:
@@ -182,10 +182,10 @@ def test_every_environment_is_finite_and_the_same(make: Make, variant: Variant, 
     results = []
     for checking in (False, True):
         options: dict[str, Any] = {"autoreset_mode": mode, "checking": checking, "max_episode_steps": 6}
-        env = made(make, variant, 5, Place(device, "numpy"), **options)
+        env = make_variant(make, variant, 5, Place(device, "numpy"), **options)
         env.reset(seed=1)
         env.allow_frozen_steps()
-        results.append([env.step(placed(env, actions))[:4] for actions in draw(env, 20)])
+        results.append([env.step(place_actions(env, actions))[:4] for actions in draw_actions(env, 20)])
         if mode != "Disabled" and not variant.has_team:
             env.rollout(20, per_step=True)
             env.rollout(20)

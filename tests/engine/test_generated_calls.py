@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generated import Calls
-from harness import assert_same_bits, forgotten
+from harness import assert_same_bits, restored_registry
 from registered import VARIANTS, assert_refused
 from small_envs import walk
 
@@ -154,7 +154,7 @@ class Moments:
 def test_moments_go_on_anywhere(part: int, tmp_path: Path) -> None:
     """In environments of another mode, size, place in the batch and other distributions; or they are refused."""
     spec = gains(tmp_path)
-    with forgotten():
+    with restored_registry():
         register(spec)  # copies find it by its id
         for seed in range(FIRST + part, FIRST + PARTS * max(1, TOTAL // 4000), PARTS):
             moments = Moments(seed, spec)

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Make, Place, assert_same_bits, numpy_of
-from registered import COVID, Variant, assert_refused, draw, first_real, made, numpy_by_role, placed, take
+from registered import (
+    COVID,
+    Variant,
+    assert_refused,
+    draw_actions,
+    first_real,
+    make_variant,
+    numpy_by_role,
+    place_actions,
+    take_step,
+)
 
 import gpu_envs
 
@@ -18,8 +28,8 @@ import gpu_envs
 def with_own(make: Make, variant: Variant, place: Place, **kwargs: Any) -> tuple[Any, str, float]:
     """An environment of three replicas with values of their own, the parameter's name and its default."""
     name = first_real(variant)
-    default = float(made(make, variant, 1).params[name])
-    env = made(make, variant, 3, place, **{name: np.full(3, default)}, **kwargs)
+    default = float(make_variant(make, variant, 1).params[name])
+    env = make_variant(make, variant, 3, place, **{name: np.full(3, default)}, **kwargs)
     env.reset(seed=0)
     return env, name, default
 
@@ -37,11 +47,11 @@ def test_what_is_written_is_in_force_everywhere(make: Make, variant: Variant, pl
             assert_same_bits(numpy_of(each.params[name]), wanted)
             assert_same_bits(numpy_of(each.get_state()["params"][name]), wanted)
             assert each.get_attr(name) == tuple(wanted.tolist())
-    fresh = made(make, variant, 3, place, **{name: wanted})
+    fresh = make_variant(make, variant, 3, place, **{name: wanted})
     env.reset(seed=0)
     fresh.reset(seed=0)
-    for action in draw(env, 5):
-        assert_same_bits(take(env, action, place), take(fresh, action, place))
+    for action in draw_actions(env, 5):
+        assert_same_bits(take_step(env, action, place), take_step(fresh, action, place))
     env.set_attr(name, default * 1.25)
     assert env.params[name] is live
     assert_same_bits(numpy_of(live), np.full(3, default * 1.25, np.float32))
@@ -53,21 +63,21 @@ def test_bad_values_in_a_live_array_are_told(make: Make, variant: Variant, place
     env.params[name][1] = np.inf
     calls: list[Any] = [env.get_state, env.check, lambda: env.set_attr("nothing_else", 1.0)]
     if env.device == "cpu":
-        action = placed(env, draw(env, 1)[0], place)
+        action = place_actions(env, draw_actions(env, 1)[0], place)
         calls += [lambda: env.step(action), env.observe, lambda: env.reset(seed=0)]
         calls += [] if variant.has_team else [lambda: env.rollout(1)]
     for call in calls:
         with pytest.raises(ValueError, match=f"{name}.*replica 1|nothing_else"):
             call()
     env.set_attr(name, default)
-    take(env, draw(env, 1)[0], place)
+    take_step(env, draw_actions(env, 1)[0], place)
 
 
 def test_a_snapshot_is_restored_whole_or_not_at_all(make: Make, variant: Variant, place: Place) -> None:
     """Whatever of its parts is wrong, the last too, nothing has changed."""
     env, name, _ = with_own(make, variant, place)
     for _ in range(2):
-        take(env, draw(env, 1)[0], place)
+        take_step(env, draw_actions(env, 1)[0], place)
     for part, values in env.get_state().items():
         broken = np.full(3, np.nan) if part == "params" else np.zeros((9, 9))
         for key in values if part != "params" else (name,):
@@ -87,7 +97,7 @@ def test_a_compilation_that_fails_changes_nothing(
 ) -> None:
     """The environment goes on with the kernels that it had."""
     name = first_real(variant)
-    env, twin = (made(make, variant, 3, max_episode_steps=7) for _ in range(2))
+    env, twin = (make_variant(make, variant, 3, max_episode_steps=7) for _ in range(2))
     for each in (env, twin):
         each.reset(seed=0)
     value = float(env.params[name]) * np.array([1.0, 1.01, 1.02])
@@ -96,8 +106,8 @@ def test_a_compilation_that_fails_changes_nothing(
         without.setenv("CXX", "/bin/false")
         with pytest.raises((RuntimeError, OSError)):
             env.set_attr(name, value)
-    for action in draw(env, 9):
-        assert_same_bits(take(env, action), take(twin, action))
+    for action in draw_actions(env, 9):
+        assert_same_bits(take_step(env, action), take_step(twin, action))
     assert_same_bits(numpy_by_role(env, env.observe()), numpy_by_role(twin, twin.observe()))
     assert env.get_attr(name) == twin.get_attr(name)
 
@@ -110,7 +120,7 @@ def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
     for each in (env, twin):
         each.reset(seed=0)
     step, (observations, *_) = env.direct_step()
-    actions = np.stack([action["agent"] for action in draw(env, 3)])
+    actions = np.stack([action["agent"] for action in draw_actions(env, 3)])
     for action, value in zip(actions, (default * 1.5, [default * 2], default), strict=True):
         for each in (env, twin):
             each.set_attr(name, value)
@@ -123,14 +133,16 @@ def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
 def test_threads_take_turns(make: Make, variant: Variant) -> None:
     """Two threads that step one environment get what one thread would: each step's results whole, none lost."""
     count, steps = 1000 if variant.env_id != COVID else 100, 25
-    env, alone = (made(make, variant, count, autoreset_mode="SameStep", threads=1) for _ in range(2))
+    env, alone = (make_variant(make, variant, count, autoreset_mode="SameStep", threads=1) for _ in range(2))
     for each in (env, alone):
         each.reset(seed=0)
-    action = draw(env, 1)[0]
+    action = draw_actions(env, 1)[0]
     found: list[bytes] = []
 
     def key(one: Any) -> bytes:
-        return b"".join(values.tobytes() for values in numpy_by_role(one, one.step(placed(one, action))[0]).values())
+        return b"".join(
+            values.tobytes() for values in numpy_by_role(one, one.step(place_actions(one, action))[0]).values()
+        )
 
     def work() -> None:
         found.extend(key(env) for _ in range(steps))
@@ -157,7 +169,7 @@ def test_threads_take_turns(make: Make, variant: Variant) -> None:
 )
 def test_resets_with_other_types(make: Make, variant: Variant, arguments: dict[str, Any], message: str) -> None:
     """So is what a reset takes."""
-    env = made(make, variant, 2)
+    env = make_variant(make, variant, 2)
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(**arguments), TypeError, message)
 
@@ -170,7 +182,7 @@ def test_numbers_that_the_precision_cannot_hold(make: Make, variant: Variant) ->
     values: tuple[Any, ...] = (1e39, np.full(2, 1e39), 10**39, 10**5000)
     for value in values:
         with pytest.raises(ValueError, match=name):
-            made(make, Variant(variant.env_id, {name: value}), 2)
+            make_variant(make, Variant(variant.env_id, {name: value}), 2)
     large = {"gravity": 1e39}
     with pytest.raises(ValueError, match=r"gravity.*float32 makes it inf"):
         make("CartPole-v1", 2, device="cpu", **large)

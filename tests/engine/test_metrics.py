@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from custom import place as place_of
 from gymnasium.vector import AutoresetMode
-from harness import MODES, THREADED, Make, Place, assert_same_bits, numpy_of
+from harness import MODES, MULTITHREADED_COUNT, Make, Place, assert_same_bits, numpy_of
 from nvrtc import H200, nvrtc_missing, ptx_of
 from registered import (
     COVID,
     HOST,
     VARIANTS,
     Variant,
-    draw,
-    guarded,
-    made,
+    draw_actions,
+    guarded_array,
+    make_variant,
     needs_cuda,
     numpy_by_role,
-    placed,
+    place_actions,
     storage_place,
 )
 from small_envs import chase, walk, wrong
@@ -52,7 +52,7 @@ def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Pla
     found: Episodes = {}
     count = [0] * env.num_envs
     for _ in range(steps):
-        env.step(placed(env, actions, place))
+        env.step(place_actions(env, actions, place))
         over = numpy_of(env.simulation.buffers["finished"])
         if not over.any():
             continue
@@ -69,7 +69,7 @@ def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Pla
 
 
 def started(make: Make, variant: Variant, count: int = 6, place: Place = HOST, **kwargs: Any) -> Any:
-    env = made(make, variant, count, place, **kwargs)
+    env = make_variant(make, variant, count, place, **kwargs)
     env.reset(seed=3)
     return env
 
@@ -156,9 +156,9 @@ def test_metrics_are_what_a_plain_loop_finds(variant: Variant, precision: str, m
         return {n: v.astype(precision or float) if v.dtype.kind == "f" else v for n, v in found.items()}
 
     finished = 0
-    for action in draw(env, 40):
+    for action in draw_actions(env, 40):
         before = state()
-        rewards = env.step(placed(env, action))[1]
+        rewards = env.step(place_actions(env, action))[1]
         now = oracle(state(), numpy_by_role(env, rewards), before)
         assert list(now) == list(spec.metrics)
         for name, found in now.items():
@@ -187,7 +187,7 @@ def test_modes_and_batches_agree(variant: Variant, make: Make, place: Place) -> 
     told = {}
     for mode in MODES:
         env = started(make, variant, 6, place, autoreset_mode=mode)
-        actions = draw(env, 1)[0]
+        actions = draw_actions(env, 1)[0]
         told[mode] = episodes(env, actions, 26, place)
     few = started(make, variant, 2, place)
     told["few"] = episodes(few, {role: values[:2] for role, values in actions.items()}, 26, place)
@@ -203,10 +203,10 @@ def test_modes_and_batches_agree(variant: Variant, make: Make, place: Place) -> 
 def test_threads_and_blocks_agree(make: Make, device: str) -> None:
     for name in ("DRIFTER", "FLOCK"):
         kinds = [{"threads": 1}, {"threads": 2}] if device == "cpu" else [{"block_size": 64}, {"block_size": 256}]
-        envs = [started(make, OWN[name], THREADED, Place(device, "numpy"), **kind) for kind in kinds]
+        envs = [started(make, OWN[name], MULTITHREADED_COUNT, Place(device, "numpy"), **kind) for kind in kinds]
         for env in envs:
             for _ in range(12):
-                env.step(placed(env, draw(env, 1)[0]))
+                env.step(place_actions(env, draw_actions(env, 1)[0]))
         assert_same_bits(envs[0].episode_metrics, envs[1].episode_metrics)
 
 
@@ -215,7 +215,7 @@ def test_a_team_over_the_whole_gpu_measures_the_same(make: Make) -> None:
     variant = OWN["FLOCK"]._replace(params={"max_episode_steps": 9, "birds": 3000})
     envs = [started(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep") for device in ("cpu", "cuda")]
     assert envs[1].simulation.layout.schedule.kind == "SPREAD"
-    one, other = (episodes(env, draw(env, 1)[0], 20) for env in envs)
+    one, other = (episodes(env, draw_actions(env, 1)[0], 20) for env in envs)
     assert_same_bits(list(one.values()), list(other.values()))
 
 
@@ -247,12 +247,12 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
     envs = [started(make, variant, 6, place, autoreset_mode=mode) for _ in range(2)]
     for env in envs:
         env.allow_frozen_steps()
-    actions = draw(envs[0], 20)
+    actions = draw_actions(envs[0], 20)
     source = envs[0].simulation.program_source()
     for t, action in enumerate(actions):
         with envs[0].live_metrics() if t % 5 == 2 else contextlib.nullcontext():
             for env in envs:
-                env.step(placed(env, action, place))
+                env.step(place_actions(env, action, place))
                 if t == 7:
                     env.set_attr("edge", 1.5)
         assert_same_bits(envs[0].get_state(), envs[1].get_state())
@@ -269,8 +269,8 @@ def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) 
     env = started(make, variant, 6, place, autoreset_mode=mode, statistics=True)
     env.allow_frozen_steps()
     seen = 0
-    for action in draw(env, 20):
-        infos = env.step(placed(env, action, place))[4]
+    for action in draw_actions(env, 20):
+        infos = env.step(place_actions(env, action, place))[4]
         over = numpy_of(env.simulation.buffers["finished"])
         if "episode" not in infos:
             assert not over.any()
@@ -287,10 +287,10 @@ def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) 
 @own
 def test_a_step_writes_them_where_it_is_told_to(variant: Variant, make: Make, place: Place) -> None:
     env = started(make, variant, 6, place, autoreset_mode="SameStep", statistics=True)
-    whole, array = guarded(place, (6, 4), "float32")
+    whole, array = guarded_array(place, (6, 4), "float32")
     ended = np.zeros(6, bool)
-    for action in draw(env, 20):
-        infos = env.step(placed(env, action, storage_place(place)), out=Step(episode_metrics=array))[4]
+    for action in draw_actions(env, 20):
+        infos = env.step(place_actions(env, action, storage_place(place)), out=Step(episode_metrics=array))[4]
         ended |= numpy_of(env.simulation.buffers["finished"])
         for j, (name, values) in enumerate(env.episode_metrics.items()):
             assert_same_bits(numpy_of(array)[ended, j], numpy_of(values)[ended])
@@ -395,7 +395,11 @@ def between(w: Any, p: Any, team: Any, metrics: Any) -> None:
         ("DRIFTER_IN_PYTHON", not_all, r"measure does not set metrics\.sum"),
         ("DRIFTER_IN_PYTHON", changes, "changes must not change the state"),
         ("DRIFTER_IN_PYTHON", None, "has the metrics last, mean, sum, highest, but the rules have no measure"),
-        ("FLOCK_IN_PYTHON", every_turn, r"every iteration writes 'metrics\.last'.*Write it in one iteration, if i == 0:$"),
+        (
+            "FLOCK_IN_PYTHON",
+            every_turn,
+            r"every iteration writes 'metrics\.last'.*Write it in one iteration, if i == 0:$",
+        ),
         ("FLOCK_IN_PYTHON", between, "code between phases must not depend on the world"),
     ],
 )

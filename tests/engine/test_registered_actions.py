@@ -19,9 +19,9 @@ from harness import (
     assert_same_bits,
     assert_unchanged,
     is_discrete,
-    moved,
     numpy_of,
     random_actions,
+    to_place,
 )
 from registered import (
     BOXES,
@@ -30,17 +30,17 @@ from registered import (
     Actions,
     Variant,
     assert_refused,
-    draw,
-    each,
-    far,
-    is_whole,
-    joined_actions,
-    made,
-    outcome,
-    over,
-    placed,
+    distant_starts,
+    draw_actions,
+    ended_replicas,
+    has_integer_actions,
+    join_actions,
+    make_variant,
+    parametrize_variants,
+    place_actions,
     roles_of,
-    take,
+    step_outcome,
+    take_step,
 )
 
 import gpu_envs
@@ -51,32 +51,36 @@ WHOLE = ["int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64
 
 DEVICE_PLACES = [place for place in PLACES if place.device == "cuda" and place.output != "numpy"]
 
-each_action = each({name: VARIANTS[name] for name in (*IDS, "continuous-nearest", "continuous-box", "grid-full")})
+each_action = parametrize_variants(
+    {name: VARIANTS[name] for name in (*IDS, "continuous-nearest", "continuous-box", "grid-full")}
+)
 
 
 def one_and_zero(env: Any) -> Actions:
     """Actions that every element type can hold."""
-    return {role: np.arange(a.size).reshape(a.shape) % 2 for role, a in draw(env, 1)[0].items()}
+    return {role: np.arange(a.size).reshape(a.shape) % 2 for role, a in draw_actions(env, 1)[0].items()}
 
 
 @each_action
 @pytest.mark.parametrize("kind", [*WHOLE, "float32", "float64", "float16"])
 def test_action_types(make: Make, variant: Variant, place: Place, kind: str) -> None:
     """Every element type that can stand for an action does, to the same effect, and each role's may differ."""
-    env = made(make, variant, 9, place)
+    env = make_variant(make, variant, 9, place)
     env.reset(seed=0)
-    wide = {role: a.astype(np.int64 if is_whole(env) else np.float32) for role, a in one_and_zero(env).items()}
-    expected = take(env, wide, place)
+    wide = {
+        role: a.astype(np.int64 if has_integer_actions(env) else np.float32) for role, a in one_and_zero(env).items()
+    }
+    expected = take_step(env, wide, place)
     actions = {role: a.astype(kind) for role, a in one_and_zero(env).items()}
     roles = roles_of(env)
     for some in (roles, roles[:1], roles[1:]) if variant.has_team else (roles,):
         env.reset(seed=0)
-        given = placed(env, {**wide, **{role: actions[role] for role in some}}, place)
-        if kind in ("float16", "float32", "float64") if is_whole(env) else kind == "bool":
+        given = place_actions(env, {**wide, **{role: actions[role] for role in some}}, place)
+        if kind in ("float16", "float32", "float64") if has_integer_actions(env) else kind == "bool":
             word = f"role '{some[0]}'.*dtype" if variant.has_team else "dtype"
             assert_refused(env, functools.partial(env.step, given), TypeError, word)
         else:
-            assert_same_bits(expected, outcome(env, env.step(given)), str(some))
+            assert_same_bits(expected, step_outcome(env, env.step(given)), str(some))
 
 
 class Foreign:
@@ -115,14 +119,14 @@ def forms(actions: np.ndarray, place: Place) -> dict[str, Any]:
     }
     for other in PLACES:
         if other.device == place.device:
-            found[f"{other}"] = moved(actions, other)
-            found[f"strided {other}"] = moved(np.repeat(actions, 3, axis=0), other)[::3]
-            found[f"strided agents {other}"] = moved(np.repeat(actions, 3, axis=axis), other)[every]
-            found[f"foreign {other}"] = Foreign(moved(actions, other))
+            found[f"{other}"] = to_place(actions, other)
+            found[f"strided {other}"] = to_place(np.repeat(actions, 3, axis=0), other)[::3]
+            found[f"strided agents {other}"] = to_place(np.repeat(actions, 3, axis=axis), other)[every]
+            found[f"foreign {other}"] = Foreign(to_place(actions, other))
     if HAS_TORCH:
-        found["torch on the host"] = moved(actions, Place("cpu", "torch"))
+        found["torch on the host"] = to_place(actions, Place("cpu", "torch"))
     if place.output == "torch" and actions.dtype == np.float32:  # a policy's output may still require gradients
-        found["with gradients"] = moved(actions, place).requires_grad_()
+        found["with gradients"] = to_place(actions, place).requires_grad_()
     return found
 
 
@@ -130,24 +134,24 @@ def forms(actions: np.ndarray, place: Place) -> dict[str, Any]:
 @pytest.mark.parametrize("count", [1, 9])
 def test_action_forms(make: Make, variant: Variant, place: Place, count: int) -> None:
     """Lists, strided and foreign arrays, of the host and of the device, are all the same; roles' may be mixed."""
-    env = made(make, variant, count, place)
-    action = draw(env, 1)[0]
+    env = make_variant(make, variant, count, place)
+    action = draw_actions(env, 1)[0]
     by_role = {role: forms(values, place) for role, values in action.items()}
     *others, last = roles_of(env)
     env.reset(seed=0)
-    expected = take(env, action)
+    expected = take_step(env, action)
     for name in by_role[last]:
         for given in (
             {role: by_role[role][name] for role in reversed(by_role)},
             {**{role: action[role] for role in others}, last: by_role[last][name]},
         ):
             env.reset(seed=0)
-            assert_same_bits(expected, outcome(env, env.step(joined_actions(env, given))), name)
+            assert_same_bits(expected, step_outcome(env, env.step(join_actions(env, given))), name)
 
 
 def wrong_actions(env: Any) -> dict[str, tuple[Any, type[Exception], str]]:
     """What is no batch of actions, the error it deserves, and a word of its message."""
-    good = draw(env, 1)[0]
+    good = draw_actions(env, 1)[0]
     role = roles_of(env)[-1]
     own = good[role]
     team = env.env_spec.has_team
@@ -159,12 +163,12 @@ def wrong_actions(env: Any) -> dict[str, tuple[Any, type[Exception], str]]:
         "flat": (own.reshape(len(own), -1, 1, 1), ValueError, "shape"),
         "ragged": ([[0], [0, 1], *([[0]] * (len(own) - 2))], ValueError, "shape"),
         "empty": ([], ValueError, "shape"),
-        "scalar": (0 if is_whole(env) else 0.0, TypeError, "scalar"),
+        "scalar": (0 if has_integer_actions(env) else 0.0, TypeError, "scalar"),
         "None": (None, TypeError, "dtype"),
         "text": (np.full(own.shape, "a"), TypeError, "dtype"),
         "complex": (own.astype(complex), TypeError, "dtype"),
     }
-    if is_whole(env):
+    if has_integer_actions(env):
         arrays["float"] = (own.astype(np.float32), TypeError, "dtype")
     if not team:
         return arrays
@@ -186,14 +190,14 @@ def wrong_actions(env: Any) -> dict[str, tuple[Any, type[Exception], str]]:
 @each_action
 def test_wrong_actions(make: Make, variant: Variant, place: Place) -> None:
     """What is no batch of the right shape and type is refused, by its role's name, and the environment goes on."""
-    env, plain = (made(make, variant, 6, place) for _ in range(2))
+    env, plain = (make_variant(make, variant, 6, place) for _ in range(2))
     for one in (env, plain):
         one.reset(seed=0)
     for actions, error, word in wrong_actions(env).values():
         assert_refused(env, functools.partial(env.step, actions), error, word)
         env.check()
-    for good in draw(env, 2):
-        assert_same_bits(take(env, good), take(plain, good))
+    for good in draw_actions(env, 2):
+        assert_same_bits(take_step(env, good), take_step(plain, good))
 
 
 @each_action
@@ -201,17 +205,17 @@ def test_wrong_actions(make: Make, variant: Variant, place: Place) -> None:
 def test_action_out_of_range(make: Make, variant: Variant, place: Place, place_of: str) -> None:
     """From the host, an action that is none raises, names replica, agent and step, and changes nothing."""
     count = 70
-    env, plain = (made(make, variant, count, place, autoreset_mode="SameStep") for _ in range(2))
+    env, plain = (make_variant(make, variant, count, place, autoreset_mode="SameStep") for _ in range(2))
     for one in (env, plain):
-        one.reset(seed=0, options=far(env))  # nobody's episode ends in two steps
+        one.reset(seed=0, options=distant_starts(env))  # nobody's episode ends in two steps
     replica = count - 2 if place_of == "last" else 0
     wrong: list[tuple[Any, str]] = [(np.nan, "not a number")]
-    if is_whole(env):
+    if has_integer_actions(env):
         space: Any = next(iter(RoleInterface(env).roles.values())).action
         size = int(space.n if isinstance(space, Discrete) else space.nvec.max())
         wrong = [(value, "range") for value in (-1, size, 2**40, -(2**63), 2**32)]
     agents = [(role, i) for role, seen in RoleInterface(env).roles.items() for i in (0, len(seen.agents) - 1)]
-    for t, good in enumerate(draw(env, 2)):
+    for t, good in enumerate(draw_actions(env, 2)):
         for role, number in agents:
             agent = f", {role}_{number}" if variant.has_team else ""
             for value, word in wrong:
@@ -219,25 +223,25 @@ def test_action_out_of_range(make: Make, variant: Variant, place: Place, place_o
                 for row in (replica, replica + 1):  # the first is told
                     bad[role][(row, number) if variant.has_team else row] = value
                     bad[agents[-1][0]][(row, -1) if variant.has_team else row] = value
-                for kind in (np.int64,) if is_whole(env) else (np.float32, np.float64):
-                    given = joined_actions(env, {name: values.astype(kind) for name, values in bad.items()})
+                for kind in (np.int64,) if has_integer_actions(env) else (np.float32, np.float64):
+                    given = join_actions(env, {name: values.astype(kind) for name, values in bad.items()})
                     match = rf"replica {replica}{agent}, step {t} .*{word}"
                     assert_refused(env, functools.partial(env.step, given), ActionError, match)
                     env.check()
-        assert_same_bits(take(env, good), take(plain, good))
-    if is_whole(env):
+        assert_same_bits(take_step(env, good), take_step(plain, good))
+    if has_integer_actions(env):
         first = "replica 0, tagger_0" if variant.has_team else "replica 0"
         for value, dtype, word in ((200, np.uint8, f"{first}.*range.*200"), (2**64 - 1, np.uint64, "range")):
             filled = {name: np.full(values.shape, value, dtype) for name, values in good.items()}
             with pytest.raises(ActionError, match=word):
-                env.step(joined_actions(env, filled))
+                env.step(join_actions(env, filled))
 
 
-@each(BOXES)
+@parametrize_variants(BOXES)
 @pytest.mark.parametrize("value", [-5.0, 5.0, np.inf, -np.inf])
 def test_box_actions_beyond_the_bounds(make: Make, variant: Variant, device: str, value: float) -> None:
     """A real action outside its bounds is no error: the rules clip it."""
-    env = made(make, variant, 3, Place(device, "numpy"))
+    env = make_variant(make, variant, 3, Place(device, "numpy"))
     view = RoleInterface(env)
     spaces: dict[str, Any] = {role: seen.action for role, seen in view.roles.items()}
     results = []
@@ -247,7 +251,7 @@ def test_box_actions_beyond_the_bounds(make: Make, variant: Variant, device: str
         for role, space in spaces.items():
             numbers = np.full((*view.batch_shape(role), *space.shape), value, np.float32)
             given[role] = numbers.clip(space.low, space.high) if clipped else numbers
-        results.append(take(env, given))
+        results.append(take_step(env, given))
     assert_all_same(results)
 
 
@@ -258,7 +262,7 @@ def test_wrong_actions_of_a_block(make: Make, env_id: str, place: Place) -> None
     """A block for a rollout is looked at before its first step; who is over restarts at once, and is looked at too."""
     env = make(env_id, 5, **place._asdict(), max_episode_steps=1)
     env.reset(seed=0)
-    env.step(moved(random_actions(env_id, 5), place))
+    env.step(to_place(random_actions(env_id, 5), place))
     for step, row in ((0, 3), (2, 1)):
         block = random_actions(env_id, 4, 5)
         block[step, row] = 3 if is_discrete(env_id) else np.nan
@@ -270,23 +274,23 @@ def test_wrong_actions_of_a_block(make: Make, env_id: str, place: Place) -> None
 @pytest.mark.parametrize("name", ["continuous-nearest", "continuous-box"])
 def test_actions_of_who_is_out_are_ignored(make: Make, place: Place, mode: str, name: str) -> None:
     """An agent that is out may be given anything, even what is no action."""
-    env, plain = (made(make, VARIANTS[name], 20, place, autoreset_mode=mode) for _ in range(2))
+    env, plain = (make_variant(make, VARIANTS[name], 20, place, autoreset_mode=mode) for _ in range(2))
     for one in (env, plain):
         one.reset(seed=3)
-    junk: Any = -7 if is_whole(env) else np.nan
+    junk: Any = -7 if has_integer_actions(env) else np.nan
     given = 0
-    for action in draw(env, LIMIT):
+    for action in draw_actions(env, LIMIT):
         in_game = np.split(numpy_of(env.state["in_game"]), [env.counts["tagger"]], axis=1)
         alive = dict(zip(("tagger", "runner"), in_game, strict=True))
         odd = {role: values.copy() for role, values in action.items()}
         for role, values in odd.items():
             values[~alive[role]] = junk
             given += int((~alive[role]).sum())
-        steps = [take(env, odd, place), take(plain, action, place)]
+        steps = [take_step(env, odd, place), take_step(plain, action, place)]
         assert_all_same(steps)
-        if mode == "Disabled" and over(steps[0]).any():
+        if mode == "Disabled" and ended_replicas(steps[0]).any():
             for one in (env, plain):
-                one.reset(options={"reset_mask": over(steps[0])})
+                one.reset(options={"reset_mask": ended_replicas(steps[0])})
     env.check()
     assert given > 50
     assert_same_bits(env.get_state(), plain.get_state())
@@ -298,21 +302,21 @@ def test_actions_of_who_is_out_are_ignored(make: Make, place: Place, mode: str, 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 def test_wrong_device_actions_raise_with_host_output(make: Make, variant: Variant) -> None:
     """With NumPy output a step reads the device anyway, so that a wrong action of the device raises at once."""
-    env = made(make, variant, 5, Place("cuda", "numpy"))
+    env = make_variant(make, variant, 5, Place("cuda", "numpy"))
     env.reset(seed=0)
-    right = draw(env, 1)[0]
+    right = draw_actions(env, 1)[0]
     role = roles_of(env)[-1]
     wrong = {name: values.copy() for name, values in right.items()}
-    wrong[role][(3, 0) if variant.has_team else 3] = 99 if is_whole(env) else np.nan
+    wrong[role][(3, 0) if variant.has_team else 3] = 99 if has_integer_actions(env) else np.nan
     match = f"replica 3, {role}_0" if variant.has_team else "replica 3"
     with pytest.raises(ActionError, match=match):
-        env.step(placed(env, wrong, Place("cuda", "cupy")))
+        env.step(place_actions(env, wrong, Place("cuda", "cupy")))
     if len(roles_of(env)) > 1:  # the host's half is looked at beforehand
         env.reset(seed=0)
         first = roles_of(env)[0]
-        mixed = {**wrong, first: moved(right[first], Place("cuda", "cupy"))}
+        mixed = {**wrong, first: to_place(right[first], Place("cuda", "cupy"))}
         assert_refused(env, lambda: env.step(mixed), ActionError, match)
-    take(env, right)
+    take_step(env, right)
 
 
 def test_numpy_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +329,11 @@ def test_numpy_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 def test_device_actions_for_the_cpu(make: Make, variant: Variant) -> None:
     """Actions on a GPU are refused by an environment on the CPU."""
-    env = made(make, variant, 5)
+    env = make_variant(make, variant, 5)
     env.reset(seed=0)
-    action, role = draw(env, 1)[0], roles_of(env)[-1]
+    action, role = draw_actions(env, 1)[0], roles_of(env)[-1]
     match = rf"role '{role}'.*cuda" if variant.has_team else "cuda"
     for place in DEVICE_PLACES:
-        given = joined_actions(env, {**action, role: moved(action[role], place)})
+        given = join_actions(env, {**action, role: to_place(action[role], place)})
         with pytest.raises(ValueError, match=match):
             assert_unchanged(env, functools.partial(env.step, given))

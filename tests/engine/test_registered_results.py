@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import DictInfoToList
-from harness import HAS_CUDA, Make, Place, address, assert_same_bits, empty, numpy_of, on_host
+from harness import HAS_CUDA, Make, Place, address, assert_same_bits, numpy_of, on_host, sentinel_array
 from registered import (
     EXTRAS,
     LIMIT,
@@ -17,31 +17,31 @@ from registered import (
     Variant,
     assert_guards,
     assert_refused,
-    draw,
+    buffer_name,
+    distant_starts,
+    draw_actions,
     dtype,
     each_variant,
-    far,
-    guarded,
-    infos_of_a_start,
-    joined_actions,
-    library,
-    made,
+    guarded_array,
+    join_actions,
+    library_name,
+    make_variant,
     numpy_by_role,
-    outcome,
-    placed,
+    place_actions,
     record,
+    reset_info_names,
     roles_of,
     shape_of,
-    slot,
-    split,
-    still,
+    split_by_role,
+    step_outcome,
     storage_place,
+    zero_actions,
 )
 
 import gpu_envs
 from gpu_envs import Field, Step
-from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.results import OutReader, zero_unfinished
+from gpu_envs.engine.roles import RoleInterface
 
 
 @pytest.mark.every_environment
@@ -51,13 +51,13 @@ def test_it_steps_within_its_spaces(make: Make, env_id: str) -> None:
     env = make(env_id, 3, device="cpu")
     roles = RoleInterface(env).roles
     observations, _ = env.reset(seed=1)
-    for actions in [*draw(env, 3), None]:
+    for actions in [*draw_actions(env, 3), None]:
         for role, values in numpy_by_role(env, observations).items():
             space = roles[role].observation
             rows = values.reshape(-1, *(space.shape or ()))
             assert all(space.contains(row) for row in rows), role
         if actions is not None:
-            observations, rewards, *_ = env.step(placed(env, actions))
+            observations, rewards, *_ = env.step(place_actions(env, actions))
             assert all(np.isfinite(values).all() for values in numpy_by_role(env, rewards).values())
 
 
@@ -65,14 +65,14 @@ def test_it_steps_within_its_spaces(make: Make, env_id: str) -> None:
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_types_of_results(make: Make, variant: Variant, place: Place, precision: str) -> None:
     """Arrays are of the library, shape, type and device promised, within the spaces; rewards of the precision."""
-    env = made(
+    env = make_variant(
         make, variant, 5, place, precision=precision, autoreset_mode="SameStep", statistics=True, max_episode_steps=1
     )
     first, infos = env.reset(seed=0)
-    assert set(infos) == infos_of_a_start(env)
-    step = env.step(placed(env, draw(env, 1)[0], place))
+    assert set(infos) == reset_info_names(env)
+    step = env.step(place_actions(env, draw_actions(env, 1)[0], place))
     whole = "s" if variant.has_team else ""
-    spaces, actions = (split(env, getattr(env, f"{name}_space{whole}")) for name in ("observation", "action"))
+    spaces, actions = (split_by_role(env, getattr(env, f"{name}_space{whole}")) for name in ("observation", "action"))
     for role, seen in RoleInterface(env).roles.items():
         for many, single in ((spaces[role], seen.observation), (actions[role], seen.action)):
             assert many == batch_space(batch_space(single, len(seen.agents)) if variant.has_team else single, 5)
@@ -93,8 +93,8 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
         if variant.has_team:
             expected += [(infos["alive"], "bool", rows), (step[4]["alive"], "bool", rows)]
         for given, kind, dimensions in expected:
-            array = split(env, given)[role]
-            assert (dtype(array), tuple(array.shape), library(array)) == (kind, dimensions, place.output)
+            array = split_by_role(env, given)[role]
+            assert (dtype(array), tuple(array.shape), library_name(array)) == (kind, dimensions, place.output)
             assert place.output != "torch" or array.device.type == place.device
         for given in (first, step[0]):
             assert numpy_by_role(env, given)[role] in spaces[role]
@@ -103,7 +103,7 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     for metrics in (env.episode_metrics, {n: v for n, v in step[4]["episode"].items() if n not in ("r", "l")}):
         assert list(metrics) == list(env.env_spec.metrics)
         for values in metrics.values():
-            assert (dtype(values), tuple(values.shape), library(values)) == (precision, (5,), place.output)
+            assert (dtype(values), tuple(values.shape), library_name(values)) == (precision, (5,), place.output)
     spec: Any = gpu_envs.spec(variant.env_id)
     assert tuple(env.state) == spec.fields
     shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
@@ -114,17 +114,17 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
         length = spec.sizes(name, fields[name], env.params)
         kind = {"real": precision, "int": "int32", "bool": "bool", "byte": "uint8"}[fields[name].type]
         assert (dtype(field), tuple(field.shape)) == (kind, (5, *agents, *length))
-        assert library(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
+        assert library_name(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
 
 
 def test_infos_become_lists(make: Make, env_id: str, device: str, mode: str) -> None:
     """Gymnasium's wrapper makes of infos a list with a dict for each replica."""
     options: dict[str, Any] = {"autoreset_mode": mode, "max_episode_steps": 2, "statistics": True}
-    wrapped = DictInfoToList(made(make, Variant(env_id, {}), 5, Place(device, "numpy"), **options))
+    wrapped = DictInfoToList(make_variant(make, Variant(env_id, {}), 5, Place(device, "numpy"), **options))
     _, infos = wrapped.reset(seed=0)
     assert infos == [{}] * 5
-    for action in draw(wrapped.env, 2):
-        infos = wrapped.step(placed(wrapped.env, action))[4]
+    for action in draw_actions(wrapped.env, 2):
+        infos = wrapped.step(place_actions(wrapped.env, action))[4]
     assert [info["episode"]["l"] for info in infos] == [2] * 5
     assert all(("final_obs" in info) == (mode == "SameStep") for info in infos)
 
@@ -132,7 +132,7 @@ def test_infos_become_lists(make: Make, env_id: str, device: str, mode: str) -> 
 def test_mode_is_told(make: Make, variant: Variant, mode: str) -> None:
     """The mode is Gymnasium's enum, as an attribute and in the metadata; it may be given as enum or string."""
     for given in (mode, AutoresetMode(mode)):
-        env = made(make, variant, 1, autoreset_mode=given)
+        env = make_variant(make, variant, 1, autoreset_mode=given)
         assert env.autoreset_mode is env.metadata["autoreset_mode"] is AutoresetMode(mode)
 
 
@@ -141,30 +141,32 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
     """With ``copy`` results are fresh arrays, which stay; without they are the simulator's memory, the same ever."""
     if place == ("cuda", "numpy") and copied is False:
         with pytest.raises(ValueError, match="copy=False"):
-            made(make, variant, 5, place, copy=False)
+            make_variant(make, variant, 5, place, copy=False)
         return
-    env = made(make, variant, 5, place, copy=copied, autoreset_mode="SameStep", statistics=True, max_episode_steps=1)
+    env = make_variant(
+        make, variant, 5, place, copy=copied, autoreset_mode="SameStep", statistics=True, max_episode_steps=1
+    )
     fresh = place.output == "numpy" if copied is None else copied
     first, infos = env.reset(seed=0)
     steps: list[Any] = []
     then: list[Any] = []
-    for action in draw(env, 3):
-        steps.append(env.step(placed(env, action, place)))
+    for action in draw_actions(env, 3):
+        steps.append(env.step(place_actions(env, action, place)))
         then.append(on_host(steps[-1]))
     if fresh:
         env.reset(seed=1)
         assert_same_bits(on_host(steps), then)
     call = env.simulation.program.args["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
-        columns = {name: [split(env, step[i])[role] for step in steps] for i, name in enumerate(RESULTS)}
-        columns["observations"].append(split(env, first)[role])
-        columns["final_obs"] = [split(env, step[4]["final_obs"])[role] for step in steps]
+        columns = {name: [split_by_role(env, step[i])[role] for step in steps] for i, name in enumerate(RESULTS)}
+        columns["observations"].append(split_by_role(env, first)[role])
+        columns["final_obs"] = [split_by_role(env, step[4]["final_obs"])[role] for step in steps]
         if variant.has_team:
             columns["alive"] = [given["alive"][role] for given in (infos, *(step[4] for step in steps))]
         for name, column in columns.items():
             assert len({address(array) for array in column}) == (len(column) if fresh else 1)
             if not fresh:
-                assert address(column[0]) == address(env.simulation.buffers[slot(env, name, role)])
+                assert address(column[0]) == address(env.simulation.buffers[buffer_name(env, name, role)])
         if not fresh:
             assert kernel.observations == address(columns["observations"][-1])  # what the kernel writes to
     if variant.has_team and not fresh:
@@ -176,28 +178,28 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
 def test_out(make: Make, variant: Variant, place: Place, count: int) -> None:
     """A step writes straight into rows of the user's storage, whatever their alignment, and gives those rows back."""
     steps = LIMIT + 3
-    plain, env = (made(make, variant, count, place, autoreset_mode="SameStep") for _ in range(2))
+    plain, env = (make_variant(make, variant, count, place, autoreset_mode="SameStep") for _ in range(2))
     wholes, storage = {}, {}
     for name in RESULTS:
         for role in roles_of(env):
             shape, kind = shape_of(env, name, role)
-            wholes[name, role], storage[name, role] = guarded(place, (steps + 1, *shape), kind)
+            wholes[name, role], storage[name, role] = guarded_array(place, (steps + 1, *shape), kind)
     plain.reset(seed=0), env.reset(seed=0)
-    actions = draw(env, steps)
+    actions = draw_actions(env, steps)
     expected = record(plain, actions, place)
-    untouched = {key: numpy_of(env.simulation.buffers[slot(env, *key)]) for key in storage}
+    untouched = {key: numpy_of(env.simulation.buffers[buffer_name(env, *key)]) for key in storage}
     for t, action in enumerate(actions):
         rows = {name: {role: storage[name, role][t + 1] for role in roles_of(env)} for name in RESULTS}
-        out = Step(**{name: joined_actions(env, by_role) for name, by_role in rows.items()})
-        results = env.step(placed(env, action, place), out=out)
+        out = Step(**{name: join_actions(env, by_role) for name, by_role in rows.items()})
+        results = env.step(place_actions(env, action, place), out=out)
         for name, result in zip(RESULTS, results, strict=False):
-            assert all(given is rows[name][role] for role, given in split(env, result).items())
+            assert all(given is rows[name][role] for role, given in split_by_role(env, result).items())
     for (name, role), values in storage.items():
         given = numpy_of(values)
         assert_same_bits(given[1:], expected[name][role], f"{name}.{role}")
         assert (given[0] == np.full(1, 77).astype(given.dtype)).all()
         assert_guards(wholes[name, role])
-        assert_same_bits(untouched[name, role], env.simulation.buffers[slot(env, name, role)], "no further copy")
+        assert_same_bits(untouched[name, role], env.simulation.buffers[buffer_name(env, name, role)], "no further copy")
 
 
 @pytest.mark.parametrize("name", [*RESULTS, *EXTRAS])
@@ -207,30 +209,30 @@ def test_any_subset_of_out(make: Make, variant: Variant, place: Place, name: str
     Last observations and statistics are written only where an episode ended; other rows stay.
     """
     options: dict[str, Any] = {"autoreset_mode": "SameStep", "max_episode_steps": 2, "statistics": True}
-    plain, env = (made(make, variant, 7, place, **options) for _ in range(2))
+    plain, env = (make_variant(make, variant, 7, place, **options) for _ in range(2))
     later = np.arange(7) % 2 == 0
     for role in roles_of(env):
-        whole, target = guarded(place, *shape_of(env, name, role))
+        whole, target = guarded_array(place, *shape_of(env, name, role))
         out = Step(**{name: {role: target} if variant.has_team else target})
         for one in (plain, env):
-            one.reset(seed=0, options=far(env))
-            one.step(placed(env, still(env), place))
-            one.reset(options={"reset_mask": later, **far(env)})
-        for t, action in enumerate(draw(env, 4)):
-            expected = plain.step(placed(env, action, place))
-            given = env.step(placed(env, action, place), out=out if t < 2 else None)
-            assert_same_bits(outcome(env, expected), outcome(env, given), f"step {t}")
+            one.reset(seed=0, options=distant_starts(env))
+            one.step(place_actions(env, zero_actions(env), place))
+            one.reset(options={"reset_mask": later, **distant_starts(env)})
+        for t, action in enumerate(draw_actions(env, 4)):
+            expected = plain.step(place_actions(env, action, place))
+            given = env.step(place_actions(env, action, place), out=out if t < 2 else None)
+            assert_same_bits(step_outcome(env, expected), step_outcome(env, given), f"step {t}")
             if t < 2:
                 extras = {"final_obs": expected[4]["final_obs"]}
                 extras |= {"episode_return": plain.episode_return, "episode_length": plain.episode_length}
                 values: dict[str, Any] = {**dict(zip(RESULTS, expected, strict=False)), **extras}
-                before, wanted = numpy_of(target), numpy_of(split(env, values[name])[role])
+                before, wanted = numpy_of(target), numpy_of(split_by_role(env, values[name])[role])
                 written = np.ones(7, bool) if name in RESULTS else later == t
                 assert_same_bits(before[written], wanted[written], name)
                 assert t or (before[~written] == 77).all()
-                assert name in EXTRAS or split(env, given[RESULTS.index(name)])[role] is target
+                assert name in EXTRAS or split_by_role(env, given[RESULTS.index(name)])[role] is target
                 if place.output != "numpy" and name == "final_obs":
-                    assert split(env, given[4]["final_obs"])[role] is target
+                    assert split_by_role(env, given[4]["final_obs"])[role] is target
             assert_same_bits(plain.episode_return, env.episode_return)
             assert_same_bits(plain.episode_length, env.episode_length)
         assert_same_bits(before, target)
@@ -247,26 +249,37 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
         return Step(**{name: {role: array} if team else array})
 
     def rewards(shape: tuple[int, ...], kind: str = "float32") -> Step:
-        return one("rewards", empty(place, shape, kind))
+        return one("rewards", sentinel_array(place, shape, kind))
 
     def first_of(array: Any) -> Step:
         return one("rewards", array.reshape(-1)[: int(np.prod(shape))].reshape(shape))
 
     where = rf"out\.rewards\['{role}'\]" if team else r"out\.rewards"
-    good = empty(place, shape, "float32")
-    turned = empty(place, (features[-1], *features[1:-1], features[0]), "float32")
+    good = sentinel_array(place, shape, "float32")
+    turned = sentinel_array(place, (features[-1], *features[1:-1], features[0]), "float32")
     turned = turned.swapaxes(0, -1) if hasattr(turned, "swapaxes") else turned.transpose(0, -1)
-    storage, own = empty(place, features, "float32"), env.simulation.buffers[slot(env, "observations", role)]
+    storage, own = (
+        sentinel_array(place, features, "float32"),
+        env.simulation.buffers[buffer_name(env, "observations", role)],
+    )
     both = dataclasses.replace(first_of(storage), observations={role: storage} if team else storage)
     found: dict[str, tuple[Any, type[Exception], str]] = {
         "replicas": (rewards((shape[0] + 1, *shape[1:])), ValueError, f"{where} has shape"),
         "agents": (rewards((*shape[:-1], shape[-1] + 1)), ValueError, "shape"),
         "dimensions": (rewards((*shape, 1)), ValueError, "shape"),
-        "row": (one("observations", empty(place, (*features[:-1], features[-1] - 1), "float32")), ValueError, "shape"),
-        "flat": (one("observations", empty(place, (int(np.prod(features)),), "float32")), ValueError, "shape"),
+        "row": (
+            one("observations", sentinel_array(place, (*features[:-1], features[-1] - 1), "float32")),
+            ValueError,
+            "shape",
+        ),
+        "flat": (one("observations", sentinel_array(place, (int(np.prod(features)),), "float32")), ValueError, "shape"),
         "dtype": (rewards(shape, "float64"), TypeError, f"{where} has dtype float64"),
-        "dtype of flags": (one("truncations", empty(place, shape, "uint8")), TypeError, "uint8"),
-        "strided": (one("rewards", empty(place, (*shape[:-1], 2 * shape[-1]), "float32")[..., ::2]), ValueError, "out"),
+        "dtype of flags": (one("truncations", sentinel_array(place, shape, "uint8")), TypeError, "uint8"),
+        "strided": (
+            one("rewards", sentinel_array(place, (*shape[:-1], 2 * shape[-1]), "float32")[..., ::2]),
+            ValueError,
+            "out",
+        ),
         "transposed": (one("observations", turned), ValueError, "contiguous"),
         "list": (one("rewards", numpy_of(good).tolist()), TypeError, "list"),
         "no last ones": (one("final_obs", good), ValueError, "SameStep"),
@@ -297,9 +310,9 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
 
 def test_bad_out(make: Make, variant: Variant, place: Place) -> None:
     """Storage of a wrong role, shape, type or layout is refused by name, and nothing has changed."""
-    env = made(make, variant, 5, place)
+    env = make_variant(make, variant, 5, place)
     env.reset(seed=0)
-    actions = placed(env, draw(env, 1)[0], place)
+    actions = place_actions(env, draw_actions(env, 1)[0], place)
     for out, error, word in bad_outs(env, place).values():
         assert_refused(env, lambda out=out: env.step(actions, out=out), error, word)  # type: ignore[misc]
     env.step(actions)
@@ -307,13 +320,13 @@ def test_bad_out(make: Make, variant: Variant, place: Place) -> None:
 
 def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> None:
     """Storage must be where the environment is, which is told by its device alone."""
-    env = made(make, variant, 5, place)
+    env = make_variant(make, variant, 5, place)
     names = [f".{role}" for role in roles_of(env)] if variant.has_team else [""]
     reader = OutReader(env.simulation.shapes, names, "cuda:7")
     role = roles_of(env)[-1]
 
     def out(place: Place) -> Step:
-        rewards = empty(place, *shape_of(env, "rewards", role))
+        rewards = sentinel_array(place, *shape_of(env, "rewards", role))
         return Step(rewards={role: rewards} if variant.has_team else rewards)
 
     with pytest.raises(ValueError, match=r"out\.rewards.* is on .*cuda:7"):
@@ -321,14 +334,14 @@ def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> No
     if HAS_CUDA:
         other = Place("cpu", "numpy") if place.device == "cuda" else Place("cuda", "cupy")
         env.reset(seed=0)
-        actions = placed(env, draw(env, 1)[0], place)
+        actions = place_actions(env, draw_actions(env, 1)[0], place)
         assert_refused(env, lambda: env.step(actions, out=out(other)), ValueError, "is on")
 
 
 def test_a_step_launched_by_hand_is_a_step(make: Make, variant: Variant, device: str) -> None:
     place = storage_place(Place(device, "numpy"))
-    env, plain = (made(make, variant, 300, place) for _ in range(2))
-    actions = placed(env, draw(env, 1)[0], place)
+    env, plain = (make_variant(make, variant, 300, place) for _ in range(2))
+    actions = place_actions(env, draw_actions(env, 1)[0], place)
     for each in (env, plain):
         each.reset(seed=3)
         each.step(actions)

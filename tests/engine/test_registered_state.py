@@ -8,27 +8,27 @@ import gymnasium
 import numpy as np
 import pytest
 from generated import numbers
-from harness import HAS_CUDA, SMALLER, Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
+from harness import HAS_CUDA, SMALL_PARAMS, Make, Place, assert_all_same, assert_same_bits, numpy_of, to_place
 from registered import (
     CONTINUOUS,
     GRID,
     LIMIT,
     VARIANTS,
     Variant,
+    actions_of_replicas,
     assert_refused,
-    draw,
-    each,
+    draw_actions,
     each_variant,
     first_real,
-    joined,
-    made,
+    join_agents,
+    make_variant,
     needs_cuda,
     numpy_by_role,
-    part,
-    placed,
+    parametrize_variants,
+    place_actions,
     record,
-    some,
-    take,
+    record_of_replicas,
+    take_step,
 )
 
 import gpu_envs
@@ -41,15 +41,15 @@ def field_of(env: Any) -> str:
 
 def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
     """``state`` is the simulator's memory: it follows steps, and assignments to it are obeyed."""
-    env = made(make, variant, 4, place)
+    env = make_variant(make, variant, 4, place)
     env.reset(seed=0)
     fields, name = dict(env.state), field_of(env)
     before = {field: numpy_of(values) for field, values in fields.items()}
-    env.step(placed(env, draw(env, 1)[0], place))
+    env.step(place_actions(env, draw_actions(env, 1)[0], place))
     assert any((before[field] != numpy_of(values)).any() for field, values in fields.items())
     own = fields[name]
     values = (np.arange(before[name].size) % 4).reshape(before[name].shape)
-    for assigned in (values, values.tolist(), moved(values, place), values.astype(np.float64)):
+    for assigned in (values, values.tolist(), to_place(values, place), values.astype(np.float64)):
         env.state[name] = 0
         assert not numpy_of(own).any()
         env.state[name] = assigned
@@ -64,27 +64,27 @@ def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
 @each_variant
 def test_observe(make: Make, variant: Variant, place: Place) -> None:
     """``observe`` shows the state as it was assigned, who is out included, and changes nothing else."""
-    env, other = (made(make, variant, 8, place, autoreset_mode="Disabled") for _ in range(2))
+    env, other = (make_variant(make, variant, 8, place, autoreset_mode="Disabled") for _ in range(2))
     env.reset(seed=0)
     expected = numpy_by_role(other, other.reset(seed=9)[0])
     other.allow_frozen_steps()
-    for action in draw(other, 6):
-        expected = numpy_by_role(other, other.step(placed(other, action, place))[0])
+    for action in draw_actions(other, 6):
+        expected = numpy_by_role(other, other.step(place_actions(other, action, place))[0])
         assert_same_bits(numpy_by_role(other, other.observe()), expected)
     for name, values in other.state.items():
         env.state[name] = values
     before = env.get_state()
-    seen = joined(env, env.observe())
+    seen = join_agents(env, env.observe())
     assert_same_bits(before, env.get_state())
     # who has just gone out would still see, but that is no part of the state
     there = numpy_of(env.state["in_game"]) if variant.has_team else np.ones((8, 1), bool)
-    assert_same_bits(seen[there], joined(other, other.observe())[there])
+    assert_same_bits(seen[there], join_agents(other, other.observe())[there])
     assert not seen[~there].any()
 
 
 def test_bad_state(make: Make, variant: Variant, device: str) -> None:
     """Values of another shape, or that are no numbers, are refused by the field's name."""
-    env = made(make, variant, 4, Place(device, "numpy"))
+    env = make_variant(make, variant, 4, Place(device, "numpy"))
     env.reset(seed=0)
     for name, values in env.state.items():
         shape = tuple(values.shape)
@@ -98,8 +98,8 @@ def test_bad_state(make: Make, variant: Variant, device: str) -> None:
 def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
     """One value for each replica, as with SyncVectorEnv: of a parameter, a field, an attribute."""
     name = first_real(variant)
-    default = made(make, variant, 1).params[name]
-    env = made(make, variant, 3, place, **{name: default * np.array([1.0, 1.5, 2.0])})
+    default = make_variant(make, variant, 1).params[name]
+    env = make_variant(make, variant, 3, place, **{name: default * np.array([1.0, 1.5, 2.0])})
     env.reset(seed=5)
     assert env.get_attr(name) == pytest.approx((default, 1.5 * default, 2 * default))
     assert env.get_attr("device") == (env.device,) * 3
@@ -117,7 +117,7 @@ def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
 
 
 def test_a_result_of_as_many_parts_as_replicas_is_not_divided(make: Make, variant: Variant, device: str) -> None:
-    env = made(make, variant, 2, Place(device, "numpy"))
+    env = make_variant(make, variant, 2, Place(device, "numpy"))
     first, second = env.call("reset", seed=3)
     assert len(first) == 2
     assert first[1] is second[1]  # the infos of all
@@ -130,13 +130,13 @@ def test_a_result_of_as_many_parts_as_replicas_is_not_divided(make: Make, varian
 def test_set_attr(make: Make, variant: Variant, device: str) -> None:
     """A parameter may be changed for all or for each, at any time, as if the environment had been made with it."""
     place, name = Place(device, "numpy"), first_real(variant)
-    default = made(make, variant, 1).params[name]
+    default = make_variant(make, variant, 1).params[name]
     for value in (default * 1.5, default * np.array([1.0, 1.5, 2.0]), default):
-        changed, new = made(make, variant, 3, place), made(make, variant, 3, place, **{name: value})
+        changed, new = make_variant(make, variant, 3, place), make_variant(make, variant, 3, place, **{name: value})
         changed.reset(seed=1)
         changed.set_attr(name, value)
         assert_same_bits(changed.reset(seed=1)[0], new.reset(seed=1)[0])
-        assert_all_same(record(env, draw(env, 20)) for env in (changed, new))
+        assert_all_same(record(env, draw_actions(env, 20)) for env in (changed, new))
         assert changed.get_attr(name) == pytest.approx(tuple(np.broadcast_to(value, 3)))
     field = field_of(changed)
     values = (np.arange(changed.state[field].size) % 4).reshape(changed.state[field].shape)
@@ -154,7 +154,7 @@ def own_params(variant: Variant, count: int) -> dict[str, np.ndarray]:
     shift = 1 + rng.uniform(0, 0.1, count)
     found: dict[str, np.ndarray] = {}
     spec = gpu_envs.spec(variant.env_id)
-    values = spec.check_params({**SMALLER.get(variant.env_id, {}), **variant.params}, 1)
+    values = spec.check_params({**SMALL_PARAMS.get(variant.env_id, {}), **variant.params}, 1)
     for name, param in spec.params.items():
         default: Any = values[name]
         if param.fixed or isinstance(param, gpu_envs.Derived) or name == "start":  # a fixed one is of the whole batch
@@ -185,15 +185,17 @@ def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, devi
     count, place = 70, Place(device, "numpy")
     params = own_params(variant, count)
     assert len(params) > 4
-    batch = made(make, variant, count, place, **params)
+    batch = make_variant(make, variant, count, place, **params)
     first = numpy_by_role(batch, batch.reset(seed=2)[0])
-    actions = draw(batch, 25)
+    actions = draw_actions(batch, 25)
     whole = record(batch, actions)
     for index in (0, 65, 69):
         here = slice(index, index + 1)
-        single = made(make, variant, 1, place, **at_replica(params, index))
+        single = make_variant(make, variant, 1, place, **at_replica(params, index))
         assert_same_bits({r: v[here] for r, v in first.items()}, numpy_by_role(single, single.reset(seed=2 + index)[0]))
-        assert_same_bits(part(whole, here), record(single, some(actions, here)), f"replica {index}")
+        assert_same_bits(
+            record_of_replicas(whole, here), record(single, actions_of_replicas(actions, here)), f"replica {index}"
+        )
 
 
 # --- what cannot be made ---
@@ -278,10 +280,10 @@ def test_bad_choices_of_params(env_id: str, params: dict[str, Any], message: str
         gpu_envs.make(env_id, 3, device="cpu", **params)
 
 
-@each({name: VARIANTS[name] for name in ("continuous-nearest", "grid-full")})
+@parametrize_variants({name: VARIANTS[name] for name in ("continuous-nearest", "grid-full")})
 def test_bad_attributes(make: Make, variant: Variant) -> None:
     """What shapes depend on stays, as do choices that there are not; nothing changes."""
-    env = made(make, variant, 3)
+    env = make_variant(make, variant, 3)
     env.reset(seed=0)
     wrong = {"num_taggers": 5, "use_full_observation": False, "episode_length": 5, "start": "centre"}
     for name, value in wrong.items():
@@ -316,23 +318,23 @@ def test_bad_choices_on_cuda(variant: Variant, arguments: dict[str, Any], messag
 @each_variant
 def test_more_replicas_than_fit(make: Make, variant: Variant, place: Place) -> None:
     """Out of memory is a MemoryError that says how much it would take, and leaves others usable."""
-    env = made(make, variant, 8, place)
+    env = make_variant(make, variant, 8, place)
     env.reset(seed=0)
     with pytest.raises(MemoryError, match=r"1,000,000,000,000 replicas.*GiB"):
-        made(make, variant, 10**12, place)
+        make_variant(make, variant, 10**12, place)
     if variant.has_team:
         with pytest.raises(MemoryError, match="GiB"):
-            made(make, variant, 10**30, place)
+            make_variant(make, variant, 10**30, place)
     else:
         with pytest.raises(MemoryError, match="steps"):
             env.rollout(2**31 - 1, per_step=True)
-    take(env, draw(env, 1)[0])
+    take_step(env, draw_actions(env, 1)[0])
 
 
 def test_close(make: Make, variant: Variant, place: Place) -> None:
     """There is nothing to step before the first reset; closing twice is fine; use after it says so."""
-    env = made(make, variant, 2, place)
-    step = functools.partial(env.step, placed(env, draw(env, 1)[0]))
+    env = make_variant(make, variant, 2, place)
+    step = functools.partial(env.step, place_actions(env, draw_actions(env, 1)[0]))
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         step()
     env.reset(seed=0)
@@ -376,6 +378,6 @@ def test_auto_device(make: Make, variant: Variant) -> None:
 def test_large_teams(make: Make, place: Place, env_id: str, params: dict[str, Any]) -> None:
     env: Any = make(env_id, 2, **place._asdict(), **params, autoreset_mode="SameStep", episode_length=3)
     env.reset(seed=0)
-    for action in draw(env, 4):
-        assert all(np.isfinite(seen).all() for seen in take(env, action, place)["observations"].values())
+    for action in draw_actions(env, 4):
+        assert all(np.isfinite(seen).all() for seen in take_step(env, action, place)["observations"].values())
     assert (numpy_of(env.elapsed) == 1).all()

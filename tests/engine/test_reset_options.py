@@ -5,14 +5,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Make, Place, assert_same_bits, defaults, moved, numpy_of
+from harness import Make, Place, assert_same_bits, defaults, numpy_of, to_place
 from harness import random_actions as draw_alone
-from registered import CONTINUOUS, Variant, assert_refused, each, first_real, made, numpy_by_role, starts_of
+from registered import (
+    CONTINUOUS,
+    Variant,
+    assert_refused,
+    first_real,
+    make_variant,
+    numpy_by_role,
+    parametrize_variants,
+    starts_of,
+)
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv
 
-each_team = each({name: Variant(name, {}) for name in (CONTINUOUS, "TagGridWorld-v0")})
+each_team = parametrize_variants({name: Variant(name, {}) for name in (CONTINUOUS, "TagGridWorld-v0")})
 
 # --- of one agent ---
 
@@ -81,7 +90,7 @@ def test_option_bounds(make: Make, env_id: str, device: str, bounds: tuple[float
 def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: str) -> None:
     """A reset may say where the agents begin, whole or in part, in all replicas or in those of a mask, this once."""
     count = 4
-    env, plain, usual = (made(make, variant, count, place, start=start) for _ in range(3))
+    env, plain, usual = (make_variant(make, variant, count, place, start=start) for _ in range(3))
     mask = np.array([True, False, True, False])
     starts: dict[str, Any] = starts_of(env, count if own else None)
     if variant.env_id == CONTINUOUS:
@@ -96,7 +105,7 @@ def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: s
 
     first = numpy_by_role(plain, plain.reset(seed=1)[0])
     before = {name: numpy_of(values) for name, values in plain.state.items()}
-    after = plain.reset(seed=1, options={**starts, "reset_mask": moved(mask, place)})[0]
+    after = plain.reset(seed=1, options={**starts, "reset_mask": to_place(mask, place)})[0]
     for role, values in numpy_by_role(env, after).items():
         assert_same_bits(values[mask], observations[role][mask])
         assert_same_bits(values[~mask], first[role][~mask])
@@ -134,6 +143,6 @@ def test_bad_options(
     make: Make, variant: Variant, options: Callable[[MultiAgentEnv], dict[str, Any]], message: str
 ) -> None:
     """An unknown option, and starts that cannot be, are refused, and change nothing."""
-    env = made(make, variant, 3)
+    env = make_variant(make, variant, 3)
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(options=options(env)), (ValueError, TypeError), message)

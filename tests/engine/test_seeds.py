@@ -7,10 +7,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import Make, Place, assert_all_same, assert_same_bits, moved, numpy_of, random_actions
+from harness import Make, Place, assert_all_same, assert_same_bits, numpy_of, random_actions, to_place
 from numpy.random import SeedSequence
 from players import PLAYERS, Player, is_there, played
-from registered import Variant, draw, made, numpy_by_role, part, record, some
+from registered import (
+    Variant,
+    actions_of_replicas,
+    draw_actions,
+    make_variant,
+    numpy_by_role,
+    record,
+    record_of_replicas,
+)
 
 import gpu_envs
 from gpu_envs.replays import record as recorded
@@ -108,8 +116,8 @@ def test_adapters_take_them(player: type[Player]) -> None:
 def test_a_part_of_a_batch_is_what_it_is_in_the_whole(make: Make, variant: Variant, device: str, seed: Any) -> None:
     """Its seeds, its offsets, and all that follows from them, copies included."""
     place, count = Place(device, "numpy"), 40
-    whole = made(make, variant, count, place)
-    actions = draw(whole, 8)
+    whole = make_variant(make, variant, count, place)
+    actions = draw_actions(whole, 8)
     staggered = whole.max_episode_steps is not None
 
     def begun(env: Any) -> dict[str, np.ndarray]:
@@ -118,12 +126,18 @@ def test_a_part_of_a_batch_is_what_it_is_in_the_whole(make: Make, variant: Varia
 
     first, steps = begun(whole), record(whole, actions)
     for begin, end in ((0, 7), (7, 8), (8, 40)):
-        env, here = made(make, variant, end - begin, place, first_replica=begin), slice(begin, end)
+        env, here = make_variant(make, variant, end - begin, place, first_replica=begin), slice(begin, end)
         assert_same_bits({r: v[here] for r, v in first.items()}, begun(env))
         kept = env.get_state()
-        assert_same_bits(part(steps, here), record(env, some(actions, here)), f"replicas {begin} to {end - 1}")
+        assert_same_bits(
+            record_of_replicas(steps, here),
+            record(env, actions_of_replicas(actions, here)),
+            f"replicas {begin} to {end - 1}",
+        )
         env.set_state(kept)
-        assert_same_bits(part(steps, here), record(copy.deepcopy(env), some(actions, here)), "a copy")
+        assert_same_bits(
+            record_of_replicas(steps, here), record(copy.deepcopy(env), actions_of_replicas(actions, here)), "a copy"
+        )
 
 
 def test_offsets_of_replicas_with_great_numbers(make: Make) -> None:
@@ -216,8 +230,8 @@ def test_starts_follow_from_seeds_however_they_came(
         each.reset(options={"reset_mask": np.ones(each.num_envs, bool)})
     starts = set()
     for actions in random_actions("CartPole-v1", 9, 9):
-        given = numpy_of(env.step(moved(actions, place))[0])
-        expected = [numpy_of(one.step(moved(actions[i : i + 1], place))[0])[0] for i, one in enumerate(alone)]
+        given = numpy_of(env.step(to_place(actions, place))[0])
+        expected = [numpy_of(one.step(to_place(actions[i : i + 1], place))[0])[0] for i, one in enumerate(alone)]
         assert_same_bits(given, np.stack(expected))
         starts.add(given[1].tobytes())
     assert mode == "Disabled" or len(starts) > 2

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from harness import Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
+from harness import Make, Place, assert_all_same, assert_same_bits, numpy_of, to_place
 from registered import (
     HOST,
     LIMIT,
@@ -20,13 +20,13 @@ from registered import (
     Variant,
     all_buffers,
     assert_refused,
-    draw,
-    each,
-    made,
+    draw_actions,
+    make_variant,
     needs_cuda,
-    progress,
+    parametrize_variants,
     record,
-    take,
+    take_step,
+    trajectory_state,
 )
 from small_envs import walk
 
@@ -39,12 +39,12 @@ FEW = {name: VARIANTS[name] for name in ("CartPole-v1", "Pendulum-v1", "continuo
 
 def begun(make: Make, variant: Variant, place: Place = HOST, count: int = COUNT, steps: int = 4, **kwargs: Any) -> Any:
     """Replicas in the midst of episodes that began apart."""
-    env = made(make, variant, count, place, **{"autoreset_mode": "SameStep", **kwargs})
+    env = make_variant(make, variant, count, place, **{"autoreset_mode": "SameStep", **kwargs})
     env.reset(seed=5)
     env.stagger(seed=1)
     env.allow_frozen_steps()  # where nothing restarts, who is at an end stays there
-    for actions in draw(env, steps):
-        take(env, actions, place)
+    for actions in draw_actions(env, steps):
+        take_step(env, actions, place)
     return env
 
 
@@ -59,7 +59,7 @@ def test_some_go_on_from_the_moments_of_others(variant: Variant, place: Place, m
     env, twin = (begun(make, variant, place) for _ in range(2))
     env.set_state(env.get_state([6, 2]), replicas=np.array([0, 3]))
     assert_same_bits(picked(env.get_state(), [0, 3]), picked(twin.get_state(), [6, 2]))
-    actions = draw(env, 2 * LIMIT, seed=2)
+    actions = draw_actions(env, 2 * LIMIT, seed=2)
     for step in actions:
         for values in step.values():
             values[[0, 3]] = values[[6, 2]]
@@ -71,15 +71,18 @@ def test_some_go_on_from_the_moments_of_others(variant: Variant, place: Place, m
             assert_same_bits(values[:, rest], expected[name][role][:, rest], name)
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_one_moment_in_all(variant: Variant, place: Place, make: Make) -> None:
     """In an environment of another size, from the device and from the host, chosen by number or by a mask."""
     env = begun(make, variant, place)
-    kept = [env.get_state(chosen) for chosen in ([2], moved(np.array([2]), place), moved(np.arange(COUNT) == 2, place))]
+    kept = [
+        env.get_state(chosen)
+        for chosen in ([2], to_place(np.array([2]), place), to_place(np.arange(COUNT) == 2, place))
+    ]
     assert kept[0]["params"].keys() == env.get_state()["params"].keys()
     on_host = {part: {n: v if np.ndim(v) == 0 else numpy_of(v) for n, v in of.items()} for part, of in kept[0].items()}
     for one in (*kept, on_host):
-        many = made(make, variant, 33, place, autoreset_mode="SameStep")
+        many = make_variant(make, variant, 33, place, autoreset_mode="SameStep")
         many.set_state(one)
         assert_same_bits(picked(many.get_state(), slice(None)), picked(env.get_state(), [2] * 33))
 
@@ -92,23 +95,23 @@ def test_same_step_begins_the_next_episode_of_one_that_is_over(
 ) -> None:
     """As it has no later step for that, and rules never see the step after an episode's last."""
     over = begun(make, VARIANTS[name], place, 2, steps=LIMIT + 1, autoreset_mode="Disabled")
-    env = made(make, VARIANTS[name], 2, place, autoreset_mode=mode)
+    env = make_variant(make, VARIANTS[name], 2, place, autoreset_mode=mode)
     env.set_state(over.get_state())
     target = begun(make, VARIANTS[name], place, 2)
     target.set_state(env.get_state(replicas))
-    over.reset(options={"reset_mask": moved(np.array([True, True]), place)})
-    assert_same_bits(progress(target), progress(over))
+    over.reset(options={"reset_mask": to_place(np.array([True, True]), place)})
+    assert_same_bits(trajectory_state(target), trajectory_state(over))
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_a_fork_continues_each_replica(variant: Variant, mode: str, place: Place, make: Make) -> None:
     env = begun(make, variant, place, count=3, autoreset_mode=mode)
     forked = env.fork(4)
     assert (forked.num_envs, forked.output, forked.max_episode_steps) == (12, env.output, env.max_episode_steps)
     each_of = np.repeat(np.arange(3), 4)
-    for step in draw(env, 2 * LIMIT, seed=2):
-        found = take(forked, {role: values[each_of] for role, values in step.items()}, place)
-        expected = take(env, step, place)
+    for step in draw_actions(env, 2 * LIMIT, seed=2):
+        found = take_step(forked, {role: values[each_of] for role, values in step.items()}, place)
+        expected = take_step(env, step, place)
         for name, by_role in found.items():
             for role, values in by_role.items():
                 assert_same_bits(values, expected[name][role][each_of], name)
@@ -183,7 +186,7 @@ def test_mistakes_change_nothing(name: str, place: Place, make: Make) -> None:
     lacking = {**kept, "state": {}}
     assert_refused(env, lambda: env.set_state(lacking, [0, 1, 2]), ValueError, "the state's part 'state' must have")
     assert_refused(env, lambda: env.fork(0), ValueError, "k is 0; a whole number from 1 up")
-    new = made(make, VARIANTS[name], COUNT, place)
+    new = make_variant(make, VARIANTS[name], COUNT, place)
     with pytest.raises(ValueError, match="some replicas were never reset"):
         new.set_state(kept, [0, 1, 2])
     env.set_state(kept, [0, 1, 2])
@@ -200,15 +203,15 @@ def test_masks_are_those_of_the_state(make: Make) -> None:
 def test_numbers_of_a_gpu_are_looked_at_later(make: Make) -> None:
     """Nothing waits; what is no replica's is left out, and told of by check."""
     place = Place("cuda", "torch")
-    env = made(make, VARIANTS["CartPole-v1"], COUNT, place)
+    env = make_variant(make, VARIANTS["CartPole-v1"], COUNT, place)
     env.reset(seed=0)
-    before = progress(env)
-    kept = env.get_state(moved(np.array([2]), place))
-    env.set_state(kept, moved(np.array([1, 70]), place))
+    before = trajectory_state(env)
+    kept = env.get_state(to_place(np.array([2]), place))
+    env.set_state(kept, to_place(np.array([1, 70]), place))
     with pytest.raises(ValueError, match=r"replicas\[1\] is no replica"):
         env.check()
     env.check()
-    after = progress(env)
+    after = trajectory_state(env)
     assert_same_bits(after["state"]["x"][[0, 2, 3, 4, 5, 6]], before["state"]["x"][[0, 2, 3, 4, 5, 6]])
     assert_same_bits(after["state"]["x"][1:2], before["state"]["x"][2:3])
 
@@ -329,7 +332,7 @@ def test_a_snapshot_is_pickled_as_a_dict(output: str, make: Make) -> None:
         assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 @pytest.mark.parametrize("looked_into", [False, True])
 def test_a_snapshot_of_all_goes_into_other_memory(
     variant: Variant, looked_into: bool, place: Place, make: Make
@@ -343,13 +346,13 @@ def test_a_snapshot_of_all_goes_into_other_memory(
     target = begun(make, variant, place, steps=2)
     target.set_state(kept)
     assert target.simulation.randomness == env.simulation.randomness
-    assert_same_bits(progress(target), progress(env))
-    actions = draw(env, LIMIT, seed=2)
+    assert_same_bits(trajectory_state(target), trajectory_state(env))
+    actions = draw_actions(env, LIMIT, seed=2)
     assert_same_bits(record(target, actions, place), record(env, actions, HOST))
 
 
 @pytest.mark.parametrize("threads", [2, 32])
-@each(FEW)
+@parametrize_variants(FEW)
 def test_several_threads_copy_a_row_as_one_does(
     variant: Variant, threads: int, place: Place, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import assert_same_bits, numpy_of
-from registered import draw, placed
+from registered import draw_actions, place_actions
 from small_envs import chase, walk
 
 import gpu_envs
@@ -73,8 +73,8 @@ def test_what_happens_is_what_happens_without(spec: Any, device: str) -> None:
     assert offsets.min() >= 0
     assert offsets.max() < LIMIT
     assert len(set(offsets)) > min(3, env.num_envs) - 1
-    for t, actions in enumerate(draw(env, LIMIT), start=1):
-        expected, found = (one.step(placed(env, actions)) for one in (plain, env))
+    for t, actions in enumerate(draw_actions(env, LIMIT), start=1):
+        expected, found = (one.step(place_actions(env, actions)) for one in (plain, env))
         running = t <= LIMIT - offsets
         for part in range(2):
             for a, b in zip(flat(expected[part]), flat(found[part]), strict=True):
@@ -93,8 +93,8 @@ def test_later_episodes_are_whole(spec: Any, device: str, mode: str) -> None:
     env.stagger(seed=3)
     lengths: list[list[int]] = [[] for _ in range(env.num_envs)]
     first = LIMIT - offsets_of(env)
-    for actions in draw(env, 3 * LIMIT + 3):
-        results = env.step(placed(env, actions))
+    for actions in draw_actions(env, 3 * LIMIT + 3):
+        results = env.step(place_actions(env, actions))
         over = flat(results[3])[0].reshape(env.num_envs, -1)[:, 0]
         for i in np.flatnonzero(over):
             lengths[i].append(int(flat(env.episode_length)[0].reshape(env.num_envs, -1)[i, 0]))

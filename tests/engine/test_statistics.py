@@ -12,14 +12,14 @@ from registered import (
     Variant,
     all_buffers,
     assert_refused,
-    draw,
+    draw_actions,
     each_variant,
-    joined_actions,
-    made,
-    outcome,
-    placed,
+    join_actions,
+    make_variant,
+    place_actions,
     roles_of,
     shape_of,
+    step_outcome,
     storage_place,
 )
 
@@ -35,7 +35,7 @@ NAMES = (*KEPT, "running_return", "left_at", "last_metrics", "totals")
 
 def both(make: Make, variant: Variant, count: int, place: Place, **kwargs: Any) -> tuple[Any, Any]:
     """The same replicas with statistics and without."""
-    plain, bare = (made(make, variant, count, place, statistics=kept, **kwargs) for kept in (None, False))
+    plain, bare = (make_variant(make, variant, count, place, statistics=kept, **kwargs) for kept in (None, False))
     for env in (plain, bare):
         env.reset(seed=3)
         env.stagger(seed=4)
@@ -59,9 +59,12 @@ def test_all_else_is_the_same(make: Make, variant: Variant, place: Place, mode: 
     """Memory that is not there is null for the kernels, so that to touch it would end the process."""
     plain, bare = both(make, variant, 9, place, autoreset_mode=mode)
     ends = 0
-    for t, actions in enumerate(draw(plain, 30)):
-        given, expected = bare.step(placed(bare, actions, place)), plain.step(placed(plain, actions, place))
-        assert_same_bits(outcome(bare, given), outcome(plain, expected), f"step {t}")
+    for t, actions in enumerate(draw_actions(plain, 30)):
+        given, expected = (
+            bare.step(place_actions(bare, actions, place)),
+            plain.step(place_actions(plain, actions, place)),
+        )
+        assert_same_bits(step_outcome(bare, given), step_outcome(plain, expected), f"step {t}")
         assert not {"episode", "_episode"} & given[4].keys()
         over = numpy_of(plain.simulation.buffers["finished"])
         ends += int(over.sum())
@@ -126,8 +129,8 @@ def test_what_is_not_kept_cannot_be_had(make: Make, variant: Variant, place: Pla
         assert so_far is None
     storage = storage_place(place)
     for name in KEPT[:2]:
-        out = Step(**{name: joined_actions(bare, {r: np.zeros(shape_of(plain, name, r)[0]) for r in roles_of(bare)})})
-        actions = placed(bare, draw(bare, 1)[0], storage)
+        out = Step(**{name: join_actions(bare, {r: np.zeros(shape_of(plain, name, r)[0]) for r in roles_of(bare)})})
+        actions = place_actions(bare, draw_actions(bare, 1)[0], storage)
         match = rf"out\.{name} is written by environments that were not made with statistics=False"
         assert_refused(bare, functools.partial(bare.step, actions, out=out), ValueError, match)
 
@@ -144,18 +147,18 @@ def test_states_of_one_kind_do_not_suit_the_other(make: Make, variant: Variant, 
 def test_states_and_pickles(make: Make, variant: Variant, device: str, mode: str) -> None:
     """They go on where the environment was, and a pickle is without statistics too."""
     bare = both(make, variant, 4, Place(device, "numpy"), autoreset_mode=mode)[1]
-    steps = draw(bare, 12)
+    steps = draw_actions(bare, 12)
     for actions in steps[:5]:
-        bare.step(placed(bare, actions))
-    twin = made(make, variant, 4, Place(device, "numpy"), autoreset_mode=mode, statistics=False)
+        bare.step(place_actions(bare, actions))
+    twin = make_variant(make, variant, 4, Place(device, "numpy"), autoreset_mode=mode, statistics=False)
     twin.set_state(bare.get_state())
     twin.allow_frozen_steps()
     pickled = pickle.loads(pickle.dumps(bare))
     assert not pickled.keeps_statistics
     for actions in steps[5:]:
-        expected = outcome(bare, bare.step(placed(bare, actions)))
+        expected = step_outcome(bare, bare.step(place_actions(bare, actions)))
         for env in (twin, pickled):
-            assert_same_bits(outcome(env, env.step(placed(env, actions))), expected)
+            assert_same_bits(step_outcome(env, env.step(place_actions(env, actions))), expected)
 
 
 def test_numbers_are_looked_at_where_the_step_is_known(make: Make, env_id: str, device: str, mode: str) -> None:
@@ -170,4 +173,4 @@ def test_numbers_are_looked_at_where_the_step_is_known(make: Make, env_id: str, 
     name = next(iter(env.env_spec.fields))
     env.state[name] = np.nan
     with pytest.raises(gpu_envs.NotFiniteError, match="step 1 of its episode"):
-        env.step(placed(env, draw(env, 1)[0]))
+        env.step(place_actions(env, draw_actions(env, 1)[0]))

@@ -13,14 +13,14 @@ from registered import (
     Team,
     Variant,
     all_buffers,
-    draw,
+    draw_actions,
     each_variant,
-    made,
+    ended_replicas,
+    make_variant,
     needs_cuda,
     numpy_by_role,
-    over,
     record,
-    take,
+    take_step,
 )
 
 
@@ -38,10 +38,10 @@ def test_modes_agree(make: Make, variant: Variant, device: str) -> None:
         return [values[i] for values in by_role.values()]
 
     for mode in MODES:
-        env = made(make, variant, count, Place(device, "numpy"), autoreset_mode=mode)
+        env = make_variant(make, variant, count, Place(device, "numpy"), autoreset_mode=mode)
         first = numpy_by_role(env, env.reset(seed=17)[0])
         told[mode] = [[of(i, first)] for i in everybody]
-        actions = draw(env, steps)
+        actions = draw_actions(env, steps)
         block = {role: np.stack([action[role] for action in actions]) for role in actions[0]}
         done = np.zeros(count, int)  # steps taken of each replica's sequence; who is done repeats the last
         pending = np.zeros(count, bool)
@@ -49,12 +49,12 @@ def test_modes_agree(make: Make, variant: Variant, device: str) -> None:
             given = {role: values[np.minimum(done, steps - 1), everybody] for role, values in block.items()}
             for values in given.values():
                 values[pending] = 99 if values.dtype.kind == "i" else np.nan
-            result = take(env, given)
+            result = take_step(env, given)
             flags = [result[name] for name in ("rewards", "terminations", "truncations")]
             assert not any(values[pending].any() for by_role in flags for values in by_role.values()), "a restart"
             assert "alive" not in result or all(alive[pending].all() for alive in result["alive"].values())
             assert not numpy_of(env.elapsed)[pending].any()
-            ended, shown = over(result), result["observations"]
+            ended, shown = ended_replicas(result), result["observations"]
             last, start = result["final_obs"] if mode == "SameStep" else shown, shown
             if mode == "Disabled" and ended.any():
                 start = numpy_by_role(env, env.reset(options={"reset_mask": ended})[0])
@@ -98,11 +98,11 @@ def compare_devices(make: Make, env_id: str, count: int, steps: int, **kwargs: A
     """Steps the CPU's and CUDA's, and compares all that they give and all that they hold."""
     envs = [make(env_id, count, device=device, **kwargs) for device in ("cpu", "cuda")]
     assert_all_same(env.reset(seed=21)[0] for env in envs)
-    for t, action in enumerate(draw(envs[0], steps, seed=1)):
-        results = [take(env, action) for env in envs]
+    for t, action in enumerate(draw_actions(envs[0], steps, seed=1)):
+        results = [take_step(env, action) for env in envs]
         assert_all_same(results, f"step {t}")
         assert_all_same((all_buffers(env) for env in envs), f"step {t}")
-        ended = over(results[0])
+        ended = ended_replicas(results[0])
         if envs[0].autoreset_mode is AutoresetMode.DISABLED and ended.any():
             assert_all_same((env.reset(options={"reset_mask": ended})[0] for env in envs), f"reset {t}")
             assert_all_same((all_buffers(env) for env in envs), f"reset {t}")
@@ -156,7 +156,7 @@ def test_block_size_changes_nothing(make: Make, team: Team, block_size: int) -> 
     arguments: dict[str, Any] = {"autoreset_mode": "SameStep", "episode_length": 13, **team.params}
     envs = [make(CONTINUOUS, 101, device="cuda", block_size=size, **arguments) for size in (None, block_size)]
     assert_all_same(env.reset(seed=2)[0] for env in envs)
-    assert_all_same((record(env, draw(env, 30)), all_buffers(env)) for env in envs)
+    assert_all_same((record(env, draw_actions(env, 30)), all_buffers(env)) for env in envs)
 
 
 @needs_cuda

@@ -8,28 +8,28 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from harness import PLACES, Make, Place, assert_same_bits, moved, numpy_of
+from harness import PLACES, Make, Place, assert_same_bits, numpy_of, to_place
 from harness import random_actions as draw_alone
 from registered import (
     CONTINUOUS,
     LIMIT,
     Variant,
+    agent_rows,
     assert_refused,
-    draw,
+    distant_starts,
+    draw_actions,
     each_variant,
-    far,
-    infos_of_a_start,
-    joined,
-    limit_name,
-    made,
+    ended_replicas,
+    join_agents,
+    make_variant,
     numpy_by_role,
-    outcome,
-    over,
-    placed,
-    rows,
+    place_actions,
+    reset_info_names,
     set_elapsed,
-    still,
-    take,
+    step_outcome,
+    take_step,
+    time_limit_name,
+    zero_actions,
 )
 
 import gpu_envs
@@ -103,14 +103,14 @@ def test_equals_sync_vector_env(make: Make, env_id: str, at: Place, mode: str, l
 def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Place, mode: str) -> None:
     """A mask leaves state, observations and future of the other replicas alone, bit for bit; restarts pending too."""
     count = 12
-    env, plain = (made(make, variant, count, place, autoreset_mode=mode) for _ in range(2))
+    env, plain = (make_variant(make, variant, count, place, autoreset_mode=mode) for _ in range(2))
     for one in (env, plain):
         one.allow_frozen_steps()
         one.reset(seed=2)
     rng = np.random.default_rng(0)
     untouched = np.ones(count, bool)
-    for t, action in enumerate(draw(env, 30)):
-        before, expected = (take(one, action, place) for one in (env, plain))
+    for t, action in enumerate(draw_actions(env, 30)):
+        before, expected = (take_step(one, action, place) for one in (env, plain))
         for name, by_role in before.items():
             for role, values in by_role.items():
                 assert_same_bits(values[untouched], expected[name][role][untouched], f"{t} {name}")
@@ -118,7 +118,7 @@ def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Pl
         if not mask.any():
             continue
         state = {name: numpy_of(values) for name, values in env.state.items()}
-        after, infos = env.reset(seed=(None, 100 + t)[t % 2], options={"reset_mask": moved(mask, place)})
+        after, infos = env.reset(seed=(None, 100 + t)[t % 2], options={"reset_mask": to_place(mask, place)})
         for role, values in numpy_by_role(env, after).items():
             assert_same_bits(values[~mask], before["observations"][role][~mask])
             assert not variant.has_team or numpy_of(infos["alive"][role])[mask].all()
@@ -134,28 +134,28 @@ def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Pl
 
 def test_partial_reset_clears_a_pending_restart(make: Make, variant: Variant, place: Place) -> None:
     """In NextStep mode a replica that was reset by mask after its end takes an ordinary step next."""
-    env = made(make, variant, 3, place, max_episode_steps=2)
-    env.reset(seed=0, options=far(env))
+    env = make_variant(make, variant, 3, place, max_episode_steps=2)
+    env.reset(seed=0, options=distant_starts(env))
     for ended in (False, True):
-        assert over(take(env, still(env), place)).all() == ended
-    env.reset(options={"reset_mask": moved(np.array([True, False, True]), place)})
-    env.step(placed(env, still(env), place))
+        assert ended_replicas(take_step(env, zero_actions(env), place)).all() == ended
+    env.reset(options={"reset_mask": to_place(np.array([True, False, True]), place)})
+    env.step(place_actions(env, zero_actions(env), place))
     assert numpy_of(env.elapsed).tolist() == [1, 0, 1]
 
 
 def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode: str) -> None:
     """A mask may come from the host or from the environment's own library, and selects the same; it stays as it was."""
     mask = np.array([True, False, True, True, False])
-    libraries = [moved(mask, Place(place.device, other.output)) for other in PLACES if other.device == place.device]
+    libraries = [to_place(mask, Place(place.device, other.output)) for other in PLACES if other.device == place.device]
     if place.output == "torch":
-        libraries.append(moved(mask, Place("cpu", "torch")))
+        libraries.append(to_place(mask, Place("cpu", "torch")))
     results = []
     for given in [mask, *libraries]:
-        env = made(make, variant, 5, place, autoreset_mode=mode)
+        env = make_variant(make, variant, 5, place, autoreset_mode=mode)
         env.reset(seed=2)
-        first = joined(env, env.step(placed(env, still(env), place))[0])
+        first = join_agents(env, env.step(place_actions(env, zero_actions(env), place))[0])
         options = {"reset_mask": given}
-        results.append(joined(env, env.reset(options=options)[0]))
+        results.append(join_agents(env, env.reset(options=options)[0]))
         assert ((first != results[-1]).any(axis=(1, 2)) == mask).all()
         assert options.keys() == {"reset_mask"}
         assert options["reset_mask"] is given
@@ -181,7 +181,7 @@ def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode
 )
 def test_bad_masks(make: Make, variant: Variant, place: Place, mask: Any, error: type[Exception]) -> None:
     """A mask that is none is refused, says why, and changes nothing; any is before there are episodes."""
-    env = made(make, variant, 3, place)
+    env = make_variant(make, variant, 3, place)
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
         env.reset(options={"reset_mask": np.array([True, False, True])})
     env.reset(seed=0)
@@ -198,27 +198,28 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
     if live and place == ("cuda", "numpy"):
         pytest.skip("NumPy arrays cannot be memory of a GPU")
     wanted = True if place.output == "numpy" else None  # by default where they are no arrays of NumPy
-    env = made(make, variant, 9, place, autoreset_mode=mode, statistics=wanted, copy=not live)
+    env = make_variant(make, variant, 9, place, autoreset_mode=mode, statistics=wanted, copy=not live)
     infos = env.reset(seed=1)[1]
-    assert set(infos) == infos_of_a_start(env)
-    shape = joined(env, env.episode_length).shape
+    assert set(infos) == reset_info_names(env)
+    shape = join_agents(env, env.episode_length).shape
     total, length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
     latest_r, latest_l = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
     here, fresh = np.ones(shape, bool), np.zeros(9, bool)  # whose action counts; who restarts in this step
     uneven = 0
-    for action in draw(env, 40):
-        step = env.step(placed(env, action, place))
-        infos, result = step[4], outcome(env, step)
+    for action in draw_actions(env, 40):
+        step = env.step(place_actions(env, action, place))
+        infos, result = step[4], step_outcome(env, step)
         rewards, terminated, truncated, seen, final = (
-            rows(env, result[name]) for name in ("rewards", "terminations", "truncations", "observations", "final_obs")
+            agent_rows(env, result[name])
+            for name in ("rewards", "terminations", "truncations", "observations", "final_obs")
         )
         took_part = here & ~fresh[:, None]
         assert not rewards[~took_part].any()
         total += rewards
         length += took_part
-        ended = over(result) & ~fresh
+        ended = ended_replicas(result) & ~fresh
         if variant.has_team:
-            alive = rows(env, result["alive"])
+            alive = agent_rows(env, result["alive"])
             if mode != "SameStep":
                 assert not seen[~took_part & ~fresh[:, None]].any(), "who was out observes zeros"
                 assert_same_bits(numpy_of(env.state["in_game"]), alive)
@@ -233,18 +234,18 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
         latest_r, latest_l = (
             np.where(ended[:, None], now, then) for now, then in ((total, latest_r), (length, latest_l))
         )
-        assert_same_bits(joined(env, env.episode_return), latest_r, "episode_return")
-        assert_same_bits(joined(env, env.episode_length), latest_l, "episode_length")
+        assert_same_bits(join_agents(env, env.episode_return), latest_r, "episode_return")
+        assert_same_bits(join_agents(env, env.episode_length), latest_l, "episode_length")
         uneven += int((length[ended].min(axis=1) < length[ended].max(axis=1)).sum())
         always = place.output != "numpy"
-        keys = infos_of_a_start(env)
+        keys = reset_info_names(env)
         if always or ended.any():
             keys |= {"episode", "_episode"} | ({"final_obs", "_final_obs"} if mode == "SameStep" else set())
         assert set(infos) - {"final_info", "_final_info"} == keys
         if "episode" in infos:
             assert_same_bits(numpy_of(infos["_episode"]), ended)
             for key, values in (("r", total), ("l", length)):
-                given = joined(env, infos["episode"][key])
+                given = join_agents(env, infos["episode"][key])
                 assert_same_bits(given[ended], values[ended])
                 assert always or not given[~ended].any()
             if mode == "SameStep":
@@ -252,7 +253,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
                 if not variant.has_team:
                     assert_same_bits(infos["final_info"]["episode"]["r"], infos["episode"]["r"])
         if "final_obs" in infos and not always:
-            assert not joined(env, infos["final_obs"])[~ended].any(), "nothing that an earlier step left"
+            assert not join_agents(env, infos["final_obs"])[~ended].any(), "nothing that an earlier step left"
         total[ended], length[ended] = 0, 0
         here = np.where(fresh[:, None], True, here & ~(terminated | truncated))
         fresh = ended & (mode == "NextStep")
@@ -266,28 +267,28 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
 
 def test_disabled_refuses_finished_replicas(make: Make, variant: Variant, device: str) -> None:
     """Stepping a replica whose episode is over raises, of a copy too, changes nothing, and a reset mends it."""
-    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="Disabled", max_episode_steps=2)
-    env.reset(seed=0, options=far(env))
-    take(env, still(env))
-    env.reset(options={"reset_mask": np.array([True, False, True]), **far(env)})
-    assert over(take(env, still(env))).tolist() == [False, True, False]
+    env = make_variant(make, variant, 3, Place(device, "numpy"), autoreset_mode="Disabled", max_episode_steps=2)
+    env.reset(seed=0, options=distant_starts(env))
+    take_step(env, zero_actions(env))
+    env.reset(options={"reset_mask": np.array([True, False, True]), **distant_starts(env)})
+    assert ended_replicas(take_step(env, zero_actions(env))).tolist() == [False, True, False]
     for _ in range(2):
         match = r"replica 1, step 2 .*over.*reset"
-        assert_refused(env, lambda: take(env, still(env)), ActionError, match)
+        assert_refused(env, lambda: take_step(env, zero_actions(env)), ActionError, match)
     twin = pickle.loads(pickle.dumps(env))
     with pytest.raises(ActionError, match=match):
-        take(twin, still(env))
-    env.reset(options={"reset_mask": np.array([False, True, False]), **far(env)})
-    assert over(take(env, still(env))).tolist() == [True, False, True]
+        take_step(twin, zero_actions(env))
+    env.reset(options={"reset_mask": np.array([False, True, False]), **distant_starts(env)})
+    assert ended_replicas(take_step(env, zero_actions(env))).tolist() == [True, False, True]
 
 
 @each_variant
 def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place: Place) -> None:
     """Where frozen steps are allowed, a finished replica keeps state, observations and flags, for no reward."""
-    env = made(make, variant, 30, place, autoreset_mode="Disabled")
+    env = make_variant(make, variant, 30, place, autoreset_mode="Disabled")
     env.allow_frozen_steps()
     env.reset(seed=0)
-    actions = draw(env, LIMIT + 4)
+    actions = draw_actions(env, LIMIT + 4)
     frozen = np.zeros(30, bool)
     last: dict[str, dict[str, np.ndarray]] = {}
     kept: dict[str, np.ndarray] = {}
@@ -295,7 +296,7 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
     for action in actions:
         for values in action.values():
             values[frozen] = 99 if values.dtype.kind == "i" else np.nan
-        result = take(env, action, place)
+        result = take_step(env, action, place)
         state = {name: numpy_of(values) for name, values in env.state.items()}
         for name, by_role in result.items():
             for role, values in by_role.items():
@@ -304,19 +305,19 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
                     assert_same_bits(values[frozen], last[name][role][frozen], name)
         for name, values in kept.items():
             assert_same_bits(values[frozen], state[name][frozen], name)
-        last, kept, frozen = result, state, over(result)
+        last, kept, frozen = result, state, ended_replicas(result)
         early += int(frozen.any() and not frozen.all())
     assert frozen.all()
     assert early or variant.env_id != "TagGridWorld-v0"
     before = env.get_state()
-    env.step(placed(env, actions[0], place))
+    env.step(place_actions(env, actions[0], place))
     after = env.get_state()
-    other = made(make, variant, 30, place, autoreset_mode="Disabled")
+    other = make_variant(make, variant, 30, place, autoreset_mode="Disabled")
     other.allow_frozen_steps()
     other.reset(seed=1)
     other.set_state(before)
     for each in (other, copy.deepcopy(env)):
-        assert_same_bits(take(each, actions[0], place), last, "a copy knows how they ended")
+        assert_same_bits(take_step(each, actions[0], place), last, "a copy knows how they ended")
     for snapshot in (before, after):
         snapshot["episode"].pop("finished")  # the mask of the last step's ends
     assert_same_bits(before, after)
@@ -329,7 +330,7 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
 def test_limits(make: Make, variant: Variant) -> None:
     """-1 lifts the limit, None is the spec's, which may be a parameter's."""
     spec = gpu_envs.spec(variant.env_id)
-    default, named = spec.step_limit(spec.check_params({}, 1)), limit_name(spec)
+    default, named = spec.step_limit(spec.check_params({}, 1)), time_limit_name(spec)
     longest = default or 30
     cases: list[tuple[dict[str, Any], int | None]] = [({}, default), ({"max_episode_steps": 9}, 9)]
     cases += [({"max_episode_steps": None}, default)]
@@ -340,14 +341,14 @@ def test_limits(make: Make, variant: Variant) -> None:
         env = make(variant.env_id, 2, device="cpu", **given)
         assert env.max_episode_steps == expected
         for elapsed in (longest - 1, (expected or 2 * longest) - 1):
-            env.reset(seed=0, options=far(env))
+            env.reset(seed=0, options=distant_starts(env))
             set_elapsed(env, elapsed)
-            assert rows(env, take(env, still(env))["truncations"]).all() == (expected is not None)
+            assert agent_rows(env, take_step(env, zero_actions(env))["truncations"]).all() == (expected is not None)
 
 
 @pytest.mark.parametrize("limit", [0, -2, 1.5, True, "5"])
 def test_bad_limits(variant: Variant, limit: Any) -> None:
     """A limit that is none is refused."""
-    for name in filter(None, ("max_episode_steps", limit_name(gpu_envs.spec(variant.env_id)))):
+    for name in filter(None, ("max_episode_steps", time_limit_name(gpu_envs.spec(variant.env_id)))):
         with pytest.raises(ValueError, match=name):
             gpu_envs.make(variant.env_id, device="cpu", **{name: limit})

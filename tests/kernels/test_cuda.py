@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import HAS_CUDA, IDS, Array, Make, Place, assert_same_bits, moved, numpy_of
+from harness import HAS_CUDA, IDS, Array, Make, Place, assert_same_bits, numpy_of, to_place
 from registered import (
     CONTINUOUS,
     GRID,
@@ -18,21 +18,21 @@ from registered import (
     Team,
     Variant,
     assert_guards,
-    draw,
-    each,
-    far,
-    guarded,
-    is_whole,
-    joined_actions,
-    made,
+    distant_starts,
+    draw_actions,
+    guarded_array,
+    has_integer_actions,
+    join_actions,
+    make_variant,
     numpy_by_role,
-    outcome,
-    placed,
+    parametrize_variants,
+    place_actions,
     roles_of,
     shape_of,
-    split,
-    still,
-    take,
+    split_by_role,
+    step_outcome,
+    take_step,
+    zero_actions,
 )
 
 import gpu_envs
@@ -61,7 +61,7 @@ def pair(make: Make, variant: Variant, place: Place, mode: str = "SameStep", see
     large = variant in (GAMES["spread"], GAMES["spread-grid"])
     count = 3 if large else 257 if variant.has_team else 1_001
     limit = 5 if large else LIMIT
-    envs = [made(make, variant, count, place, autoreset_mode=mode, max_episode_steps=limit) for _ in range(2)]
+    envs = [make_variant(make, variant, count, place, autoreset_mode=mode, max_episode_steps=limit) for _ in range(2)]
     for env in envs:
         env.reset(seed=seed)
         # a team that is spread has the whole GPU, with a launch for each phase
@@ -71,12 +71,12 @@ def pair(make: Make, variant: Variant, place: Place, mode: str = "SameStep", see
 
 def cloned(env: Any, step: tuple[Any, ...]) -> list[dict[str, Any]]:
     """Copies of a step's results, made on the current stream."""
-    return [{role: values.clone() for role, values in split(env, part).items()} for part in step[:4]]
+    return [{role: values.clone() for role, values in split_by_role(env, part).items()} for part in step[:4]]
 
 
 def tensors(actions: Actions) -> dict[str, Any]:
     """Actions by role as torch's tensors."""
-    return {role: moved(values, TORCH) for role, values in actions.items()}
+    return {role: to_place(values, TORCH) for role, values in actions.items()}
 
 
 def fill(into: dict[str, Any], actions: dict[str, Any]) -> None:
@@ -103,13 +103,13 @@ def captured(torch: Any, act: Callable[[], Any]) -> tuple[Any, Any]:
 # --- streams ---
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> None:
     """Steps follow torch's current stream: behind what is queued there, before what comes after."""
     plain, env = pair(make, variant, TORCH, mode)
-    block = [tensors(action) for action in draw(env, STEPS)]
-    expected = [cloned(plain, plain.step(joined_actions(plain, action))) for action in block]
+    block = [tensors(action) for action in draw_actions(env, STEPS)]
+    expected = [cloned(plain, plain.step(join_actions(plain, action))) for action in block]
     given = [{role: torch.zeros_like(values) for role, values in action.items()} for action in block]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -117,19 +117,19 @@ def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> N
         torch.cuda._sleep(50_000_000)  # noqa: SLF001 - tens of milliseconds, in which another stream would run ahead
         for into, action in zip(given, block, strict=True):
             fill(into, action)
-        kept = [cloned(env, env.step(joined_actions(env, action))) for action in given]
+        kept = [cloned(env, env.step(join_actions(env, action))) for action in given]
     stream.synchronize()
     assert_same_bits(kept, expected)
     assert_same_bits(env.get_state(), plain.get_state())
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_changing_streams(make: Make, torch: Any, variant: Variant) -> None:
     """Each step asks for the stream anew."""
     plain, env = pair(make, variant, TORCH)
     streams = [torch.cuda.Stream() for _ in range(3)]
-    for t, action in enumerate(draw(env, 2 * STEPS)):
-        given = placed(env, action, TORCH)
+    for t, action in enumerate(draw_actions(env, 2 * STEPS)):
+        given = place_actions(env, action, TORCH)
         expected = [numpy_by_role(plain, part) for part in plain.step(given)[:4]]
         stream = streams[t % 3]
         stream.wait_stream(torch.cuda.current_stream())
@@ -139,16 +139,18 @@ def test_changing_streams(make: Make, torch: Any, variant: Variant) -> None:
         assert_same_bits(result, expected)
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_cupy_streams(make: Make, variant: Variant) -> None:
     """With CuPy output, steps follow CuPy's current stream."""
     import cupy
 
     plain, env = pair(make, variant, CUPY)
-    actions = [placed(env, action, CUPY) for action in draw(env, STEPS)]
+    actions = [place_actions(env, action, CUPY) for action in draw_actions(env, STEPS)]
 
     def copied(env: Any) -> list[list[dict[str, Array]]]:
-        return [[{r: v.copy() for r, v in split(env, part).items()} for part in env.step(a)[:4]] for a in actions]
+        return [
+            [{r: v.copy() for r, v in split_by_role(env, part).items()} for part in env.step(a)[:4]] for a in actions
+        ]
 
     expected = copied(plain)
     cupy.cuda.get_current_stream().synchronize()
@@ -189,12 +191,12 @@ def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
 # --- graphs ---
 
 
-@each(GAMES)
+@parametrize_variants(GAMES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: str) -> None:
     """16 steps captured once and replayed, through restarts, are the eager steps bit for bit."""
     plain, env = pair(make, variant, TORCH, mode)
-    given = [tensors(action) for action in draw(env, STEPS)]
+    given = [tensors(action) for action in draw_actions(env, STEPS)]
     storage: dict[str, dict[str, Array]] = {name: {} for name in RESULTS}
     for name, by_role in storage.items():
         for role in roles_of(env):
@@ -204,10 +206,10 @@ def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: s
     def all_steps() -> None:
         for t, action in enumerate(given):
             rows = {
-                name: joined_actions(env, {role: values[t] for role, values in by_role.items()})
+                name: join_actions(env, {role: values[t] for role, values in by_role.items()})
                 for name, by_role in storage.items()
             }
-            env.step(joined_actions(env, action), out=Step(**rows))
+            env.step(join_actions(env, action), out=Step(**rows))
 
     start = env.get_state()
     warm = torch.cuda.Stream()
@@ -220,11 +222,11 @@ def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: s
     assert_same_bits(env.get_state()["state"], start["state"])  # a capture runs nothing
     ends = 0
     for replay in range(4):
-        block = draw(env, STEPS, seed=replay)
+        block = draw_actions(env, STEPS, seed=replay)
         for into, action in zip(given, block, strict=True):
             fill(into, tensors(action))
         graph.replay()
-        steps = [cloned(plain, plain.step(placed(plain, action, TORCH))) for action in block]
+        steps = [cloned(plain, plain.step(place_actions(plain, action, TORCH))) for action in block]
         for name, column in zip(RESULTS, zip(*steps, strict=True), strict=True):
             expected = {role: np.stack([numpy_of(part[role]) for part in column]) for role in column[0]}
             assert_same_bits(storage[name], expected, f"{name} of replay {replay}")
@@ -233,19 +235,19 @@ def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: s
     assert_same_bits(env.get_state(), plain.get_state())
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_graph_of_the_simulators_memory(make: Make, torch: Any, variant: Variant) -> None:
     """A captured step may also leave its results where they are, infos included."""
     plain, env = pair(make, variant, TORCH)
-    given = tensors(draw(env, 1)[0])
+    given = tensors(draw_actions(env, 1)[0])
     for one in (env, plain):
-        one.step(joined_actions(one, given))
-    graph, kept = captured(torch, lambda: env.step(joined_actions(env, given)))
-    for action in draw(env, STEPS, seed=1):
+        one.step(join_actions(one, given))
+    graph, kept = captured(torch, lambda: env.step(join_actions(env, given)))
+    for action in draw_actions(env, STEPS, seed=1):
         fill(given, tensors(action))
         graph.replay()
-        expected = plain.step(placed(plain, action, TORCH))
-        assert_same_bits(outcome(env, kept), outcome(plain, expected))
+        expected = plain.step(place_actions(plain, action, TORCH))
+        assert_same_bits(step_outcome(env, kept), step_outcome(plain, expected))
         assert_same_bits(kept[4]["episode"], expected[4]["episode"])
         assert_same_bits(kept[4]["_episode"], expected[4]["_episode"])
 
@@ -256,7 +258,7 @@ def test_graph_of_the_simulators_memory(make: Make, torch: Any, variant: Variant
 def offend(env: Any, actions: dict[str, Any], replica: int, role: str, number: int) -> None:
     """Gives an agent an action that is none."""
     at = (replica, number) if env.env_spec.has_team else replica
-    actions[role][at] = 99 if is_whole(env) else float("nan")
+    actions[role][at] = 99 if has_integer_actions(env) else float("nan")
 
 
 def named(env: Any, replica: int, role: str, number: int) -> str:
@@ -269,53 +271,53 @@ def ends_of(env: Any) -> list[tuple[str, int]]:
     return [(role, i) for role, seen in RoleInterface(env).roles.items() for i in (0, len(seen.agents) - 1)]
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_offences_are_kept(make: Make, variant: Variant) -> None:
     """On the device a wrong action counts as the nearest right one, NaN as zero; the first is kept for ``check``."""
     plain, env = pair(make, variant, TORCH)
     for one in (plain, env):
-        one.reset(seed=3, options=far(one) if variant != GAMES["spread"] else None)
+        one.reset(seed=3, options=distant_starts(one) if variant != GAMES["spread"] else None)
     first, last = ends_of(env)[0][0], ends_of(env)[-1]
     third = 2 if variant.has_team else 0
-    block = [still(env), still(env), *draw(env, 2)]  # nobody is tagged before
+    block = [zero_actions(env), zero_actions(env), *draw_actions(env, 2)]  # nobody is tagged before
     mended = [{role: values.copy() for role, values in action.items()} for action in block]
     for step, replica, role, number in (
         *((1, env.num_envs - 1, first, 0), (1, 1, first, third), (1, 1, *last), (2, 0, first, third // 2)),
     ):
         offend(env, block[step], replica, role, number)
         space: Any = RoleInterface(env).roles[role].action
-        top = (space.nvec - 1 if hasattr(space, "nvec") else space.n - 1) if is_whole(env) else 0
+        top = (space.nvec - 1 if hasattr(space, "nvec") else space.n - 1) if has_integer_actions(env) else 0
         mended[step][role][(replica, number) if variant.has_team else replica] = top
     for action, right in zip(block, mended, strict=True):
-        assert_same_bits(take(env, action, TORCH), take(plain, right, TORCH))
+        assert_same_bits(take_step(env, action, TORCH), take_step(plain, right, TORCH))
     with pytest.raises(ActionError, match=rf"{named(env, 1, first, third)}, step 1 "):
         env.check()
     env.check()
     plain.check()
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_offence_of_any_agent(make: Make, variant: Variant) -> None:
     """The message names the agent, be it the first or the last, and the step of its episode."""
     env = pair(make, variant, TORCH)[1]
     for role, number in ends_of(env):
         env.reset(seed=3)
         assert not variant.has_team or numpy_of(env.state["in_game"]).all()
-        wrong = still(env)
+        wrong = zero_actions(env)
         offend(env, wrong, 2, role, number)
-        env.step(placed(env, wrong, TORCH))
-        env.step(placed(env, still(env), TORCH))
+        env.step(place_actions(env, wrong, TORCH))
+        env.step(place_actions(env, zero_actions(env), TORCH))
         with pytest.raises(ActionError, match=rf"{named(env, 2, role, number)}, step 0 of"):
             env.check()
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
     """A replayed step keeps the first wrong action for ``check``, too."""
     env = pair(make, variant, TORCH)[0]
-    given = tensors(still(env))
-    env.step(joined_actions(env, given))
-    graph, _ = captured(torch, lambda: env.step(joined_actions(env, given)))
+    given = tensors(zero_actions(env))
+    env.step(join_actions(env, given))
+    graph, _ = captured(torch, lambda: env.step(join_actions(env, given)))
     graph.replay()
     env.check()
     role = roles_of(env)[0]
@@ -329,17 +331,17 @@ def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
 # --- work that the host does not wait for ---
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_step_does_not_wait(
     make: Make, torch: Any, synchronising: Callable[[str], None], variant: Variant, mode: str
 ) -> None:
     """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
     env = pair(make, variant, TORCH, mode)[0]
     env.allow_frozen_steps()
-    given = placed(env, draw(env, 1)[0], TORCH)
+    given = place_actions(env, draw_actions(env, 1)[0], TORCH)
     mask = torch.ones(env.num_envs, dtype=torch.bool, device="cuda")
     rewards = {role: torch.zeros(shape_of(env, "rewards", role)[0], device="cuda") for role in roles_of(env)}
-    out = Step(rewards=joined_actions(env, rewards))
+    out = Step(rewards=join_actions(env, rewards))
     synchronising("error")
     with pytest.raises(RuntimeError):
         mask.cpu()  # so it is on guard
@@ -356,11 +358,11 @@ def test_step_does_not_wait(
         env.rollout(2, given.expand(2, *given.shape).contiguous(), per_step=True)
 
 
-@each(FEW)
+@parametrize_variants(FEW)
 def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant: Variant) -> None:
     """The host is done with a step long before the device is, which torch's mode cannot see of CuPy's launches."""
     env = pair(make, variant, TORCH)[0]
-    given = placed(env, draw(env, 1)[0], TORCH)
+    given = place_actions(env, draw_actions(env, 1)[0], TORCH)
     env.step(given)
     torch.cuda.synchronize()
     torch.cuda._sleep(500_000_000)  # noqa: SLF001 - a quarter of a second and more
@@ -372,12 +374,12 @@ def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant:
     torch.cuda.synchronize()
 
 
-@each(SMALL)
+@parametrize_variants(SMALL)
 def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Variant) -> None:
     """A tensor of the kernel's type is not copied: the step reads what is at its address when it runs."""
     env = pair(make, variant, TORCH)[0]
-    by_role = tensors(draw(env, 1)[0])
-    given = joined_actions(env, by_role)
+    by_role = tensors(draw_actions(env, 1)[0])
+    given = join_actions(env, by_role)
     env.step(given)
     call = env.simulation.program.args["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
@@ -389,7 +391,7 @@ def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Varian
 
 
 @pytest.mark.usefixtures("torch")
-@each(SMALL)
+@parametrize_variants(SMALL)
 def test_libraries_share_memory(make: Make, variant: Variant) -> None:
     """CuPy reads a tensor that the simulator writes, where it is."""
     import cupy
@@ -397,7 +399,7 @@ def test_libraries_share_memory(make: Make, variant: Variant) -> None:
     env = pair(make, variant, TORCH)[0]
     field = next(iter(env.state))
     seen = cupy.from_dlpack(env.state[field])
-    env.step(placed(env, draw(env, 1)[0], TORCH))
+    env.step(place_actions(env, draw_actions(env, 1)[0], TORCH))
     assert_same_bits(seen.get(), env.state[field])
 
 
@@ -416,23 +418,25 @@ class Counted:
         return self.array.get(**how)
 
 
-@each(SMALL)
+@parametrize_variants(SMALL)
 def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> None:
     """Whatever a step gives, and a second where episodes end in it; what was given stays as it was."""
-    envs = [made(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)]
+    envs = [
+        make_variant(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)
+    ]
     transfers: list[Any] = []
     for memory in envs[0].simulation.arrays._together:  # noqa: SLF001 - the block of memory that results share
         memory.device = Counted(memory.device, transfers)
     for env in envs:
         env.reset(seed=1)
     given = []
-    for actions in draw(envs[0], 2 * LIMIT):
+    for actions in draw_actions(envs[0], 2 * LIMIT):
         transfers.clear()
-        given.append([env.step(placed(env, actions)) for env in envs])
+        given.append([env.step(place_actions(env, actions)) for env in envs])
         assert len(transfers) == (2 if "final_obs" in given[-1][0][4] else 1)
     assert any("final_obs" in one[4] for one, _ in given)
     for one, other in given:
-        assert_same_bits(outcome(envs[0], one), outcome(envs[1], other))
+        assert_same_bits(step_outcome(envs[0], one), step_outcome(envs[1], other))
 
 
 # --- memory around what a step writes ---
@@ -440,31 +444,32 @@ def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> Non
 SIZES = {n: GAMES[n] for n in (*IDS, "grid-full", "grid-nearest", "continuous-nearest", "continuous-full", "block")}
 
 
-@each(SIZES)
+@parametrize_variants(SIZES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_sizes_around_a_block(make: Make, variant: Variant, mode: str) -> None:
     """Batches that end within a warp, at a block, one past it, are all whole, and write no more than their own."""
     for count in (1, 31, 32, 33, *((51, 52) if variant.has_team else (4097,)), 127, 128, 129):
-        env = made(make, variant, count, CUPY, autoreset_mode=mode, max_episode_steps=3)
-        cpu = made(make, variant, count, autoreset_mode=mode, max_episode_steps=3)
+        env = make_variant(make, variant, count, CUPY, autoreset_mode=mode, max_episode_steps=3)
+        cpu = make_variant(make, variant, count, autoreset_mode=mode, max_episode_steps=3)
         names = (*RESULTS, *(("final_obs",) if mode == "SameStep" else ()))
-        targets = {name: {role: guarded(CUPY, *shape_of(env, name, role)) for role in roles_of(env)} for name in names}
+        targets = {
+            name: {role: guarded_array(CUPY, *shape_of(env, name, role)) for role in roles_of(env)} for name in names
+        }
         out = Step(
-            **{
-                name: joined_actions(env, {role: two[1] for role, two in both.items()})
-                for name, both in targets.items()
-            }
+            **{name: join_actions(env, {role: two[1] for role, two in both.items()}) for name, both in targets.items()}
         )
         assert_same_bits(numpy_by_role(env, env.reset(seed=1)[0]), numpy_by_role(cpu, cpu.reset(seed=1)[0]))
-        for t, action in enumerate(draw(cpu, 5)):
-            assert_same_bits(take(env, action, CUPY, out=out), take(cpu, action), f"{count} replicas, step {t}")
+        for t, action in enumerate(draw_actions(cpu, 5)):
+            assert_same_bits(
+                take_step(env, action, CUPY, out=out), take_step(cpu, action), f"{count} replicas, step {t}"
+            )
             for by_role in targets.values():
                 for whole, _ in by_role.values():
                     assert_guards(whole)
         assert_same_bits(env.get_state(), cpu.get_state())
 
 
-@each(GAMES)
+@parametrize_variants(GAMES)
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_rows_of_any_alignment(make: Make, variant: Variant, first: int) -> None:
     """Storage that begins at any element, which vector writes must heed, gets what it should, in every schedule."""
@@ -477,9 +482,9 @@ def test_rows_of_any_alignment(make: Make, variant: Variant, first: int) -> None
         size = int(np.prod(shape))
         wholes.append(cupy.full(first + size + 1, 77, cupy.float32))
         targets[role] = wholes[-1][first : first + size].reshape(shape)
-    for action in draw(env, 6):
-        env.step(placed(env, action, CUPY), out=Step(observations=joined_actions(env, targets)))
-        assert_same_bits(targets, take(plain, action, CUPY)["observations"])
+    for action in draw_actions(env, 6):
+        env.step(place_actions(env, action, CUPY), out=Step(observations=join_actions(env, targets)))
+        assert_same_bits(targets, take_step(plain, action, CUPY)["observations"])
     for whole in wholes:
         assert (whole[:first] == 77).all()
         assert whole[-1] == 77

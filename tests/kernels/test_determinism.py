@@ -15,9 +15,9 @@ from harness import (
     HAS_CUDA,
     IDS,
     MODES,
+    MULTITHREADED_COUNT,
     PLACES,
     TEAM_IDS,
-    THREADED,
     UNOPTIMISED,
     Make,
     Place,
@@ -34,20 +34,20 @@ from registered import (
     STEPS,
     VARIANTS,
     Variant,
+    actions_of_replicas,
+    agent_rows,
     all_buffers,
     assert_refused,
-    draw,
+    draw_actions,
     each_variant,
-    joined,
-    limit_name,
-    made,
+    join_agents,
+    make_variant,
     numpy_by_role,
-    part,
-    progress,
     record,
-    rows,
-    some,
-    take,
+    record_of_replicas,
+    take_step,
+    time_limit_name,
+    trajectory_state,
 )
 
 import gpu_envs
@@ -79,9 +79,9 @@ def test_replica_is_single_environment(
     """Replica i of a batch seeded s is the single environment seeded s + i, and a batch of 7 is the first 7."""
     size, place = 70 if variant.has_team else 4096, Place(device, "numpy")
     arguments = {"autoreset_mode": automatic, "precision": precision}
-    batch = made(make, variant, size, place, **arguments)
+    batch = make_variant(make, variant, size, place, **arguments)
     first = start(batch, 11)
-    actions = draw(batch, STEPS)
+    actions = draw_actions(batch, STEPS)
     whole = record(batch, actions)
     if variant.has_team:
         last = list(whole["terminations"])[-1]
@@ -89,9 +89,11 @@ def test_replica_is_single_environment(
         assert whole["terminations"][last].any() == (not endless)
     for index, count in ((0, 7), (0, 1), (1, 1), (63, 1), (64, 1), (size - 1, 1)):
         here = slice(index, index + count)
-        env = made(make, variant, count, place, **arguments)
+        env = make_variant(make, variant, count, place, **arguments)
         assert_same_bits({role: values[here] for role, values in first.items()}, start(env, 11 + index))
-        assert_same_bits(part(whole, here), record(env, some(actions, here)), f"replica {index}")
+        assert_same_bits(
+            record_of_replicas(whole, here), record(env, actions_of_replicas(actions, here)), f"replica {index}"
+        )
 
 
 @pytest.mark.slow
@@ -107,13 +109,17 @@ def test_thread_count_changes_nothing(make: Make, env_id: str, mode: str) -> Non
     variant = Variant(env_id, {})
     results: list[Any] = []
     for threads in (1, 2):
-        env = made(make, variant, 300 if variant.has_team else THREADED, threads=threads, autoreset_mode=mode)
-        results.append([start(env, 5), record(env, draw(env, 25 if variant.has_team else 12)), progress(env)])
+        env = make_variant(
+            make, variant, 300 if variant.has_team else MULTITHREADED_COUNT, threads=threads, autoreset_mode=mode
+        )
+        results.append(
+            [start(env, 5), record(env, draw_actions(env, 25 if variant.has_team else 12)), trajectory_state(env)]
+        )
         results[-1].append(all_buffers(env))
         if variant.has_team:
             assert env.num_envs * 32 * env.num_agents >= 2 * MIN_STEPS_PER_THREAD  # enough for two
         if variant.has_team or mode != "Disabled":
-            results[-1] += [env.rollout(10, per_step=True), progress(env)]
+            results[-1] += [env.rollout(10, per_step=True), trajectory_state(env)]
     assert_all_same(results)
 
 
@@ -127,7 +133,7 @@ def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int, pr
         more: dict[str, Any] = {"autoreset_mode": "SameStep", "max_episode_steps": SHORT, "precision": precision}
         env = make(env_id, count, device="cuda", block_size=size, **more)
         first = env.reset(seed=5)[0]
-        results.append((first, record_alone(env, actions), env.rollout(10, per_step=True), progress(env)))
+        results.append((first, record_alone(env, actions), env.rollout(10, per_step=True), trajectory_state(env)))
     assert_all_same(results)
 
 
@@ -144,7 +150,7 @@ def test_cpu_and_cuda_agree(make: Make, env_id: str, replicas_own: bool) -> None
     for t in range(steps):
         actions = random_actions(env_id, count, seed=t)
         assert_all_same((env.step(actions)[:4] for env in envs), f"step {t}")
-    assert_all_same(progress(env) for env in envs)
+    assert_all_same(trajectory_state(env) for env in envs)
 
 
 @pytest.mark.fast_cases(4)
@@ -158,9 +164,9 @@ def test_compilers_agree(
     results: list[Any] = []
     for command in (compiler, UNOPTIMISED):
         monkeypatch.setenv("CXX", command)
-        env = made(make, variant, 130, autoreset_mode=mode)
+        env = make_variant(make, variant, 130, autoreset_mode=mode)
         env.reset(seed=3)
-        results.append((record(env, draw(env, 60)), progress(env)))
+        results.append((record(env, draw_actions(env, 60)), trajectory_state(env)))
     assert_all_same(results)
 
 
@@ -189,24 +195,24 @@ def test_they_agree_where_states_have_arrays_and_bools(
 @each_variant
 def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> None:
     """A reset with a seed begins anew, whatever was before; so does another environment."""
-    env, other = (made(make, variant, 33, Place(device, "numpy")) for _ in range(2))
-    actions = draw(env, STEPS)
+    env, other = (make_variant(make, variant, 33, Place(device, "numpy")) for _ in range(2))
+    actions = draw_actions(env, STEPS)
     runs = [(start(one, 4), record(one, actions)) for one in (env, env, other)]
     assert_all_same(runs)
-    assert not variant.draws or (rows(env, runs[0][0]) != rows(env, start(env, 5))).any(axis=(1, 2)).all()
+    assert not variant.draws or (agent_rows(env, runs[0][0]) != agent_rows(env, start(env, 5))).any(axis=(1, 2)).all()
 
 
 @pytest.mark.fast_cases(4)
 def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, place: Place) -> None:
     """A reset without a seed begins the episode that an automatic restart would, and all of them differ."""
-    by_hand = made(make, variant, 33, place)
-    by_itself = made(make, variant, 33, place, autoreset_mode="SameStep", max_episode_steps=1)
+    by_hand = make_variant(make, variant, 33, place)
+    by_itself = make_variant(make, variant, 33, place, autoreset_mode="SameStep", max_episode_steps=1)
     whole = slice(-1 if variant.has_team else None)  # of a team without the time, which it shows
-    seen = [rows(by_hand, start(by_hand, 4))[..., whole]]
+    seen = [agent_rows(by_hand, start(by_hand, 4))[..., whole]]
     by_itself.reset(seed=4)
-    for action in draw(by_hand, 3):
-        following = joined(by_hand, by_hand.reset()[0])[..., whole]
-        restarted = rows(by_itself, take(by_itself, action, place)["observations"])[..., whole]
+    for action in draw_actions(by_hand, 3):
+        following = join_agents(by_hand, by_hand.reset()[0])[..., whole]
+        restarted = agent_rows(by_itself, take_step(by_itself, action, place)["observations"])[..., whole]
         assert_same_bits(following, restarted)
         assert_same_bits(dict(by_hand.state), dict(by_itself.state))
         assert not variant.draws or all((following != earlier).any(axis=(1, 2)).all() for earlier in seen)
@@ -216,23 +222,23 @@ def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, pl
 @pytest.mark.slow
 def test_replicas_differ(make: Make, variant: Variant, place: Place) -> None:
     """No two replicas begin alike, nor two environments without seeds; but where nothing is drawn all do."""
-    env, other = (made(make, variant, 20, place) for _ in range(2))
-    firsts = [row.tobytes() for one in (env, other) for row in joined(one, one.reset()[0])]
+    env, other = (make_variant(make, variant, 20, place) for _ in range(2))
+    firsts = [row.tobytes() for one in (env, other) for row in join_agents(one, one.reset()[0])]
     assert len(set(firsts)) == (40 if variant.draws else 1)
 
 
 def test_a_first_list_of_seeds_may_leave_some_open(make: Make, variant: Variant, device: str) -> None:
-    env, counted = (made(make, variant, 3, Place(device, "numpy")) for _ in range(2))
-    assert_same_bits(rows(env, start(env, [None, 10, None]))[1], rows(counted, start(counted, 9))[1])
+    env, counted = (make_variant(make, variant, 3, Place(device, "numpy")) for _ in range(2))
+    assert_same_bits(agent_rows(env, start(env, [None, 10, None]))[1], agent_rows(counted, start(counted, 9))[1])
 
 
 @pytest.mark.parametrize("seed", [2**63, 2**64 - 1, 2**70, 2**200 + 1])
 def test_long_seeds(make: Make, variant: Variant, device: str, seed: int) -> None:
     """A seed may be of any length; one longer than 64 bits is hashed, not cut."""
-    env, one = (made(make, variant, count, Place(device, "numpy")) for count in (3, 1))
-    given, again, cut = (rows(env, start(env, s)) for s in (seed, seed, seed % 2**64))
+    env, one = (make_variant(make, variant, count, Place(device, "numpy")) for count in (3, 1))
+    given, again, cut = (agent_rows(env, start(env, s)) for s in (seed, seed, seed % 2**64))
     assert_same_bits(given, again)
-    assert_same_bits(given[:1], rows(one, start(one, seed)))
+    assert_same_bits(given[:1], agent_rows(one, start(one, seed)))
     if variant.draws:
         assert (given == cut).all() == (seed < 2**64)
         assert len({row.tobytes() for row in given}) == 3
@@ -254,7 +260,7 @@ def test_long_seeds(make: Make, variant: Variant, device: str, seed: int) -> Non
 )
 def test_bad_seeds(make: Make, variant: Variant, device: str, seed: Any, error: type[Exception]) -> None:
     """A seed that is none is refused, and changes nothing."""
-    env = made(make, variant, 3, Place(device, "numpy"))
+    env = make_variant(make, variant, 3, Place(device, "numpy"))
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(seed=seed), error, "seed")
 
@@ -267,27 +273,27 @@ def test_bad_seeds(make: Make, variant: Variant, device: str, seed: Any, error: 
 @pytest.mark.parametrize(("mode", "place"), KEPT, ids=[f"{mode}-{'-'.join(place)}" for mode, place in KEPT])
 def test_snapshots_continue(make: Make, variant: Variant, mode: str, place: Place) -> None:
     """A state set again, here or elsewhere, a pickled and a deep copy go on as the original does."""
-    env, elsewhere = (made(make, variant, 30, place, autoreset_mode=mode) for _ in range(2))
+    env, elsewhere = (make_variant(make, variant, 30, place, autoreset_mode=mode) for _ in range(2))
     env.reset(seed=6)
-    actions = draw(env, STEPS)
+    actions = draw_actions(env, STEPS)
     record(env, actions[: 2 * LIMIT - 1], place)  # in the midst, with agents out and restarts pending
     state = env.get_state()
     elsewhere.set_state(state)
     copies = [elsewhere, pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
     shown = numpy_by_role(env, env.observe())
-    expected = record(env, actions, place), progress(env)
+    expected = record(env, actions, place), trajectory_state(env)
     for other in copies:
         assert (other.device, other.output, other.autoreset_mode) == (env.device, env.output, env.autoreset_mode)
         assert_same_bits(shown, numpy_by_role(other, other.observe()))
-        assert_same_bits(expected, (record(other, actions, place), progress(other)))
+        assert_same_bits(expected, (record(other, actions, place), trajectory_state(other)))
     env.set_state(state)
-    assert_same_bits(expected, (record(env, actions, place), progress(env)))
+    assert_same_bits(expected, (record(env, actions, place), trajectory_state(env)))
 
 
 def test_unused_copies(make: Make, variant: Variant, device: str) -> None:
     """Environments copied before their first reset, and after they were closed, stay what they were."""
     limit = -1 if gpu_envs.spec(variant.env_id).longest_episode is None else LIMIT
-    fresh = made(make, variant, 2, Place(device, "numpy"), max_episode_steps=limit)
+    fresh = make_variant(make, variant, 2, Place(device, "numpy"), max_episode_steps=limit)
     twin = pickle.loads(pickle.dumps(fresh))
     assert twin.max_episode_steps == fresh.max_episode_steps
     assert_same_bits(fresh.reset(seed=1)[0], twin.reset(seed=1)[0])
@@ -298,12 +304,12 @@ def test_unused_copies(make: Make, variant: Variant, device: str) -> None:
 @pytest.mark.fast_cases(2)
 def test_bad_snapshots(make: Make, variant: Variant) -> None:
     """A state of another size, kind or shape is refused, and changes nothing."""
-    env, larger = (made(make, variant, count) for count in (3, 4))
+    env, larger = (make_variant(make, variant, count) for count in (3, 4))
     other = next(v for v in VARIANTS.values() if v.has_team == variant.has_team and v.env_id != variant.env_id)
-    strangers, size = [larger, made(make, other, 3)], ""
+    strangers, size = [larger, make_variant(make, other, 3)], ""
     if variant.has_team:
-        size = "num_regions" if variant.env_id == RICE else limit_name(gpu_envs.spec(variant.env_id))
-        strangers.append(made(make, variant, 3, **{size: 4}))  # type: ignore[arg-type]  # not its place
+        size = "num_regions" if variant.env_id == RICE else time_limit_name(gpu_envs.spec(variant.env_id))
+        strangers.append(make_variant(make, variant, 3, **{size: 4}))  # type: ignore[arg-type]  # not its place
     for one in (env, *strangers):
         one.reset(seed=0)
     if size == "episode_length":  # shapes agree
@@ -321,7 +327,7 @@ def test_bad_snapshots(make: Make, variant: Variant) -> None:
 FORKED = f"""
 import os, sys
 import gpu_envs
-env = gpu_envs.make("CartPole-v1", {THREADED}, device="cpu", threads=2, autoreset_mode="SameStep")
+env = gpu_envs.make("CartPole-v1", {MULTITHREADED_COUNT}, device="cpu", threads=2, autoreset_mode="SameStep")
 env.reset(seed=0)
 env.rollout(20)
 child = os.fork()

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from harness import ALIKE, IDS, SMALLER, TEAM_IDS
+from harness import IDS, SIMILAR_PARTICLES, SMALL_PARAMS, TEAM_IDS
 from nvrtc import ARCHITECTURES, check, compile_with_nvrtc, double_arithmetic, nvrtc_missing, programs, ptx_of
 
 import gpu_envs
@@ -37,7 +37,7 @@ def test_compiles(env_id: str, architecture: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("env_id", ALIKE)
+@pytest.mark.parametrize("env_id", SIMILAR_PARTICLES)
 def test_particles_compile(env_id: str, continuous: bool) -> None:
     for program in programs(env_id, "SameStep", "float32", continuous_actions=continuous):
         check(program, "sm_90a", "float32")
@@ -101,7 +101,7 @@ def test_compiles_with_a_choice_of_many_numbers(env_id: str, name: str) -> None:
 def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
     drawn = drawn_params(env_id)
     spec = gpu_envs.spec(env_id).with_observed_params(tuple(drawn))
-    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn, **SMALLER.get(env_id, {})):
+    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn, **SMALL_PARAMS.get(env_id, {})):
         ptx_of(program.source)
 
 

@@ -8,7 +8,17 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import HAS_CUDA, Make, Place, assert_same_bits, numpy_of
 from mpe_recordings import CYCLES, PARTICLES, Recording, by_role, each_agent, put, recorded
-from registered import HOST, LIMIT, Variant, draw, made, numpy_by_role, part, record, some
+from registered import (
+    HOST,
+    LIMIT,
+    Variant,
+    actions_of_replicas,
+    draw_actions,
+    make_variant,
+    numpy_by_role,
+    record,
+    record_of_replicas,
+)
 
 import gpu_envs
 from gpu_envs import Param, Role, TeamSpec
@@ -116,14 +126,14 @@ def test_the_same_bits_in_any_batch_and_on_any_device(env_id: str, continuous: b
     variant = Variant(env_id, {"continuous_actions": continuous})
 
     def run(count: int, place: Place = HOST) -> tuple[Any, Any]:
-        env = made(make, variant, count, place)
-        return numpy_by_role(env, env.reset(seed=3)[0]), record(env, some(actions, slice(count)), place)
+        env = make_variant(make, variant, count, place)
+        return numpy_by_role(env, env.reset(seed=3)[0]), record(env, actions_of_replicas(actions, slice(count)), place)
 
-    actions = draw(made(make, variant, 40), 2 * LIMIT)
+    actions = draw_actions(make_variant(make, variant, 40), 2 * LIMIT)
     first, whole = run(40)
     few_first, few = run(7)
     assert_same_bits(few_first, {role: rows[:7] for role, rows in first.items()})
-    assert_same_bits(few, part(whole, slice(7)))
+    assert_same_bits(few, record_of_replicas(whole, slice(7)))
     if HAS_CUDA:
         assert_same_bits(run(40, Place("cuda", "numpy")), (first, whole))
 

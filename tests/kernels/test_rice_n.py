@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Make, Place, forgotten, moved, numpy_of
+from harness import Make, Place, numpy_of, restored_registry, to_place
 from registered import RICE, set_elapsed
 
 import gpu_envs
@@ -63,7 +63,7 @@ def test_a_step_from_every_recorded_state(file: Path, precision: str, place: Pla
     for field, shape in shapes.items():
         env.state[field] = state_at(data, field, slice(0, steps), shape)
     set_elapsed(env, np.arange(steps))
-    actions = moved(data["actions"].astype(np.int64), place)
+    actions = to_place(data["actions"].astype(np.int64), place)
     observations, rewards, terminations, truncations, infos = env.step({"region": actions})
     for field, shape in shapes.items():
         given, expected = numpy_of(env.state[field]), state_at(data, field, slice(1, None), shape)
@@ -105,7 +105,7 @@ def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
 def test_regions_of_ones_own(make: Make) -> None:
     """A table of any length; what its regions do follows from their own numbers."""
     table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in OF_REGIONS}
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(rice_n(table, "Mine-v0"))
         env: Any = make("Mine-v0", 2, device="cpu")
         env.reset(seed=0)

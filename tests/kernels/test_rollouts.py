@@ -16,8 +16,8 @@ from harness import (
     Place,
     assert_all_same,
     assert_same_bits,
-    moved,
     on_host,
+    to_place,
 )
 from registered import (
     CONTINUOUS,
@@ -31,15 +31,15 @@ from registered import (
     Team,
     Variant,
     assert_refused,
-    draw,
-    each,
-    made,
+    draw_actions,
+    ended_replicas,
+    make_variant,
     needs_cuda,
     numpy_by_role,
-    over,
-    placed,
-    progress,
-    take,
+    parametrize_variants,
+    place_actions,
+    take_step,
+    trajectory_state,
 )
 from small_kernels import philox
 
@@ -53,13 +53,13 @@ FEW = {name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "rice-talks"
 OTHERS = {name: Variant(name, {}) for name in TEAM_IDS if name not in {v.env_id for v in TEAM_VARIANTS.values()}}
 
 each_mode = pytest.mark.parametrize("mode", MODES)
-each_one, each_of_few = each(VARIANTS | OTHERS), each(FEW)
+each_one, each_of_few = parametrize_variants(VARIANTS | OTHERS), parametrize_variants(FEW)
 
 
 def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT) -> Any:
     """With limits that replicas do not reach together; of one agent more replicas, for longer."""
     count, more = (count, {}) if variant.has_team else (300, {"max_episode_steps": 20})
-    env = made(make, variant, count, place, autoreset_mode=mode, **more)
+    env = make_variant(make, variant, count, place, autoreset_mode=mode, **more)
     env.reset(seed=8)
     env.stagger(seed=2)
     if mode == "Disabled":
@@ -69,12 +69,12 @@ def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: i
 
 def block(env: Any, actions: list[Actions], place: Place) -> Any:
     """The actions of several steps, as a rollout takes them."""
-    return placed(env, {role: np.stack([step[role] for step in actions]) for role in actions[0]}, place)
+    return place_actions(env, {role: np.stack([step[role] for step in actions]) for role in actions[0]}, place)
 
 
 def stepped(env: Any, actions: list[Actions], place: Place = HOST) -> dict[str, dict[str, np.ndarray]]:
     """What single steps give, ``[steps, num_envs, ...]`` by result and role."""
-    steps = [take(env, action, place) for action in actions]
+    steps = [take_step(env, action, place) for action in actions]
     return {name: {r: np.stack([step[name][r] for step in steps]) for r in actions[0]} for name in RESULTS}
 
 
@@ -94,13 +94,13 @@ def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, plac
     """In two parts as in one; restarts of NextStep mode cost no step; nothing changes beyond an end in Disabled."""
     many = begun(make, variant, mode, place)
     single = begun(make, variant, step_by_step(mode), place)
-    actions = draw(many, STEPS)
+    actions = draw_actions(many, STEPS)
     parts = [
         given(many, many.rollout(len(p), block(many, p, place), per_step=True)) for p in (actions[:7], actions[7:])
     ]
     found = {n: {r: np.concatenate([part[n][r] for part in parts]) for r in actions[0]} for n in RESULTS}
     assert_same_bits(found, stepped(single, actions, place))
-    assert_same_bits(progress(many), progress(single))
+    assert_same_bits(trajectory_state(many), trajectory_state(single))
     assert_same_bits(on_host(many.observe()), on_host(single.observe()))
 
 
@@ -110,7 +110,7 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
     """In the order of steps; an agent's end counts once, where it goes out, and returns where episodes end."""
     many = begun(make, variant, mode, place)
     single = begun(make, variant, step_by_step(mode))
-    actions = draw(many, STEPS)
+    actions = draw_actions(many, STEPS)
     result = many.rollout(STEPS, block(many, actions, place))
     roles, count, view = list(actions[0]), many.num_envs, RoleInterface(many)
     column = (count, 1) if variant.has_team else (count,)
@@ -120,8 +120,8 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
     ended, frozen = np.zeros(count, np.int32), np.zeros(count, bool)
     alive = {r: np.ones(zeros[r].shape, bool) for r in roles}
     for action in actions:
-        step = take(single, action)
-        finished, last = over(step) & ~frozen, (over(step) & ~frozen).reshape(column)
+        step = take_step(single, action)
+        finished, last = ended_replicas(step) & ~frozen, (ended_replicas(step) & ~frozen).reshape(column)
         latest = [numpy_by_role(single, values) for values in (single.episode_return, single.episode_length)]
         for r in roles:
             rewards[r] = rewards[r] + step["rewards"][r]
@@ -140,7 +140,7 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
         assert_same_bits(numpy_by_role(many, getattr(result, name)), expected, name)
     assert_same_bits(result.episodes, ended.astype(np.int32))
     assert result.actions is None
-    assert_same_bits(progress(many), progress(single))
+    assert_same_bits(trajectory_state(many), trajectory_state(single))
 
 
 @each_one
@@ -163,7 +163,7 @@ def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Varian
         total = functools.reduce(np.add, rewards, np.zeros_like(rewards[0]))
         assert_same_bits(numpy_by_role(whole, sums.rewards)[r], total)
     assert_same_bits(on_host(result[-3:]), on_host(sums[-3:]))
-    assert_all_same(progress(env) for env in (whole, parted, summed, single))
+    assert_all_same(trajectory_state(env) for env in (whole, parted, summed, single))
 
 
 RANDOM_ACTION = 4
@@ -175,14 +175,14 @@ UNMASKED = {
 }
 
 
-@each(UNMASKED)
+@parametrize_variants(UNMASKED)
 def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, device: str) -> None:
     """Words of Philox for seed, episode, step and agent, four to a call, in the order of an action's elements.
 
     Of one agent whose action is one number, the four are of four steps; of one with two choices a word is of 32.
     """
     ends = 3 if variant.has_team else 6  # steps of an episode, before which none ends by itself
-    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
+    env = make_variant(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
     env.reset(seed=2**32 + 5)
     actions, first = numpy_by_role(env, env.rollout(8, per_step=True).actions), 0
     for role, seen in RoleInterface(env).roles.items():
@@ -208,9 +208,9 @@ def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, dev
         first += len(seen.agents)
 
 
-@each({name: TEAM_VARIANTS[name] for name in ("rice", "rice-talks", "covid")})
+@parametrize_variants({name: TEAM_VARIANTS[name] for name in ("rice", "rice-talks", "covid")})
 def test_random_actions_are_drawn_fairly_from_the_possible(make: Make, variant: Variant, device: str) -> None:
-    env = made(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
+    env = make_variant(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
     env.reset(seed=1)
     masks = on_host(env.action_mask)
     actions = numpy_by_role(env, env.rollout(1, per_step=True).actions)
@@ -234,9 +234,9 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
     """Masks are those of the state, though the last step's went into memory of the user's."""
     variant = TEAM_VARIANTS["rice-talks"]
     one, other = (begun(make, variant, mode, place) for _ in range(2))
-    action = block(one, draw(one, 1), place)
+    action = block(one, draw_actions(one, 1), place)
     shape, kind = one.simulation.shapes["action_mask.region"]
-    elsewhere = gpu_envs.Step(action_mask={"region": moved(np.zeros(shape, kind), place)})
+    elsewhere = gpu_envs.Step(action_mask={"region": to_place(np.zeros(shape, kind), place)})
     if place == ("cuda", "numpy"):
         elsewhere = gpu_envs.Step()
     one.step({r: v[0] for r, v in action.items()}, out=elsewhere)
@@ -249,35 +249,39 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
 def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs: dict[str, Any], device: str) -> None:
     """Sums are of the environment's precision; without statistics there are no returns."""
     mode = kwargs.get("autoreset_mode", "NextStep")
-    many = made(make, variant, COUNT, Place(device, "numpy"), **kwargs)
-    single = made(make, variant, COUNT, Place(device, "numpy"), **kwargs | {"autoreset_mode": step_by_step(mode)})
+    many = make_variant(make, variant, COUNT, Place(device, "numpy"), **kwargs)
+    single = make_variant(
+        make, variant, COUNT, Place(device, "numpy"), **kwargs | {"autoreset_mode": step_by_step(mode)}
+    )
     for env in (many, single):
         env.reset(seed=8)
-    actions = draw(many, STEPS)
+    actions = draw_actions(many, STEPS)
     result = many.rollout(STEPS, block(many, actions, HOST))
     rewards = stepped(single, actions)["rewards"]
     for r, values in rewards.items():
         assert_same_bits(result.rewards[r], functools.reduce(np.add, values, np.zeros_like(values[0])))
         assert values.dtype == kwargs.get("precision", "float32")
     assert (result.episode_returns is None) == (result.episode_lengths is None) == ("statistics" in kwargs)
-    assert_same_bits(progress(many), progress(single))
+    assert_same_bits(trajectory_state(many), trajectory_state(single))
 
 
 def test_it_refuses_what_it_cannot_do(make: Make, variant: Variant, place: Place) -> None:
     """Before a reset, for no steps or more than an int of the kernels holds, with a block of another length."""
-    env = made(make, variant, 3, place)
+    env = make_variant(make, variant, 3, place)
     with pytest.raises(Exception, match=r"reset\(\) before rollout"):
         env.rollout(5)
     env.reset(seed=0)
     for steps in (0, -1, 1.5, True, 2**31, 2**32 + 5):
         assert_refused(env, lambda steps=steps: env.rollout(steps), ValueError, "steps is")  # type: ignore[misc]
-    assert_refused(env, lambda: env.rollout(4, block(env, draw(env, 5), HOST)), ValueError, "actions have shape")
+    assert_refused(
+        env, lambda: env.rollout(4, block(env, draw_actions(env, 5), HOST)), ValueError, "actions have shape"
+    )
 
 
 def test_a_teams_block_is_looked_at_before_its_first_step(make: Make, place: Place) -> None:
-    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+    env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, place)
     env.reset(seed=0)
-    good = block(env, draw(env, 5), HOST)
+    good = block(env, draw_actions(env, 5), HOST)
     assert_refused(env, lambda: env.rollout(4, good), ValueError, r"role 'tagger': actions have shape")
     assert_refused(env, lambda: env.rollout(5, {"tagger": good["tagger"]}), ValueError, "'runner' are missing")
     assert_refused(env, lambda: env.rollout(5, good["tagger"]), TypeError, "give a mapping from roles")
@@ -293,9 +297,9 @@ def test_a_teams_block_is_looked_at_before_its_first_step(make: Make, place: Pla
 @pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
 def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
     place = Place("cuda", "torch")
-    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+    env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, place)
     env.reset(seed=0)
-    actions = draw(env, 4)
+    actions = draw_actions(env, 4)
     actions[2]["runner"][1, 0] = 99
     env.rollout(4, block(env, actions, place))
     with pytest.raises(ActionError, match=r"replica 1, runner_0, step 2 of its episode: an action is out of range"):
@@ -304,13 +308,13 @@ def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
 
 def test_frozen_replicas_may_be_rolled_out(make: Make, device: str) -> None:
     """And are not afterwards taken for ones that may be stepped."""
-    env = made(make, TEAM_VARIANTS["grid-full"], 3, Place(device, "numpy"), autoreset_mode="Disabled")
+    env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, Place(device, "numpy"), autoreset_mode="Disabled")
     env.reset(seed=0)
     env.rollout(2 * LIMIT)
     result = env.rollout(2)
     assert not any(values.any() for values in (*result.rewards.values(), *result.truncations.values(), result.episodes))
     with pytest.raises(ActionError, match="the episode is over"):
-        env.step(draw(env, 1)[0])
+        env.step(draw_actions(env, 1)[0])
 
 
 def test_checking_names_the_step(make: Make, device: str) -> None:
@@ -336,7 +340,7 @@ def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
     envs = [begun(make, variant, mode, Place(device, "numpy"), 300) for device in ("cpu", "cuda")]
     assert_all_same(on_host(env.rollout(STEPS)) for env in envs)
     assert_all_same(on_host(env.rollout(5, per_step=True)) for env in envs)
-    assert_all_same(progress(env) for env in envs)
+    assert_all_same(trajectory_state(env) for env in envs)
 
 
 @needs_cuda
@@ -349,7 +353,7 @@ def test_a_large_team_agrees(make: Make) -> None:
     for env in envs:
         env.reset(seed=3)
     assert_all_same(on_host(env.rollout(7)) for env in envs)
-    assert_all_same(progress(env) for env in envs)
+    assert_all_same(trajectory_state(env) for env in envs)
 
 
 @pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
@@ -360,7 +364,7 @@ def test_a_rollout_can_be_a_graph(make: Make, mode: str) -> None:
 
     place = Place("cuda", "torch")
     one, other = (begun(make, Variant(GRID, {}), mode, place) for _ in range(2))
-    actions = block(one, draw(one, 6), place)
+    actions = block(one, draw_actions(one, 6), place)
     other.rollout(6, actions)  # compiles
     other.set_state(one.get_state())
     graph = torch.cuda.CUDAGraph()
@@ -369,4 +373,4 @@ def test_a_rollout_can_be_a_graph(make: Make, mode: str) -> None:
     for _ in range(3):
         graph.replay()
         assert_same_bits(on_host(one.rollout(6, actions)), on_host(result))
-        assert_same_bits(progress(one), progress(other))
+        assert_same_bits(trajectory_state(one), trajectory_state(other))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 from harness import DEVICES, assert_all_same, assert_same_bits, numpy_of
-from registered import joined
+from registered import join_agents
 from tag_oracles import (
     AWAY,
     CONTINUOUS,
@@ -134,7 +134,7 @@ def test_nearest_are_in_order(make: MakeTeam, device: str, variant: str, cells: 
     env.state["y"] = rng.integers(0, cells, (count, agents))
     env.state["speed"] = rng.permuted(np.tile(np.linspace(0.1, 1, agents), (count, 1)), axis=1)  # tells agents apart
     env.state["in_game"] = in_game
-    seen = joined(env, env.observe())
+    seen = join_agents(env, env.observe())
     for world, rows in zip(unstacked(World, env.state), seen, strict=True):
         expected, players = observe(params, world, world.in_game), world.in_game
         np.testing.assert_allclose(rows[players], expected[players], rtol=0, atol=5e-7)
@@ -329,8 +329,8 @@ def test_every_start(make: MakeTeam, device: str, start: str) -> None:
     assert state["in_game"].all()
     assert (state["runners_left"] == 3).all()
     assert not state["elapsed"].any()
-    assert joined(env, infos["alive"]).all()
-    for world, rows in zip(unstacked(World, env.state), joined(env, observations), strict=True):
+    assert join_agents(env, infos["alive"]).all()
+    for world, rows in zip(unstacked(World, env.state), join_agents(env, observations), strict=True):
         np.testing.assert_allclose(rows, observe(START, world, world.in_game), rtol=0, atol=5e-7)
         assert not rows[:, -1].any()
 

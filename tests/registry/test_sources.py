@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from harness import forgotten, run_python, with_package
+from harness import restored_registry, run_python, subprocess_env
 from small_envs import walk
 
 import gpu_envs
@@ -63,7 +63,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
     monkeypatch.setattr(sources, "installed", list)
     modules = set(sys.modules)
-    with forgotten():
+    with restored_registry():
         yield
     for name in set(sys.modules) - modules:
         module = sys.modules[name]
@@ -452,7 +452,7 @@ def run(folder: Path, code: str) -> tuple[list[str], str]:
     """The lines that a script writes which finds the distributions installed in ``site``, and its warnings."""
     head = "import sys, warnings; sys.path.append('site'); warnings.simplefilter('always'); import gpu_envs\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code)]
-    done = subprocess.run(command, cwd=folder, env=with_package(), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=folder, env=subprocess_env(), capture_output=True, text=True, check=True)
     return done.stdout.splitlines(), done.stderr
 
 

@@ -15,9 +15,9 @@ from harness import (
     PLACES,
     Place,
     assert_same_bits,
-    moved,
     numpy_of,
     on_host,
+    to_place,
 )
 from pictures_seen import actions_for, assert_alike, drawing_of, nothing
 
@@ -27,8 +27,8 @@ from gpu_envs.envs import ALL, PARTICLES
 
 def moved_to(actions: Any, place: Place) -> Any:
     if isinstance(actions, dict):
-        return {role: moved(array, place) for role, array in actions.items()}
-    return moved(actions, place)
+        return {role: to_place(array, place) for role, array in actions.items()}
+    return to_place(actions, place)
 
 
 EVERY = pytest.mark.parametrize("any_id", [spec.id for spec in ALL])

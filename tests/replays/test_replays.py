@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import IDS, TEAM_IDS, Place, assert_same_bits, forgotten, numpy_of
+from harness import IDS, TEAM_IDS, Place, assert_same_bits, numpy_of, restored_registry
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
@@ -187,7 +187,7 @@ def test_a_file_and_name_is_an_environment_unless_a_folder_has_that_name(
     (tmp_path / "placed.py").write_text(
         f"import dataclasses\nfrom gpu_envs.envs.cartpole import CARTPOLE_V1\nPLACED = {spec}\n"
     )
-    with forgotten():
+    with restored_registry():
         assert record("placed.py:PLACED", steps=2, replicas=1, device="cpu").env == "Placed-v0"
     (tmp_path / "placed:PLACED").mkdir()
     pytest.importorskip("torch")
@@ -224,11 +224,11 @@ def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         record("runs/cat")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         record(Path("CartPole-v1"))  # a Path is never an id
-    from trainers import small
+    from trainers import small_run
 
     from gpu_envs.training import RunDirectory
 
-    RunDirectory.create(tmp_path / "empty", small("cpu"))
+    RunDirectory.create(tmp_path / "empty", small_run("cpu"))
     with pytest.raises(gpu_envs.errors.CheckpointError, match="no checkpoint yet: there is nothing to play"):
         record(tmp_path / "empty", device="cpu")
 
@@ -237,7 +237,7 @@ def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that trains a small run at first use and returns its folder."""
     torch = pytest.importorskip("torch")
-    from trainers import GRID, small
+    from trainers import GRID, small_run
 
     from gpu_envs.training import train
 
@@ -248,7 +248,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         params = {"params": {"max_episode_steps": 20, "grid_length": 3}} if env == GRID else {}
-        run = small("cpu", env, total_steps=8 * 16 * 12, run_dir=str(folder / env), fused=False, **params)
+        run = small_run("cpu", env, total_steps=8 * 16 * 12, run_dir=str(folder / env), fused=False, **params)
         train(run, progress=False)
         torch.set_num_threads(before)
         return folder / env

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
-from harness import Place, assert_same_bits, moved, numpy_of
+from harness import Place, assert_same_bits, numpy_of, to_place
 from nvrtc import nvrtc_missing, programs, ptx_of
 from small_envs import walk
 
@@ -48,7 +48,7 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
     over = np.zeros(REPLICAS, bool)
     for _ in range(20):
         if mode == "Disabled" and over.any():
-            env.reset(options={"reset_mask": moved(over, place)})
+            env.reset(options={"reset_mask": to_place(over, place)})
             over[:] = False
         before = np.array(numpy_of(env.state["x"]))
         actions = drawn_by_numpy(spec, rng)
@@ -56,7 +56,7 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
         for j in range(6):
             sums = sums + actions[:, j].astype(np.float32) * np.float32(j + 1)
         expected = before * np.float32(0.5) + sums
-        observations, rewards, terminations, truncations = map(numpy_of, env.step(moved(actions, place))[:4])
+        observations, rewards, terminations, truncations = map(numpy_of, env.step(to_place(actions, place))[:4])
         goes, ended = ~over, terminations | truncations
         kept = goes & ~ended if mode == "SameStep" else goes
         assert_same_bits(rewards[goes], -expected[goes])

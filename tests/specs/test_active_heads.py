@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
-from harness import HAS_TORCH, Place, forgotten, numpy_of
+from harness import HAS_TORCH, Place, numpy_of, restored_registry
 from nvrtc import nvrtc_missing, ptx_of
 from small_envs import chase
 
@@ -109,13 +109,13 @@ def test_masks(spec: TeamSpec, place: Place, told: bool) -> None:
 def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) -> None:
     """Their choices have probability one: neither log-probability, nor entropy, nor gradient."""
     import torch
-    from trainers import small
+    from trainers import small_run
 
     from gpu_envs.training import Trainer
 
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(spec)
-        trainer = Trainer(small(device, "Turns-v0", num_envs=4, horizon=6, epochs=1, minibatches=1))
+        trainer = Trainer(small_run(device, "Turns-v0", num_envs=4, horizon=6, epochs=1, minibatches=1))
         trainer.roll_out()
         learner: Any = trainer.learners["other"]
         learner.conclude(trainer.horizon_env.storage)
@@ -177,7 +177,9 @@ def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
         dataclasses.replace(spec, action_mask=None)
     silent = dataclasses.replace(spec, active_heads=False)
     if isinstance(spec.header, Rules):
-        with pytest.raises(TranslationError, match=r"the rules have active, but the spec does not have active_heads=True"):
+        with pytest.raises(
+            TranslationError, match=r"the rules have active, but the spec does not have active_heads=True"
+        ):
             MultiAgentEnv(silent, 2, device="cpu")
         less = dataclasses.replace(spec, header=dataclasses.replace(spec.header, active=None))
         with pytest.raises(TranslationError, match=r"active_heads is True, but the rules have no active"):

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from harness import Place, assert_same_bits, moved, numpy_of
+from harness import Place, assert_same_bits, numpy_of, to_place
 from small_envs import walk, wrong
 
 import gpu_envs
@@ -58,7 +58,7 @@ def test_defaults(spec: Any, place: Place) -> None:
 
 @pytest.mark.parametrize("kind", [list, np.asarray, None])
 def test_given_whole(spec: Any, place: Place, kind: Any) -> None:
-    gain: Any = moved(np.array([3.0, 4.0]), place) if kind is None else kind([3.0, 4.0])
+    gain: Any = to_place(np.array([3.0, 4.0]), place) if kind is None else kind([3.0, 4.0])
     env = made(spec, place, gain=gain, steps=[5, 1], pull=9.0)
     assert taken(env) == ([4 + 3.5] * 4, [9] * 4, [7 * 5] * 4)
 

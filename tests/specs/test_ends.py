@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from harness import Place, assert_same_bits, moved, numpy_of
+from harness import Place, assert_same_bits, numpy_of, to_place
 
 from gpu_envs import EnvSpec, Field, Table, VectorEnv
 from gpu_envs.testing import check_environment
@@ -58,7 +58,7 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
     at, seen, over = np.ones(REPLICAS, int), np.zeros((REPLICAS, 4), int), np.zeros(REPLICAS, bool)
     for _ in range(12):
         actions = rng.integers(0, 2, REPLICAS)
-        _, rewards, terminations, _, infos = env.step(moved(actions, place))
+        _, rewards, terminations, _, infos = env.step(to_place(actions, place))
         expected = np.where(over, 0, -toll[np.minimum(at, 3)]).astype(np.float32)
         seen[np.flatnonzero(~over), at[~over]] += 1
         at = np.where(over, at, at + 1 + actions)

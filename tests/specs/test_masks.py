@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from digger import ACTIONS, actions_of, digger, possible
 from gymnasium import spaces
-from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
+from harness import Place, address, assert_same_bits, numpy_of, on_host, restored_registry, sentinel_array, to_place
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
@@ -42,9 +42,9 @@ def test_masks_are_of_the_state_that_is_observed(place: Place, mode: str, kind: 
     ended, first = np.zeros(REPLICAS, bool), infos["action_mask"]
     for step, action in enumerate(actions_of(REPLICAS, 40)):
         if mode == "Disabled" and ended.any():
-            _, infos = env.reset(options={"reset_mask": moved(ended, place)})
+            _, infos = env.reset(options={"reset_mask": to_place(ended, place)})
             assert_same_bits(told(env, infos), possible(on_host(env.state)), f"the reset before step {step}")
-        _, _, terminations, truncations, infos = env.step(moved(action, place))
+        _, _, terminations, truncations, infos = env.step(to_place(action, place))
         ended = numpy_of(terminations) | numpy_of(truncations)
         expected = possible(on_host(env.state))
         expected[ended & (mode != "SameStep")] = 1  # the rules are not asked once an episode is over
@@ -58,12 +58,12 @@ def test_a_step_writes_masks_where_it_is_told(place: Place, kind: str) -> None:
         pytest.skip("NumPy arrays cannot be memory of a GPU")
     env = made(place, kind=kind, autoreset_mode="SameStep")
     env.reset(seed=1)
-    storage = empty(place, (30, REPLICAS, ACTIONS), "int8")
+    storage = sentinel_array(place, (30, REPLICAS, ACTIONS), "int8")
     for t, action in enumerate(actions_of(REPLICAS, 30)):
-        infos = env.step(moved(action, place), out=Step(action_mask=storage[t]))[4]
+        infos = env.step(to_place(action, place), out=Step(action_mask=storage[t]))[4]
         assert address(infos["action_mask"]) == address(storage[t])
         assert_same_bits(numpy_of(storage[t]), possible(on_host(env.state)))
-    infos = env.step(moved(actions_of(REPLICAS), place))[4]
+    infos = env.step(to_place(actions_of(REPLICAS), place))[4]
     assert_same_bits(told(env, infos), possible(on_host(env.state)))
 
 
@@ -81,11 +81,11 @@ def test_masks_follow_what_is_written_into_the_state(place: Place) -> None:
 
 
 def test_a_pickle_knows_what_is_possible(place: Place) -> None:
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(digger("floats", masked=True))
         env = made(place)
         env.reset(seed=4)
-        _, _, terminations, truncations, _ = env.step(moved(actions_of(REPLICAS), place))
+        _, _, terminations, truncations, _ = env.step(to_place(actions_of(REPLICAS), place))
         twin = pickle.loads(pickle.dumps(env))
     expected = possible(on_host(env.state))
     expected[numpy_of(terminations) | numpy_of(truncations)] = 1

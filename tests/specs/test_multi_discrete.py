@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from custom import CRANE
 from gymnasium.spaces import Discrete, MultiDiscrete
-from harness import Make, Place, assert_same_bits, moved, numpy_of
+from harness import Make, Place, assert_same_bits, numpy_of, to_place
 from refusals import ONE, filled, one_spec, refusal
 from small_envs import walk
 from translation_cases import HEADER, module, rules_of
@@ -59,7 +59,7 @@ def test_an_element_out_of_range(make: Make, place: Place, what: str) -> None:
     told = r"replica 7, step 0 of its episode: an action is out of range.*: allowed are MultiDiscrete\(\[3 2 5\], st"
 
     def step_and_look() -> None:
-        env.step(moved(actions, place))
+        env.step(to_place(actions, place))
         env.check()
 
     with pytest.raises(ActionError, match=told) as caught:
@@ -71,7 +71,7 @@ def test_an_element_out_of_range(make: Make, place: Place, what: str) -> None:
     if place.device != "cpu" and place.output != "numpy":  # obeyed as the nearest, and told
         other = made(make, place)
         other.reset(seed=0)
-        other.step(moved(nearest, place))
+        other.step(to_place(nearest, place))
         for name, values in state_of(other).items():
             assert np.array_equal(values, state_of(env)[name])
 
@@ -181,7 +181,7 @@ def test_bytes_for_spaces_that_do_not_fit_into_bytes(tmp_path: Path, place: Plac
             **place._asdict(),
         )
         env.reset(seed=0)
-        env.step(moved(actions.astype(np.uint8), place))
+        env.step(to_place(actions.astype(np.uint8), place))
         env.check()
         expected = actions if actions.ndim == 1 else actions @ np.array([1, 1000])
         assert numpy_of(env.state["x"]).tolist() == expected.tolist()

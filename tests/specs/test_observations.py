@@ -11,7 +11,7 @@ import pytest
 from digger import SPACES, actions_of, advance, digger, observed
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
+from harness import Place, address, assert_same_bits, numpy_of, on_host, restored_registry, sentinel_array, to_place
 from nvrtc import nvrtc_missing, programs, ptx_of
 
 import gpu_envs
@@ -53,9 +53,9 @@ def test_steps_agree_with_the_oracle(kind: str, place: Place, mode: str, copy: b
     ended, before = np.zeros(REPLICAS, bool), [address(array) for array in arrays(first)]
     for step, action in enumerate(actions_of(REPLICAS, 40)):
         if mode == "Disabled" and ended.any():
-            env.reset(options={"reset_mask": moved(ended, place)})
+            env.reset(options={"reset_mask": to_place(ended, place)})
         after, _, _ = advance(on_host(env.state), action)
-        observations, _, terminations, truncations, infos = env.step(moved(action, place))
+        observations, _, terminations, truncations, infos = env.step(to_place(action, place))
         ended = numpy_of(terminations) | numpy_of(truncations)
         assert_same_bits(on_host(observations), observed(kind, on_host(env.state)), f"step {step}")
         assert ([address(array) for array in arrays(observations)] == before) == (not copy)
@@ -76,15 +76,15 @@ def test_a_step_writes_where_it_is_told(kind: str, place: Place) -> None:
     other.reset(seed=1)
     space = SPACES[kind][1]
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
-    storage = {k: empty(place, (40, REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
-    ends = {k: empty(place, (REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
+    storage = {k: sentinel_array(place, (40, REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
+    ends = {k: sentinel_array(place, (REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
     marks = {k: numpy_of(array) for k, array in ends.items()}
     written = np.zeros(REPLICAS, bool)
     for t, action in enumerate(actions_of(REPLICAS, 40)):
         seen = {k: array[t] for k, array in storage.items()}
         out = Step(observations=seen if kind == "dict" else seen[""], final_obs=ends if kind == "dict" else ends[""])
-        results = one.step(moved(action, place), out=out)
-        expected = other.step(moved(action, place))
+        results = one.step(to_place(action, place), out=out)
+        expected = other.step(to_place(action, place))
         assert [address(a) for a in arrays(results[0])] == [address(a) for a in seen.values()]
         assert_same_bits(on_host(results[0]), on_host(expected[0]))
         ended = numpy_of(results[2]) | numpy_of(results[3])
@@ -102,8 +102,8 @@ def test_some_keys_may_be_given(place: Place) -> None:
         pytest.skip("NumPy arrays cannot be memory of a GPU")
     env = made("dict", place)
     env.reset(seed=1)
-    image = empty(place, (REPLICAS, *SPACES["image"][1].shape), "uint8")  # type: ignore[misc]  # a Box has a shape
-    observations = env.step(moved(actions_of(REPLICAS), place), out=Step(observations={"image": image}))[0]
+    image = sentinel_array(place, (REPLICAS, *SPACES["image"][1].shape), "uint8")  # type: ignore[misc]  # a Box has a shape
+    observations = env.step(to_place(actions_of(REPLICAS), place), out=Step(observations={"image": image}))[0]
     assert observations["image"] is image
     assert_same_bits(on_host(observations), observed("dict", on_host(env.state)))
 
@@ -130,8 +130,8 @@ def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mod
     for env in (one, other):
         env.reset(seed=2)
         env.allow_frozen_steps()
-    steps = [on_host(one.step(moved(action, place))[0]) for action in actions]
-    given = on_host(other.rollout(30, moved(actions, place), per_step=per_step).observations)
+    steps = [on_host(one.step(to_place(action, place))[0]) for action in actions]
+    given = on_host(other.rollout(30, to_place(actions, place), per_step=per_step).observations)
     assert_same_bits(on_host(other.state), on_host(one.state))
     last = given if not per_step else rows(given, -1)
     assert_same_bits(last, steps[-1])
@@ -143,7 +143,7 @@ def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mod
 def test_what_is_assigned_is_observed_in_float64_too(kind: str, place: Place) -> None:
     env = made(kind, place, 5, precision="float64")
     env.reset(seed=0)
-    assert_same_bits(on_host(env.step(moved(actions_of(5), place))[0]), observed(kind, on_host(env.state)))
+    assert_same_bits(on_host(env.step(to_place(actions_of(5), place))[0]), observed(kind, on_host(env.state)))
     env.state["noise"] = np.arange(5)
     env.state["fuel"] = 3.0
     assert_same_bits(on_host(env.observe()), observed(kind, on_host(env.state)))
@@ -153,7 +153,7 @@ def test_what_is_assigned_is_observed_in_float64_too(kind: str, place: Place) ->
 @pytest.mark.parametrize("masked", [False, True])
 def test_gymnasium_finds_no_fault(kind: str, masked: bool) -> None:
     spec = digger(kind, masked=masked)
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(spec)
         env = gymnasium.make(f"gpu_envs/{spec.id}")
         check_env(env.unwrapped, skip_render_check=True)

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import MODES, Place, assert_same_bits, numpy_of
-from registered import draw, placed
+from registered import draw_actions, place_actions
 from small_envs import walk
 
 import gpu_envs
@@ -82,7 +82,7 @@ def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> N
     seen: Any = env.reset(seed=0)[0]
     wanted: Any = plain.reset(seed=0)[0]
     told = np.concatenate([np.reshape(env.get_attr(name), (3, -1)) for name in names], 1)[:, None].astype(np.float32)
-    for actions in draw(env, 6):
+    for actions in draw_actions(env, 6):
         for role, rows in wanted.items():
             size = rows.shape[2]
             assert env.single_observation_spaces[role].shape == (size + told.shape[2],)
@@ -91,7 +91,7 @@ def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> N
             here = row.any(-1, keepdims=True)
             assert here.any()
             assert_same_bits(row[..., size:], np.where(here, told, np.float32(0)))
-        seen, wanted = (each.step(placed(env, actions, place))[0] for each in (env, plain))
+        seen, wanted = (each.step(place_actions(env, actions, place))[0] for each in (env, plain))
 
 
 def test_a_spec_says_so_by_default(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ import pytest
 from digger import CELLS, State, actions_of, advance, digger, observed
 from harness import (
     Place,
-    Recorded,
+    Trajectory,
     address,
     assert_all_same,
     assert_same_bits,
-    forgotten,
-    moved,
     numpy_of,
     on_host,
     record,
+    restored_registry,
+    to_place,
 )
 
 import gpu_envs
@@ -38,9 +38,9 @@ def made(spec: EnvSpec, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -
     return VectorEnv(spec, num_envs, device=place.device, output=place.output, **kwargs)
 
 
-def played(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Recorded, State]:
+def played(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Trajectory, State]:
     """Some steps' results, and the state after them."""
-    return record(env, (moved(action, place) for action in actions)), on_host(env.state)
+    return record(env, (to_place(action, place) for action in actions)), on_host(env.state)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -51,11 +51,11 @@ def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, pre
     for step, action in enumerate(actions_of(REPLICAS, 60)):
         before = on_host(env.state)
         if mode == "Disabled" and over.any():
-            env.reset(options={"reset_mask": moved(over, place)})
+            env.reset(options={"reset_mask": to_place(over, place)})
             before = on_host(env.state)
             over[:] = False
         after, rewards, terminated = advance(before, action)
-        results = [numpy_of(part) for part in env.step(moved(action, place))[:4]]
+        results = [numpy_of(part) for part in env.step(to_place(action, place))[:4]]
         observations, given, terminations, truncations = results
         goes = ~over  # the others are restarted by this step, which is none of an episode's (NextStep)
         assert_same_bits(given[goes], rewards[goes], f"rewards of step {step}")
@@ -93,7 +93,7 @@ def test_assigning_writes_and_is_observed(spec: EnvSpec, place: Place) -> None:
 
 
 def test_a_snapshot_and_a_pickle_go_on_alike(spec: EnvSpec, place: Place, mode: str) -> None:
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(spec)
         env = made(spec, place, autoreset_mode=mode)
         env.reset(seed=3)
@@ -113,7 +113,7 @@ def test_a_reset_begins_with_the_layout_it_is_given(spec: EnvSpec, place: Place)
     before = on_host(env.state)
     mask = np.array([True, False, True, False])
     bag = np.array([7, 8, 9])
-    options = {"reset_mask": moved(mask, place), "bag": bag, "lamp": np.array([True, True, False, False])}
+    options = {"reset_mask": to_place(mask, place), "bag": bag, "lamp": np.array([True, True, False, False])}
     observations, _ = env.reset(options=options)
     now = on_host(env.state)
     assert now["bag"].tolist() == [[7, 8, 9], before["bag"][1].tolist(), [7, 8, 9], before["bag"][3].tolist()]
@@ -143,7 +143,7 @@ def test_arrays_go_along_with_some_replicas(spec: EnvSpec, place: Place) -> None
 
 
 def test_a_single_environment_has_its_state_as_a_vector(spec: EnvSpec) -> None:
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(spec)
         env: Any = gymnasium.make(f"gpu_envs/{spec.id}").unwrapped
     env.reset(seed=1)

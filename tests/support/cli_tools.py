@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import with_package
+from harness import subprocess_env
 
 from gpu_envs.cli import MISTAKE, OK, main
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What a command line prints."""
     assert main(list(words)) == OK
     captured = capsys.readouterr()
@@ -18,7 +18,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that is a mistake."""
     assert main(list(words)) == MISTAKE
     captured = capsys.readouterr()
@@ -27,14 +27,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
-def run(
+def run_process(
     *words: str, code: str = "", module: str = "gpu_envs", cwd: Path | None = None, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own; or some code, or another module, with these arguments."""
     start = ["-c", code] if code else ["-m", module]
     return subprocess.run(
         [sys.executable, *start, *words],
-        env=with_package(**settings),
+        env=subprocess_env(**settings),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -43,13 +43,13 @@ def run(
     )
 
 
-def started(*words: str, cwd: Path | None = None, **settings: str) -> subprocess.Popen[str]:
+def start_process(*words: str, cwd: Path | None = None, **settings: str) -> subprocess.Popen[str]:
     """The program in a process of its own, at work."""
     command, pipe = [sys.executable, "-m", "gpu_envs", *words], subprocess.PIPE
-    return subprocess.Popen(command, env=with_package(**settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, env=subprocess_env(**settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
-def without(*libraries: str) -> str:
+def code_without(*libraries: str) -> str:
     """Code that is the program where these libraries are not installed."""
     return f"ABSENT = {libraries}\n{_WITHOUT}"
 

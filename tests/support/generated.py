@@ -11,19 +11,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from harness import HAS_TORCH, PLACES, Place, assert_same_bits, empty, moved, on_host
+from harness import HAS_TORCH, PLACES, Place, assert_same_bits, on_host, sentinel_array, to_place
 from registered import (
     RESULTS,
     Variant,
-    draw,
-    far,
+    distant_starts,
+    draw_actions,
     first_real,
-    is_whole,
-    joined_actions,
-    outcome,
-    placed,
+    has_integer_actions,
+    join_actions,
+    place_actions,
     roles_of,
     shape_of,
+    step_outcome,
     storage_place,
 )
 
@@ -122,7 +122,9 @@ class Calls:
         rng = self.rng
         if not self.begun or rng.random() < 0.02:
             if not self.begun and rng.random() < 0.3:
-                self._refused("step before a reset", lambda: self.env.step(placed(self.env, draw(self.env, 1)[0])))
+                self._refused(
+                    "step before a reset", lambda: self.env.step(place_actions(self.env, draw_actions(self.env, 1)[0]))
+                )
             else:
                 self._reset(everything=True)
         elif rng.random() < 0.4:
@@ -155,7 +157,7 @@ class Calls:
 
     def _reset(self, everything: bool = False) -> None:
         rng = self.rng
-        options: dict[str, Any] = far(self.env) if rng.random() < 0.3 else {}
+        options: dict[str, Any] = distant_starts(self.env) if rng.random() < 0.3 else {}
         low_high = sorted(rng.uniform(-0.05, 0.05, 2).tolist())
         if {"low", "high"} <= set(self.env.env_spec.options) and rng.random() < 0.3:
             options |= {"low": low_high[0], "high": np.float64(low_high[1])}
@@ -170,14 +172,14 @@ class Calls:
 
         self.begun = True
         name = f"reset seed={seed} {list(options)} {mask if masked else ''}"
-        self._both(name, lambda env: reset(env, moved(mask, place)), lambda env: reset(env, mask))
+        self._both(name, lambda env: reset(env, to_place(mask, place)), lambda env: reset(env, mask))
 
     def _step(self) -> None:
         if self.env.autoreset_mode is AutoresetMode.DISABLED and (over := self._ended()).any():
             self._both("reset of who is over", lambda env: env.reset(options={"reset_mask": over})[0])
             return
-        actions = draw(self.env, 1, int(self.rng.integers(2**31)))[0]
-        if is_whole(self.env) and self.rng.random() < 0.3:
+        actions = draw_actions(self.env, 1, int(self.rng.integers(2**31)))[0]
+        if has_integer_actions(self.env) and self.rng.random() < 0.3:
             actions = {
                 role: values.astype(self.rng.choice(["int32", "uint8", "int16"])) for role, values in actions.items()
             }
@@ -185,15 +187,15 @@ class Calls:
         out = self._storage() if self.rng.random() < 0.3 else None
         self._both(
             f"step, actions of {place}, out={out and [n for n in RESULTS if getattr(out, n) is not None]}",
-            lambda env: outcome(env, env.step(placed(env, actions, place), out=out)),
-            lambda env: outcome(env, env.step(joined_actions(env, actions))),
+            lambda env: step_outcome(env, env.step(place_actions(env, actions, place), out=out)),
+            lambda env: step_outcome(env, env.step(join_actions(env, actions))),
         )
 
     def _storage(self) -> Step:
         names = [name for name in RESULTS if self.rng.random() < 0.5]
         where = storage_place(self.place)
-        given = {n: {r: empty(where, *shape_of(self.env, n, r)) for r in roles_of(self.env)} for n in names}
-        return Step(**{name: joined_actions(self.env, arrays) for name, arrays in given.items()})
+        given = {n: {r: sentinel_array(where, *shape_of(self.env, n, r)) for r in roles_of(self.env)} for n in names}
+        return Step(**{name: join_actions(self.env, arrays) for name, arrays in given.items()})
 
     def _observe(self) -> None:
         self._both("observe", lambda env: env.observe())
@@ -260,7 +262,7 @@ class Calls:
         steps, per_step = int(self.rng.integers(1, 6)), bool(self.rng.integers(2))
         block = None
         if self.rng.random() < 0.5:
-            block = np.stack([step["agent"] for step in draw(self.env, steps, int(self.rng.integers(2**31)))])
+            block = np.stack([step["agent"] for step in draw_actions(self.env, steps, int(self.rng.integers(2**31)))])
         self._both(f"rollout {steps} {per_step}", lambda env: env.rollout(steps, block, per_step=per_step))
 
     # --- wrong ones, made of one ---
@@ -290,7 +292,7 @@ class Calls:
             ("out big-endian", lambda: self._stepped(self._one_out("rewards", lambda s, k: np.zeros(s, f">{k[0]}4")))),
             ("out too long", lambda: self._stepped(self._one_out("rewards", lambda s, k: np.zeros((*s, 2), k)))),
             ("out over the state", lambda: self._stepped(self._over_state())),
-            ("actions of another shape", lambda: env.step(joined_actions(env, self._longer()))),
+            ("actions of another shape", lambda: env.step(join_actions(env, self._longer()))),
             ("wrong actions", lambda: env.step(self._offending())),
             ("no actions", lambda: env.step(None)),
             *((f"set_state({s!r})", lambda s=s: env.set_state(s)) for s in states),
@@ -310,7 +312,7 @@ class Calls:
         return self.env.reset(seed=1, options={"reset_mask": mask})
 
     def _stepped(self, out: Any) -> object:
-        return self.env.step(placed(self.env, draw(self.env, 1)[0]), out=out)
+        return self.env.step(place_actions(self.env, draw_actions(self.env, 1)[0]), out=out)
 
     def _one_out(self, name: str, made: Callable[[Any, str], Any]) -> Step:
         role = roles_of(self.env)[-1]
@@ -327,12 +329,12 @@ class Calls:
         return Step(rewards={role: array} if self.team else array)
 
     def _longer(self) -> dict[str, np.ndarray]:
-        return {role: np.concatenate([a, a]) for role, a in draw(self.env, 1)[0].items()}
+        return {role: np.concatenate([a, a]) for role, a in draw_actions(self.env, 1)[0].items()}
 
     def _offending(self) -> Any:
         """Actions of which one is none, of a replica whose episode goes on, and of an agent who is in the game."""
-        actions, going = draw(self.env, 1)[0], ~self._ended()
-        role, junk = roles_of(self.env)[-1], 99 if is_whole(self.env) else np.nan
+        actions, going = draw_actions(self.env, 1)[0], ~self._ended()
+        role, junk = roles_of(self.env)[-1], 99 if has_integer_actions(self.env) else np.nan
         there = going
         if self.team:
             alive = np.asarray(self.twin.state["in_game"])[:, -actions[role].shape[1] :] != 0
@@ -340,7 +342,7 @@ class Calls:
         if not there.any():
             raise ActionError("nobody is there to offend")
         actions[role][tuple(np.argwhere(there)[0])] = junk
-        return joined_actions(self.env, actions)
+        return join_actions(self.env, actions)
 
     def _torn(self, part: str) -> object:
         """A snapshot that is right but for its last value of one part."""

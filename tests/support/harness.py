@@ -26,13 +26,13 @@ Array: TypeAlias = Any
 IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_envs.EnvSpec)]
 """Environments of one agent."""
 
-ALIKE = [spec.id for spec in PARTICLES if spec.id not in ("SimpleTag-v3", "SimpleSpeakerListener-v4")]
+SIMILAR_PARTICLES = [spec.id for spec in PARTICLES if spec.id not in ("SimpleTag-v3", "SimpleSpeakerListener-v4")]
 """Particle environments for which those two stand: they differ in their rules, which ``test_particles.py`` tests."""
 
-TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in ALIKE]
+TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in SIMILAR_PARTICLES]
 """Environments with a team of agents."""
 
-SMALLER: dict[str, dict[str, Any]] = {
+SMALL_PARAMS: dict[str, dict[str, Any]] = {
     "RiceN-v0": {"num_regions": 3},
     "TagContinuous-v0": {"num_taggers": 3, "num_runners": 12, "grid_length": 4.0},
 }
@@ -47,7 +47,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_CUDA = device_count() > 0 and importlib.util.find_spec("cupy") is not None
 DEVICES = ("cpu", "cuda") if HAS_CUDA else ("cpu",)
 
-THREADED = 20_000
+MULTITHREADED_COUNT = 20_000
 """So many replicas that a step is shared between two threads."""
 
 
@@ -68,7 +68,7 @@ PLACES = [
 Make: TypeAlias = Callable[..., gpu_envs.VectorEnv]
 
 
-class Recorded(NamedTuple):
+class Trajectory(NamedTuple):
     """Many steps' results, each ``[steps, num_envs, ...]`` in NumPy."""
 
     observations: np.ndarray
@@ -77,7 +77,7 @@ class Recorded(NamedTuple):
     truncations: np.ndarray
 
 
-def with_package(**settings: str) -> dict[str, str]:
+def subprocess_env(**settings: str) -> dict[str, str]:
     """The environment of a process that finds this package wherever it is, and all that this process finds."""
     paths = [str(Path(gpu_envs.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **settings}
@@ -86,7 +86,7 @@ def with_package(**settings: str) -> dict[str, str]:
 def run_python(script: str, cwd: Path | None = None, **settings: str) -> str:
     """What a script writes that runs in a process of its own."""
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, cwd=cwd, env=with_package(**settings), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=subprocess_env(**settings), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -125,7 +125,7 @@ def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
     return rng.uniform(1.2 * space.low, 1.2 * space.high, (*shape, *space.shape)).astype(np.float32)
 
 
-def moved(array: np.ndarray, place: Place) -> Array:
+def to_place(array: np.ndarray, place: Place) -> Array:
     """The same values in the library of a place, on its device."""
     if place.output == "torch":
         import torch
@@ -138,9 +138,9 @@ def moved(array: np.ndarray, place: Place) -> Array:
     return array
 
 
-def empty(place: Place, shape: tuple[int, ...], dtype: str) -> Array:
+def sentinel_array(place: Place, shape: tuple[int, ...], dtype: str) -> Array:
     """An array of a place's library and device, filled with what no step writes."""
-    return moved(np.full(shape, 77).astype(dtype), place)
+    return to_place(np.full(shape, 77).astype(dtype), place)
 
 
 def address(array: Array) -> int:
@@ -150,10 +150,10 @@ def address(array: Array) -> int:
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.data.ptr)
 
 
-def record(env: gpu_envs.VectorEnv, actions: Iterable[Array]) -> Recorded:
+def record(env: gpu_envs.VectorEnv, actions: Iterable[Array]) -> Trajectory:
     """Takes a step with each of the actions."""
     steps = [[numpy_of(part) for part in env.step(action)[:4]] for action in actions]
-    return Recorded(*(np.stack(column) for column in zip(*steps, strict=True)))
+    return Trajectory(*(np.stack(column) for column in zip(*steps, strict=True)))
 
 
 def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
@@ -199,7 +199,7 @@ def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None
 
 
 @contextlib.contextmanager
-def forgotten() -> Iterator[None]:
+def restored_registry() -> Iterator[None]:
     """What is registered meanwhile is forgotten afterwards."""
     tables: list[dict[Any, Any]] = [
         registry.SPECS,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from registered import draw, joined_actions
+from registered import draw_actions, join_actions
 
 import gpu_envs
 from gpu_envs.pictures import Drawing
@@ -18,7 +18,7 @@ def drawing_of(env_id: str) -> Drawing:
 def actions_for(env_id: str, num_envs: int, steps: int) -> list[Any]:
     """Random actions, of either kind of environment, in NumPy."""
     env = gpu_envs.make(env_id, num_envs, device="cpu")
-    drawn = [joined_actions(env, actions) for actions in draw(env, steps)]
+    drawn = [join_actions(env, actions) for actions in draw_actions(env, steps)]
     env.close()
     return drawn
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import pytest
 from harness import IDS, is_discrete, numpy_of, on_host
-from registered import Actions, draw
+from registered import Actions, draw_actions
 
 import gpu_envs
 from gpu_envs.engine.roles import RoleInterface
@@ -111,7 +111,7 @@ class Player(abc.ABC):
 
     def draw(self, steps: int, seed: int = 0) -> list[Actions]:
         """Random actions within their spaces, by role."""
-        return draw(self.raw, steps, seed, beyond=1.0)
+        return draw_actions(self.raw, steps, seed, beyond=1.0)
 
     def tensors(self, actions: Actions) -> Any:
         """Actions as torch's tensors on the device."""

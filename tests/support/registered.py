@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from harness import HAS_CUDA, HAS_TORCH, IDS, Array, Make, Place, assert_unchanged, empty, moved, numpy_of
+from harness import HAS_CUDA, HAS_TORCH, IDS, Array, Make, Place, assert_unchanged, numpy_of, sentinel_array, to_place
 
 import gpu_envs
 from gpu_envs.engine.roles import RoleInterface
@@ -68,12 +68,12 @@ VARIANTS = {**{env_id: Variant(env_id, {}) for env_id in IDS}, **TEAM_VARIANTS}
 BOXES = {name: VARIANTS[name] for name in ("Pendulum-v1", "continuous-box")}
 
 
-def each(variants: Mapping[str, Variant]) -> pytest.MarkDecorator:
+def parametrize_variants(variants: Mapping[str, Variant]) -> pytest.MarkDecorator:
     """Runs a test for each of these variants."""
     return pytest.mark.parametrize("variant", variants.values(), ids=variants)
 
 
-each_variant, each_team_variant = each(VARIANTS), each(TEAM_VARIANTS)
+each_variant, each_team_variant = parametrize_variants(VARIANTS), parametrize_variants(TEAM_VARIANTS)
 
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 
@@ -83,17 +83,17 @@ Actions = dict[str, np.ndarray]
 """One step's, by role."""
 
 
-def made(make: Make, variant: Variant, count: int, place: Place = HOST, **kwargs: Any) -> Any:
+def make_variant(make: Make, variant: Variant, count: int, place: Place = HOST, **kwargs: Any) -> Any:
     """An environment of a variant; ``kwargs`` come last."""
     return make(variant.env_id, count, **{**place._asdict(), **variant.arguments, **kwargs})
 
 
-def split(env: Any, value: Any) -> dict[str, Any]:
+def split_by_role(env: Any, value: Any) -> dict[str, Any]:
     """What an environment gave, by role."""
     return RoleInterface(env).split(value)
 
 
-def joined_actions(env: Any, actions: Mapping[str, Any]) -> Any:
+def join_actions(env: Any, actions: Mapping[str, Any]) -> Any:
     """Actions by role as the environment takes them."""
     return RoleInterface(env).join(actions)
 
@@ -103,18 +103,18 @@ def roles_of(env: Any) -> list[str]:
     return list(RoleInterface(env).roles)
 
 
-def slot(env: Any, name: str, role: str) -> str:
+def buffer_name(env: Any, name: str, role: str) -> str:
     """The simulator's name for the array of a role."""
     return f"{name}.{role}" if env.env_spec.has_team else name
 
 
 def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of a result of a role."""
-    shape, kind = env.simulation.shapes[slot(env, name, role)]
+    shape, kind = env.simulation.shapes[buffer_name(env, name, role)]
     return tuple(shape), str(kind)
 
 
-def draw(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actions]:
+def draw_actions(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actions]:
     """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too, so many times."""
     rng, view = np.random.default_rng(seed), RoleInterface(env)
     block: Actions = {}
@@ -129,32 +129,32 @@ def draw(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actio
     return [{role: values[t] for role, values in block.items()} for t in range(steps)]
 
 
-def placed(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST) -> Any:
+def place_actions(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST) -> Any:
     """Actions as the environment takes them, in the library of a place, on its device."""
-    return joined_actions(env, {role: moved(values, place) for role, values in actions.items()})
+    return join_actions(env, {role: to_place(values, place) for role, values in actions.items()})
 
 
-def still(env: Any) -> Actions:
+def zero_actions(env: Any) -> Actions:
     """Actions that are zero."""
-    return {role: np.zeros_like(values) for role, values in draw(env, 1)[0].items()}
+    return {role: np.zeros_like(values) for role, values in draw_actions(env, 1)[0].items()}
 
 
-def some(actions: Iterable[Mapping[str, np.ndarray]], replicas: slice) -> list[Actions]:
+def actions_of_replicas(actions: Iterable[Mapping[str, np.ndarray]], replicas: slice) -> list[Actions]:
     """The actions of some of the replicas."""
     return [{role: values[replicas] for role, values in step.items()} for step in actions]
 
 
 def numpy_by_role(env: Any, value: Any) -> dict[str, np.ndarray]:
     """Copies of what an environment gave, by role, in NumPy."""
-    return {role: numpy_of(array) for role, array in split(env, value).items()}
+    return {role: numpy_of(array) for role, array in split_by_role(env, value).items()}
 
 
-def infos_of_a_start(env: Any) -> set[str]:
+def reset_info_names(env: Any) -> set[str]:
     """What a reset says besides observations."""
     return {name for name, given in (("alive", env.env_spec.has_team), ("action_mask", env.env_spec.masked)) if given}
 
 
-def outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
+def step_outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
     """What a step gave, by name and role, in NumPy; ``final_obs`` zero where no episode ended."""
     found = {name: numpy_by_role(env, values) for name, values in zip(RESULTS, step, strict=False)}
     infos = step[4]
@@ -163,17 +163,17 @@ def outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]
     final = {role: np.zeros_like(values) for role, values in found["observations"].items()}
     if "final_obs" in infos:
         mask = numpy_of(infos["_final_obs"])
-        for role, values in split(env, infos["final_obs"]).items():
+        for role, values in split_by_role(env, infos["final_obs"]).items():
             final[role][mask] = numpy_of(values)[mask]
     return {**found, "final_obs": final}
 
 
-def take(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST, **kwargs: Any) -> Any:
+def take_step(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST, **kwargs: Any) -> Any:
     """Takes a step, and gives its outcome."""
-    return outcome(env, env.step(placed(env, actions, place), **kwargs))
+    return step_outcome(env, env.step(place_actions(env, actions, place), **kwargs))
 
 
-def over(given: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
+def ended_replicas(given: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
     """Which replicas' episode a step has ended: every agent is terminated or truncated."""
     flags = [given["terminations"][role] | given["truncations"][role] for role in given["terminations"]]
     return np.asarray(np.concatenate([part.reshape(len(part), -1) for part in flags], axis=1).all(axis=1))
@@ -185,26 +185,28 @@ def record(
     """Takes a step with each of the actions: ``[steps, num_envs, ...]`` by name and role. Resets in Disabled mode."""
     steps = []
     for action in actions:
-        steps.append(take(env, action, place))
-        if env.autoreset_mode is AutoresetMode.DISABLED and over(steps[-1]).any():
-            first = env.reset(options={"reset_mask": over(steps[-1])})[0]
+        steps.append(take_step(env, action, place))
+        if env.autoreset_mode is AutoresetMode.DISABLED and ended_replicas(steps[-1]).any():
+            first = env.reset(options={"reset_mask": ended_replicas(steps[-1])})[0]
             steps[-1]["restarted"] = numpy_by_role(env, first)
         else:
             steps[-1]["restarted"] = steps[-1]["observations"]
     return {name: {role: np.stack([s[name][role] for s in steps]) for role in steps[0][name]} for name in steps[0]}
 
 
-def part(recorded: Mapping[str, Mapping[str, np.ndarray]], replicas: slice) -> dict[str, dict[str, np.ndarray]]:
+def record_of_replicas(
+    recorded: Mapping[str, Mapping[str, np.ndarray]], replicas: slice
+) -> dict[str, dict[str, np.ndarray]]:
     """What was recorded of some of the replicas."""
     return {name: {role: v[:, replicas] for role, v in by_role.items()} for name, by_role in recorded.items()}
 
 
-def joined(env: Any, value: Any) -> np.ndarray:
+def join_agents(env: Any, value: Any) -> np.ndarray:
     """What an environment gave as one array of all agents in their order, ``[num_envs, agents, ...]``."""
-    return rows(env, numpy_by_role(env, value))
+    return agent_rows(env, numpy_by_role(env, value))
 
 
-def rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
+def agent_rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
     """Arrays of the roles as one of all agents, ``[num_envs, agents, ...]``."""
     parts = [v if env.env_spec.has_team else v[:, None] for v in by_role.values()]
     if len({part.shape[2:] for part in parts}) > 1:  # observations of several widths
@@ -213,7 +215,7 @@ def rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def progress(env: Any) -> dict[str, Any]:
+def trajectory_state(env: Any) -> dict[str, Any]:
     """All that a trajectory depends on, and the statistics; not the mask of what the last single step finished."""
     state: dict[str, Any] = env.get_state()
     state["episode"] = {name: numpy_of(values) for name, values in state["episode"].items() if name != "finished"}
@@ -263,7 +265,7 @@ class Team(NamedTuple):
 
 
 def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
-    """A cell for each agent, the runners far from the taggers; ``rows``: of so many replicas, which differ."""
+    """A cell for each agent, the runners far from the taggers; ``agent_rows``: of so many replicas, which differ."""
     taggers = np.arange(env.num_agents) < env.counts["tagger"]
     x = np.where(taggers, 0, 3)
     y = np.where(taggers, 0, 4)
@@ -273,7 +275,7 @@ def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
     return {"x": x, "y": y}
 
 
-def far(env: Any) -> dict[str, Any]:
+def distant_starts(env: Any) -> dict[str, Any]:
     """Reset options with which no agent ends an episode within a few steps."""
     return starts_of(env) if "tagger" in roles_of(env) else {}
 
@@ -283,7 +285,7 @@ def dtype(array: Array) -> str:
     return str(array.dtype).rpartition(".")[2]
 
 
-def library(array: Array) -> str:
+def library_name(array: Array) -> str:
     """The library an array belongs to."""
     return type(array).__module__.partition(".")[0]
 
@@ -293,9 +295,9 @@ def storage_place(place: Place) -> Place:
     return Place("cuda", "cupy") if place == ("cuda", "numpy") else place
 
 
-def guarded(place: Place, shape: tuple[int, ...], kind: str) -> tuple[Array, Array]:
+def guarded_array(place: Place, shape: tuple[int, ...], kind: str) -> tuple[Array, Array]:
     """An array within a longer one, an element from its ends: the longer one, and the array."""
-    whole = empty(storage_place(place), (math.prod(shape) + 2,), kind)
+    whole = sentinel_array(storage_place(place), (math.prod(shape) + 2,), kind)
     return whole, whole[1:-1].reshape(shape)
 
 
@@ -305,12 +307,12 @@ def assert_guards(whole: Array) -> None:
     assert (ends == np.full(2, 77).astype(ends.dtype)).all()
 
 
-def is_whole(env: Any) -> bool:
+def has_integer_actions(env: Any) -> bool:
     """Whether the actions are whole numbers."""
     return not any(isinstance(seen.action, Box) for seen in RoleInterface(env).roles.values())
 
 
-def limit_name(spec: gpu_envs.Spec) -> str:
+def time_limit_name(spec: gpu_envs.Spec) -> str:
     """The parameter that is the time limit; empty: none is."""
     return next((name for name in ("episode_length", "max_cycles") if name in spec.params), "")
 

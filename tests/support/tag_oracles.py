@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 from harness import numpy_of
-from registered import joined
+from registered import join_agents
 
 import gpu_envs
 
@@ -363,7 +363,7 @@ def take_step(env: gpu_envs.MultiAgentEnv, params: Params, actions: np.ndarray) 
     """One step of this package, whose actions and results are of all agents at once."""
     observations, rewards, terminations, truncations, infos = env.step(by_role(params, actions))
     parts = observations, rewards, terminations, truncations, infos["alive"]
-    return Stepped(*(joined(env, part) for part in parts))
+    return Stepped(*(join_agents(env, part) for part in parts))
 
 
 def play(

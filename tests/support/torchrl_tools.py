@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import SMALLER
+from harness import SMALL_PARAMS
 from tensordict import TensorDictBase
 
 import gpu_envs
@@ -19,12 +19,12 @@ COLLECTORS = pytest.mark.filterwarnings(
 
 def made(env_id: str, num_envs: int, device: str, **options: Any) -> Env:
     """The adapter's environment, a small one."""
-    return Env(env_id, num_envs, device=device, **{**SMALLER.get(env_id, {}), **options})
+    return Env(env_id, num_envs, device=device, **{**SMALL_PARAMS.get(env_id, {}), **options})
 
 
 def plain(env_id: str, num_envs: int, device: str, mode: str, **options: Any) -> Any:
     """The same as gpu_envs makes it."""
-    options = {**SMALLER.get(env_id, {}), **options}
+    options = {**SMALL_PARAMS.get(env_id, {}), **options}
     return gpu_envs.make(env_id, num_envs, device=device, output="torch", autoreset_mode=mode, **options)
 
 

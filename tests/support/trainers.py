@@ -41,11 +41,11 @@ TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
 """Columns of a log that no two runs share."""
 
 
-FOR_MODULES: dict[str, Any] = {"hidden": Network().hidden}
+MODULE_SETTINGS: dict[str, Any] = {"hidden": Network().hidden}
 """What small runs of the user's modules do not set."""
 
 
-def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
+def small_run(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     """A run of few replicas that is kept nowhere."""
     few: dict[str, Any] = {
         "num_envs": 8,
@@ -72,7 +72,7 @@ def run_of(**settings: Any) -> Run:
     return Run.from_flat(settings)
 
 
-def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
+def off_policy_run(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
     """A small run that learns from a buffer, of episodes that are truncated soon."""
     few: dict[str, Any] = {
         "algorithm": "sac",
@@ -89,21 +89,21 @@ def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
         few["params"] = {"max_episode_steps": 9}
     if env == FIELD:
         few["params"] = {**FIELD_PARAMS, "actions": "continuous"}
-    return small(device, env, **(few | settings))
+    return small_run(device, env, **(few | settings))
 
 
-def usual(env: str, device: str, **settings: Any) -> Run:
+def default_run(env: str, device: str, **settings: Any) -> Run:
     """A run with the settings that are the default, kept nowhere."""
     return run_of(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
 
 
-def timeless(state: dict[str, Any]) -> dict[str, Any]:
+def without_times(state: dict[str, Any]) -> dict[str, Any]:
     """A trainer's state without the times in it."""
     rest = {name: value for name, value in state.items() if name not in ("seconds", "recent")}
     return rest | {"recent": [entry[:2] for entry in state["recent"]]}
 
 
-def assert_goes_on_alike(config: Run) -> None:
+def assert_resumes_identically(config: Run) -> None:
     """A trainer that loads another's state learns on bit for bit as that one does."""
     from gpu_envs.training import Trainer
 
@@ -113,10 +113,10 @@ def assert_goes_on_alike(config: Run) -> None:
     other = Trainer(config, kept=state["players"])
     other.load(state)
     other.iterate(2)
-    assert_same_bits(timeless(trainer.state()), timeless(other.state()))
+    assert_same_bits(without_times(trainer.state()), without_times(other.state()))
 
 
-def saved(run: Path | str, device: str = "cpu") -> dict[str, Any]:
+def last_checkpoint(run: Path | str, device: str = "cpu") -> dict[str, Any]:
     """What the last checkpoint of a run holds."""
     from gpu_envs.training import RunDirectory
     from gpu_envs.training.record.checkpoint import load
@@ -126,7 +126,7 @@ def saved(run: Path | str, device: str = "cpu") -> dict[str, Any]:
     return load(latest, device)
 
 
-def after(trainer: Any, iterations: int, act: Callable[[], object]) -> None:
+def call_after(trainer: Any, iterations: int, act: Callable[[], object]) -> None:
     """Does something after the updates of so many iterations, before anybody has looked at them."""
     learner = next(iter(trainer.learners.values()))
     count, done = learner.count, []
@@ -152,13 +152,13 @@ EPS = 2.0**-24
 """A rounding to float32."""
 
 
-def figures_of(learner: Any) -> dict[str, float]:
+def metrics_of(learner: Any) -> dict[str, float]:
     from gpu_envs.training.horizon import METRICS
 
     return dict(zip(METRICS, learner.metrics.tolist(), strict=True))
 
 
-def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
+def rollout_of(trainer: Any, name: str) -> dict[str, np.ndarray]:
     """The roll-out's arrays of a policy, ``[T, rows, ...]``."""
     learner, storage = trainer.learners[name], trainer.horizon_env.storage
     names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")

@@ -1,8 +1,8 @@
 """Our own environments pass the checks that their authors' environments are held to."""
 
 import pytest
-from harness import DEVICES, IDS, SMALLER, TEAM_IDS
-from registered import limit_name
+from harness import DEVICES, IDS, SMALL_PARAMS, TEAM_IDS
+from registered import time_limit_name
 
 import gpu_envs
 from gpu_envs.testing import builds, check_environment
@@ -15,8 +15,8 @@ SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_it_passes(env_id: str) -> None:
     told: list[str] = []
-    limit = limit_name(gpu_envs.spec(env_id))
-    params = {**SMALLER.get(env_id, {}), **({limit: 40} if limit else {})}
+    limit = time_limit_name(gpu_envs.spec(env_id))
+    params = {**SMALL_PARAMS.get(env_id, {}), **({limit: 40} if limit else {})}
     report = check_environment(
         env_id,
         devices=DEVICES,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainers import GRID, off_policy, small
+from trainers import GRID, off_policy_run, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "minibatches": 1,
         "total_steps": 32,
     }
-    config = small("cpu", log_interval=1, checkpoint_interval=1, run_dir=str(path), **few)
+    config = small_run("cpu", log_interval=1, checkpoint_interval=1, run_dir=str(path), **few)
     train(config, progress=False)
     return path
 
@@ -169,15 +169,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     few |= {"normalise_observations": True}
     own: dict[str, Any] = {"all.gamma": 0.9, "tagger.algorithm": "a2c", "tagger.hidden": (5,)}
     configs = [
-        small("cpu", normalise_rewards=True, stagger=True, run_dir=str(folder / "one"), **few),
-        small("cpu", algorithm="pqn", run_dir=str(folder / "values"), **few),
-        off_policy("cpu", exploration="ou", batch_size=8, run_dir=str(folder / "buffer"), **few),
-        small(
+        small_run("cpu", normalise_rewards=True, stagger=True, run_dir=str(folder / "one"), **few),
+        small_run("cpu", algorithm="pqn", run_dir=str(folder / "values"), **few),
+        off_policy_run("cpu", exploration="ou", batch_size=8, run_dir=str(folder / "buffer"), **few),
+        small_run(
             "cpu", GRID, policies={"runner": "all", "tagger_0": "random"}, **own, run_dir=str(folder / "source"), **few
         ),
     ]
     frozen = {"runner": f"frozen:{folder / 'source'}:all"}
-    configs.append(small("cpu", GRID, policies=frozen, run_dir=str(folder / "team"), **few))
+    configs.append(small_run("cpu", GRID, policies=frozen, run_dir=str(folder / "team"), **few))
     for config in configs:
         train(config, progress=False)
     return [Path(config.run_dir or "") for config in configs]

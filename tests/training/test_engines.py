@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, GRID, assert_goes_on_alike, small
+from trainers import FIELD, GRID, assert_resumes_identically, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -109,7 +109,7 @@ def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, devi
     own: dict[str, Any] = {} if algorithm == "pqn" else {"entropy_weight": 0.1}
     own |= {"value_clip": 0.05} if algorithm == "ppo" else {}
     name = "CartPole-v1" if env == "Masked" else env
-    trainer: Any = Trainer(small(device, name, algorithm=algorithm, fused=False, learning_rate=0.01, **own))
+    trainer: Any = Trainer(small_run(device, name, algorithm=algorithm, fused=False, learning_rate=0.01, **own))
     trainer.iterate(2)
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
@@ -219,4 +219,4 @@ def test_a_new_algorithm_learns_by_its_own_loss(device: str, monkeypatch: pytest
         trainer.iterate(3)
     both: list[Any] = [trainer.learners["agent"] for trainer in (own, a2c)]
     torch.testing.assert_close(both[0].optimiser.flat, both[1].optimiser.flat, rtol=1e-3, atol=1e-4)
-    assert_goes_on_alike(run_of(Reinforce(), device))
+    assert_resumes_identically(run_of(Reinforce(), device))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
 from registered import needs_cuda
-from trainers import FIELD, FOR_MODULES, GRID, off_policy, saved, small, timeless
+from trainers import FIELD, GRID, MODULE_SETTINGS, last_checkpoint, off_policy_run, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, device: str) -> None:
     """With those of training, or with others; and resumed."""
     params = {"pole_mass": gpu_envs.Uniform(0.05, 0.4), "observe_params": ["pole_mass", "gravity"]}
-    config = small(device, params=params, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 4)
+    config = small_run(device, params=params, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 4)
     train(config, progress=False)
     assert RunDirectory.open(tmp_path / "run").config().params == {**params, "pole_mass": "uniform:0.05:0.4"}
     assert evaluate(tmp_path / "run", episodes=20, device=device)["agent"].episodes == 20
@@ -52,7 +52,7 @@ def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, devi
 @pytest.mark.parametrize(("episodes", "num_envs"), [(6, None), (21, 5)])
 def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: str, device: str) -> None:
     """Greedy actions need no random numbers; the loop steps an environment that resets itself, and looks at it all."""
-    config = small(device, env, fused=False, params={"max_episode_steps": 40} if env == GRID else {})
+    config = small_run(device, env, fused=False, params={"max_episode_steps": 40} if env == GRID else {})
     trainer = Trainer(config)
     trainer.iterate(2)
     found = trainer.evaluate(episodes, greedy=True, seed=11, num_envs=num_envs)
@@ -87,7 +87,7 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
 @pytest.mark.parametrize("num_envs", [None, 5])
 def test_metrics_are_of_the_same_episodes(num_envs: int | None, device: str) -> None:
     """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
-    trainer = Trainer(small(device, GRID, params={"max_episode_steps": 20, "grid_length": 4}))
+    trainer = Trainer(small_run(device, GRID, params={"max_episode_steps": 20, "grid_length": 4}))
     found = trainer.evaluate(40, num_envs=num_envs, greedy=False)
     tags, survival = found["runner"].metrics["tags"], found["runner"].metrics["survival"]
     assert found["tagger"].metrics == found["runner"].metrics
@@ -98,24 +98,24 @@ def test_metrics_are_of_the_same_episodes(num_envs: int | None, device: str) -> 
 
 
 def test_an_evaluation_is_of_its_seed_and_leaves_training_alone(device: str) -> None:
-    config = small(device, FIELD, normalise_observations=True, normalise_rewards=True)
+    config = small_run(device, FIELD, normalise_observations=True, normalise_rewards=True)
     trainer, undisturbed = Trainer(config), Trainer(config)
     trainer.iterate(2)
-    before = timeless(trainer.state())
+    before = without_times(trainer.state())
     ways = ((1, False), (1, False), (2, False), (1, True))
     results = [trainer.evaluate(10, seed=seed, greedy=greedy) for seed, greedy in ways]
-    assert_same_bits(before, timeless(trainer.state()))
+    assert_same_bits(before, without_times(trainer.state()))
     assert results[0] == results[1]
     assert results[0] != results[2]
     assert results[0] != results[3]
     assert trainer.evaluate(10) == trainer.evaluate(10)  # of a seed that follows from the run's
     trainer.iterate(2)
     undisturbed.iterate(4)
-    assert_same_bits(timeless(undisturbed.state()), timeless(trainer.state()))
+    assert_same_bits(without_times(undisturbed.state()), without_times(trainer.state()))
 
 
 def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
-    trainer = Trainer(small(device))
+    trainer = Trainer(small_run(device))
     one = trainer.evaluate(1)["agent"]
     assert (one.episodes, one.std, one.interval) == (1, 0.0, 0.0)
     for episodes, num_envs, counted in ((7, 3, 9), (6, 100, 6)):
@@ -128,7 +128,7 @@ def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
 
 def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
-    trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
+    trainer = Trainer(small_run(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     with pytest.raises(RuntimeError, match="did not end within 100 steps; give it a limit"):
         trainer.evaluate(2)
 
@@ -139,7 +139,7 @@ def test_an_evaluation_shows_its_progress(
 ) -> None:
     monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
     run, given = str(tmp_path / "run"), {"max_episode_steps": limit}
-    train(small("cpu", "Pendulum-v1", params=given, run_dir=run, total_steps=8 * 16), progress=False)
+    train(small_run("cpu", "Pendulum-v1", params=given, run_dir=run, total_steps=8 * 16), progress=False)
     with pytest.raises(RuntimeError) if limit < 0 else contextlib.nullcontext():
         evaluate(run, episodes=4, device="cpu", progress=True)
     assert shown in capsys.readouterr().err
@@ -152,10 +152,12 @@ def test_an_evaluation_shows_its_progress(
 def test_a_run_is_evaluated_as_its_trainer_would(env: str, tmp_path: Path, device: str) -> None:
     run = str(tmp_path / "run")
     others = {"policies": {"runner": "random"}} if env == GRID else {}
-    config = small(device, env, total_steps=8 * 16 * 3, run_dir=run, normalise_observations=True, fused=False, **others)
+    config = small_run(
+        device, env, total_steps=8 * 16 * 3, run_dir=run, normalise_observations=True, fused=False, **others
+    )
     train(config, progress=False)
     trainer = Trainer(config)
-    trainer.load(saved(run, trainer.device))
+    trainer.load(last_checkpoint(run, trainer.device))
     for greedy in (True, False):
         found = evaluate(run, episodes=12, greedy=greedy, device=device, num_envs=4)
         assert found == trainer.evaluate(12, greedy=greedy, num_envs=4)
@@ -166,7 +168,7 @@ def test_frozen_policies_take_part_and_need_their_run_no_longer(tmp_path: Path, 
     source, run = tmp_path / "source", str(tmp_path / "run")
     policies = {"runner": f"frozen:{source}"}
     for folder, others in ((str(source), {}), (run, policies)):
-        train(small(device, GRID, total_steps=1, run_dir=folder, policies=others), progress=False)
+        train(small_run(device, GRID, total_steps=1, run_dir=folder, policies=others), progress=False)
     own = evaluate(source, episodes=5, device=device)
     assert evaluate(source, episodes=5, device=device, policies={"runner": "random"}) != own
     assert evaluate(source, episodes=5, device=device, policies=policies) == own
@@ -181,17 +183,17 @@ def test_frozen_policies_take_part_and_need_their_run_no_longer(tmp_path: Path, 
 
 
 def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
-    RunDirectory.create(tmp_path / "empty", small(device))
+    RunDirectory.create(tmp_path / "empty", small_run(device))
     with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to evaluate"):
         evaluate(str(tmp_path / "empty"), device=device)
 
     run = str(tmp_path / "own")
-    config = small(device, total_steps=300, run_dir=run, normalise_observations=True, **FOR_MODULES)
+    config = small_run(device, total_steps=300, run_dir=run, normalise_observations=True, **MODULE_SETTINGS)
     train(config, progress=False, modules={"agent": Dropping(0.0)})
     with pytest.raises(CheckpointError, match="a module that you gave, which must be given again as modules="):
         evaluate(run, device=device)
     trainer = Trainer(config, modules={"agent": Dropping(0.0)})
-    trainer.load(saved(run, trainer.device))
+    trainer.load(last_checkpoint(run, trainer.device))
     module = Dropping(0.0)
     for greedy in (True, False):
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
@@ -209,7 +211,7 @@ def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: 
     limits = np.array([1, 3, 3, 1, 3, 1, 1, 3])
     run = str(tmp_path / "run")
     params = {"theta_threshold_radians": np.where(limits == 1, 1e-6, 0.2), "max_episode_steps": 3}
-    trained = small(device, params=params, total_steps=1, run_dir=run)
+    trained = small_run(device, params=params, total_steps=1, run_dir=run)
     played = limits[np.arange(episodes) % 8]
     train(trained, progress=False)
     trainer = Trainer(trained)
@@ -223,7 +225,7 @@ def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch
     def none_left(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate it")
 
-    trainer = Trainer(small(device))
+    trainer = Trainer(small_run(device))
     monkeypatch.setattr(evaluation, "HorizonEnv", none_left)
     message = f"^100 replicas need more than there is on {trainer.device}: lower num_envs to 50 "
     with pytest.raises(MemoryError, match=message):
@@ -238,7 +240,7 @@ def negotiating(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with action masks and parts of observations, trained for a moment; other games are in tests/replays."""
     folder = tmp_path_factory.mktemp("runs") / "RiceN-v0"
     params = {"num_regions": 3, "negotiation": True}
-    train(small("cpu", "RiceN-v0", total_steps=8 * 16, run_dir=str(folder), params=params), progress=False)
+    train(small_run("cpu", "RiceN-v0", total_steps=8 * 16, run_dir=str(folder), params=params), progress=False)
     return folder
 
 
@@ -260,7 +262,7 @@ def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating
 @pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "gradient_steps": 2, "exploration": "ou"}])
 def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path: Path, device: str) -> None:
     """Neither of a training nor of an evaluation, nor of policies in a loop of the user's."""
-    make, found = off_policy if settings else small, []
+    make, found = off_policy_run if settings else small_run, []
     for cast in (False, True):
         run = str(tmp_path / f"run-{cast}")
         with torch.autocast(device, torch.bfloat16, enabled=cast):
@@ -269,7 +271,7 @@ def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path
             policies = load_policies(run, device=device)
             env = policies.make(4)
             actions = policies.acting_in(env)(env.reset(seed=1)[0])
-        learnt = saved(run)["learners"]
+        learnt = last_checkpoint(run)["learners"]
         found.append((learnt, actions.clone(), evaluate(run, episodes=4, device=device)["agent"].mean))
     assert_same_bits(found[0], found[1])
 
@@ -287,7 +289,7 @@ def test_the_callers_gradients_and_dtype_change_nothing(device: str) -> None:
     found = []
     for context in (contextlib.nullcontext, torch.no_grad, torch.inference_mode, doubles):
         with context():
-            trainer = Trainer(small(device))
+            trainer = Trainer(small_run(device))
             trainer.iterate(1)
             found.append((trainer.state()["learners"], trainer.evaluate(4)["agent"].mean))
     for other in found[1:]:

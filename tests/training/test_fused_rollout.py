@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from harness import HAS_CUDA, assert_same_bits, forgotten
+from harness import HAS_CUDA, assert_same_bits, restored_registry
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
-from trainers import GRID, small, timeless
+from trainers import GRID, small_run, without_times
 
 import gpu_envs
 
@@ -71,7 +71,7 @@ def walk(tmp_path: Path) -> Iterator[None]:
     endless = dataclasses.replace(
         spec, id="EndlessWalk-v0", header=pairs, action=MultiDiscrete([2, 3]), max_episode_steps=None
     )
-    with forgotten():
+    with restored_registry():
         for each in (spec, endless):
             gpu_envs.register(each)
         yield
@@ -99,7 +99,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def walking(name: str, device: str, **settings: Any) -> Any:
     few = {"precision": "tf32", "hidden": (64, 64)}
-    return small(device, **(few | RUNS[name] | settings))
+    return small_run(device, **(few | RUNS[name] | settings))
 
 
 @pytest.mark.fast_cases(2)
@@ -137,7 +137,7 @@ def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> Non
         kept = {name: getattr(storage, name) for name in WRITTEN} | trainer.learners["agent"].tensors()
         kept["episode_metrics"] = trainer.horizon_env.episode_metrics
         arrays = {name: array.cpu() for name, array in kept.items() if array is not None}
-        states.append((timeless(trainer.state()), arrays))
+        states.append((without_times(trainer.state()), arrays))
     assert_same_bits(states[0], states[1])
 
 
@@ -151,7 +151,7 @@ def test_others_act_step_by_step() -> None:
         {"hidden": (256, 256), "precision": "bf16"},
         {"params": {"checking": True}, **narrow},
     ):
-        assert Trainer(small("cuda", **settings)).fused_rollout is None
+        assert Trainer(small_run("cuda", **settings)).fused_rollout is None
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -164,5 +164,5 @@ def test_an_environment_that_is_compiled_anew_is_so_here() -> None:
         trainer.iterate(2)
         trainer.horizon_env.env.set_attr("pace", np.linspace(0.1, 0.9, 100))
         trainer.iterate(2)
-        states.append(timeless(trainer.state()))
+        states.append(without_times(trainer.state()))
     assert_same_bits(states[0], states[1])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import GRID, small, timeless
+from trainers import GRID, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -26,10 +26,10 @@ def test_graphs_change_no_bit(device: str) -> None:
     for some in settings:
         states = []
         for graphs in (True, False):
-            ours = Trainer(small(device, graphs=graphs, **some))
+            ours = Trainer(small_run(device, graphs=graphs, **some))
             ours.iterate(5)
             assert (ours.no_graphs_reason == "") == graphs
-            states.append(timeless(ours.state()))
+            states.append(without_times(ours.state()))
         assert_same_bits(states[0], states[1])
 
 
@@ -69,7 +69,7 @@ def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
 def test_one_run_after_another_takes_no_more_memory() -> None:
     held = []
     for _ in range(4):
-        Trainer(small("cuda", graphs=True)).iterate(2)
+        Trainer(small_run("cuda", graphs=True)).iterate(2)
         gc.collect()
         held.append(torch.cuda.memory_allocated())
     assert held[1:] == held[:1] * 3
@@ -80,8 +80,8 @@ def test_every_card_learns_the_same() -> None:
     """One after the other in one process, and back on the first card."""
     states = []
     for device in ("cuda:0", "cuda:1", "cuda:0"):
-        ours = Trainer(small(device, graphs=True))
+        ours = Trainer(small_run(device, graphs=True))
         ours.iterate(3)
-        states.append(timeless(ours.state()))
+        states.append(without_times(ours.state()))
     assert_same_bits(states[0], states[1])
     assert_same_bits(states[0], states[2])

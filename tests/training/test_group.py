@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, with_package
-from trainers import FOR_MODULES, GRID, after, small, timeless
+from harness import assert_same_bits, subprocess_env
+from trainers import GRID, MODULE_SETTINGS, call_after, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -75,7 +75,7 @@ SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c
 def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Run:
     given: dict[str, Any] = {"num_envs": count, "fused": False, "total_steps": 16 * count * 40, **RUNS[name], **others}
     env = given.pop("env", "CartPole-v1")
-    return small(device, env, **given)
+    return small_run(device, env, **given)
 
 
 def iterated(group: Any, device: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
 
     def prepared(ours: Trainer) -> None:
         prepare(ours)
-        after(ours, iteration, lambda: signal.raise_signal(signal.SIGINT))
+        call_after(ours, iteration, lambda: signal.raise_signal(signal.SIGINT))
 
     patch.setattr(Trainer, "prepare", prepared)
 
@@ -193,7 +193,7 @@ def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
     for name in names:
         folders = (whole / name, broken / name)
         kept = [load(folder / "checkpoints" / "iteration-00000020.pt") for folder in folders]
-        assert_same_bits(timeless(kept[0]), timeless(kept[1]))
+        assert_same_bits(without_times(kept[0]), without_times(kept[1]))
         buffers = [sorted(folder.glob("checkpoints/iteration-00000020.buffers-*.zip")) for folder in folders]
         assert len(buffers[0]) == len(buffers[1]) == (2 if name == "from a buffer" else 0)
         for one, other in zip(*buffers, strict=True):
@@ -247,7 +247,9 @@ def test_a_number_that_is_not_there_is_refused() -> None:
 def made_by_each(group: Any, device: str) -> dict[str, Any]:
     torch.manual_seed(torch.distributed.get_rank(group))
     module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    config = config_of("plain", device, algorithm="pqn", params={"gravity": np.linspace(9, 10, EACH)}, **FOR_MODULES)
+    config = config_of(
+        "plain", device, algorithm="pqn", params={"gravity": np.linspace(9, 10, EACH)}, **MODULE_SETTINGS
+    )
     ours = Trainer(config, modules={"agent": module}, group=group)
     first = {name: tensor.clone() for name, tensor in ours.learners["agent"].module.state_dict().items()}
     ours.iterate(2)
@@ -263,7 +265,7 @@ def test_modules_begin_with_the_weights_of_the_first(place: str, tmp_path: Path)
 
 
 def made_in_other_orders(group: Any, device: str) -> list[str]:
-    ours = Trainer(config_of("plain", device, env=GRID, **FOR_MODULES), group=group)
+    ours = Trainer(config_of("plain", device, env=GRID, **MODULE_SETTINGS), group=group)
     modules = [(name, copy.deepcopy(learner.module)) for name, learner in ours.learners.items()]
     order = 1 - 2 * torch.distributed.get_rank(group)
     return [*Trainer(ours.config, modules=dict(modules[::order]), group=group).learners]
@@ -317,7 +319,7 @@ def test_the_example_under_torchs_launcher(tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "examples" / "several_processes.py"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(file)]
     run = tmp_path / "run"
-    env = with_package(OMP_NUM_THREADS="1", RUN_DIR=str(run), TARGET_RETURN="60")
+    env = subprocess_env(OMP_NUM_THREADS="1", RUN_DIR=str(run), TARGET_RETURN="60")
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert re.search(r"return [67]\d\.\d after [\d,]+ steps", done.stdout), done.stdout

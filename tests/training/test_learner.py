@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
-from trainers import EPS, FIELD, FIELD_PARAMS, GRID, figures_of, small, taken
+from trainers import EPS, FIELD, FIELD_PARAMS, GRID, metrics_of, rollout_of, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 )
 def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, Any], device: str) -> None:
     """The same actions in an environment that writes into arrays of its own."""
-    trainer: Any = Trainer(small(device, env, params=params))
+    trainer: Any = Trainer(small_run(device, env, params=params))
     other = gpu_envs.make(env, 8, device=device, output="torch", autoreset_mode="SameStep", **params)
     teams = env == GRID
     observations, infos = other.reset(seed=derived_seed(3, "environments"))
@@ -65,7 +65,7 @@ def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, An
 def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device: str) -> None:
     """Their returns are of a few steps."""
     for env, limit in (("Pendulum-v1", 200), (GRID, 100)):
-        trainer: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        trainer: Any = Trainer(small_run(device, env, stagger=True, num_envs=64, horizon=50))
         counted, cut = np.zeros(64), []
         for horizon in range(2 * limit // 50):
             trainer.iterate(1)
@@ -81,7 +81,7 @@ def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device
             assert (cuts.sum(0) == 1).all()  # once within the limit
             assert len(set(cuts.argmax(0))) > 40
         assert counted.sum() >= 60
-        restore_networks: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        restore_networks: Any = Trainer(small_run(device, env, stagger=True, num_envs=64, horizon=50))
         state = trainer.state()
         assert not state["begun_midway"].any()
         restore_networks.load(state)
@@ -116,7 +116,7 @@ CASES: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_advantages_of_a_horizon(case: str, device: str) -> None:
     env, horizon, params = CASES[case]
-    trainer: Any = Trainer(small(device, env, params=params, horizon=horizon, fused=False))
+    trainer: Any = Trainer(small_run(device, env, params=params, horizon=horizon, fused=False))
     seen = np.zeros(3, int)
     for _ in range(2):
         trainer.roll_out()
@@ -125,7 +125,7 @@ def test_advantages_of_a_horizon(case: str, device: str) -> None:
         trainer.roll_out()
         for other in trainer.learners.values():
             other.finish_rollout(trainer.horizon_env.storage)
-        arrays = taken(trainer, name)
+        arrays = rollout_of(trainer, name)
         values = numpy_of(learner.values)
         assert np.abs(values - valued(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
         final_values = valued(learner, arrays["final_obs"]) if "final_obs" in arrays else values[1:]
@@ -156,7 +156,7 @@ def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None
     settings = {"normalise_observations": True, "normalise_rewards": True, "shared_trunk": shared, "horizon": 24}
     states, figures = [], []
     for garbage in (False, True):
-        trainer: Any = Trainer(small(device, FIELD, policies={"tagger": "one", "runner": "one"}, **settings))
+        trainer: Any = Trainer(small_run(device, FIELD, policies={"tagger": "one", "runner": "one"}, **settings))
         for _ in range(2):
             trainer.roll_out()
             if garbage:
@@ -164,7 +164,7 @@ def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None
             trainer.learn()
         learner = trainer.learners["one"]
         states.append(learner.state())
-        figures.append(figures_of(learner))
+        figures.append(metrics_of(learner))
     assert_same_bits(states[0], states[1])
     assert figures[0] == figures[1]
 
@@ -187,7 +187,7 @@ def spoil(trainer: Any) -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
 def test_observations_are_normalised_by_all_before_this_horizon(env: str, device: str) -> None:
-    trainer: Any = Trainer(small(device, env, normalise_observations=True))
+    trainer: Any = Trainer(small_run(device, env, normalise_observations=True))
     seen: dict[str, list[np.ndarray]] = {name: [] for name in trainer.learners}
     for iteration in range(4):
         for name, learner in trainer.learners.items():
@@ -203,20 +203,20 @@ def test_observations_are_normalised_by_all_before_this_horizon(env: str, device
         trainer.roll_out()
         trainer.learn()
         for name in trainer.learners:
-            arrays = taken(trainer, name)
+            arrays = rollout_of(trainer, name)
             seen[name].append(arrays["observations"][:-1][arrays["alive"]].astype(np.float64))
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, device: str) -> None:
-    trainer: Any = Trainer(small(device, env, normalise_rewards=True, horizon=24))
+    trainer: Any = Trainer(small_run(device, env, normalise_rewards=True, horizon=24))
     name = next(iter(trainer.learners))
     learner = trainer.learners[name]
     running, seen = np.zeros(learner.policy_rows.rows), []
     for _ in range(3):
         trainer.roll_out()
         learner.finish_rollout(trainer.horizon_env.storage)
-        arrays = taken(trainer, name)
+        arrays = rollout_of(trainer, name)
         for t in range(trainer.config.horizon):
             alive, ended = arrays["alive"][t], arrays["terminations"][t] | arrays["truncations"][t]
             running[alive] = trainer.config.algorithm.gamma * running[alive] + arrays["rewards"][t][alive]

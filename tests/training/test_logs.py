@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import GRID, small
+from trainers import GRID, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -204,7 +204,7 @@ def test_metrics_are_logged(device: str, tmp_path: Path) -> None:
     """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
     params = {"grid_length": 3, "max_episode_steps": 11}
     settings: dict[str, Any] = {"num_envs": 32, "horizon": 32, "total_steps": 32 * 32 * 4, "log_interval": 1}
-    result = train(small(device, GRID, params=params, run_dir=str(tmp_path / "run"), **settings), progress=False)
+    result = train(small_run(device, GRID, params=params, run_dir=str(tmp_path / "run"), **settings), progress=False)
     assert result.metrics.keys() == {"tags", "survival"}
     logged = rows(tmp_path / "run" / "log.csv")
     assert len(logged) == 4
@@ -253,7 +253,7 @@ def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
 
 
 def test_a_run_begins_with_what_computes_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
-    train(small("cpu"), progress=True)
+    train(small_run("cpu"), progress=True)
     reason = "the device is cpu, and only CUDA has kernels for networks"
     assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine torch ({reason})\n\r")
 
@@ -276,7 +276,7 @@ def test_a_run_needs_no_standard_error(progress: bool | None, monkeypatch: pytes
     closed.close()
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stderr", stream)
-        assert train(small("cpu", total_steps=128), progress=progress).reason == "total_steps"
+        assert train(small_run("cpu", total_steps=128), progress=progress).reason == "total_steps"
 
 
 def test_a_bar_whose_stream_is_closed_is_drawn_no_more() -> None:

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from trainers import EPS, FIELD, small
+from trainers import EPS, FIELD, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -191,7 +191,7 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
 def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: str) -> None:
-    trainer: Any = Trainer(small(device, env))
+    trainer: Any = Trainer(small_run(device, env))
     trainer.roll_out()
     for learner in trainer.learners.values():
         learner.networks = Mock(acts_with_value=False)  # leaves nothing to torch, as kernels of our own do

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, GRID, small
+from trainers import FIELD, GRID, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -65,7 +65,7 @@ def described(name: str, device: str, num_envs: int, **others: Any) -> Run:
     given: dict[str, Any] = {**RUNS[name], "num_envs": num_envs, **others}
     if name == "parameters of their own":
         given["params"] = {"length": [0.5 + 0.001 * i for i in range(num_envs)]}
-    return small(device, given.pop("env", "CartPole-v1"), **given)
+    return small_run(device, given.pop("env", "CartPole-v1"), **given)
 
 
 def held(config: Run) -> int:
@@ -115,7 +115,7 @@ def test_a_step_of_a_buffer_counts() -> None:
 
 
 def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small(device, num_envs=10**9)
+    config = small_run(device, num_envs=10**9)
     with Allocations() as allocations, pytest.raises(MemoryError, match="lower num_envs to") as caught:
         Trainer(config)
     assert allocations.most < 2**20
@@ -126,7 +126,7 @@ def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypa
     with pytest.raises(MemoryError) as caught:
         Trainer(config)
     most = int(str(caught.value).partition("lower num_envs to ")[2].partition(", which fits")[0].replace(",", ""))
-    worked_out = memory_of_run(Plan(config, Trainer(small(device)).device, 10**9))
+    worked_out = memory_of_run(Plan(config, Trainer(small_run(device)).device, 10**9))
     assert worked_out.of(most) <= 0.9 * room < worked_out.of(most + 1)
     monkeypatch.setattr(memory_estimate, "available_memory", lambda _: 1000)
     with pytest.raises(MemoryError, match=r"GiB free: lower the horizon$"):
@@ -195,10 +195,10 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
     for module in (host, memory):
         monkeypatch.setattr(module, "host_memory", limited)
     with pytest.raises(MemoryError, match=r"need [\d.]+ GiB on cpu, which has 0.0 GiB free: lower num_envs to"):
-        Trainer(small("cpu", num_envs=10_000))
+        Trainer(small_run("cpu", num_envs=10_000))
     with pytest.raises(MemoryError, match=r"100,000 replicas of CartPole-v1 need .* on cpu, which has 0.0 GiB"):
         gpu_envs.make("CartPole-v1", 100_000, device="cpu")
-    team = small("cpu", "TagContinuous-v0", num_envs=4, params={"num_runners": 100_000})
+    team = small_run("cpu", "TagContinuous-v0", num_envs=4, params={"num_runners": 100_000})
     with pytest.raises(
         MemoryError, match=r"^1 replica of TagContinuous-v0 needs .*; lower num_taggers or num_runners$"
     ):

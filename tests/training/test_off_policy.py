@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import EPS, FIELD, off_policy
+from trainers import EPS, FIELD, off_policy_run
 
 torch = pytest.importorskip("torch")
 
@@ -195,7 +195,7 @@ def test_ten_updates_are_those_of_plain_torch(
 ) -> None:
     rate = 0.02
     monkeypatch.setattr(Adam, "step", descent(rate))
-    trainer = Trainer(off_policy(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
+    trainer = Trainer(off_policy_run(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
     learner: Any = trainer.learners["agent"]
     assert isinstance(learner.networks, FunctionActorCritic) == (kernels and device == "cpu")
     plain = Plain(learner)
@@ -226,7 +226,7 @@ def test_ten_updates_are_those_of_plain_torch(
 
 def test_what_is_learnt_from_is_of_one_episode(device: str) -> None:
     """What follows a truncation is the episode's own last observation, and after a termination nothing is expected."""
-    trainer = Trainer(off_policy(device, FIELD, batch_size=900, buffer_size=60, horizon=30))
+    trainer = Trainer(off_policy_run(device, FIELD, batch_size=900, buffer_size=60, horizon=30))
     trainer.iterate(1)
     for name in ("tagger", "runner"):
         learner: Any = trainer.learners[name]
@@ -257,7 +257,7 @@ def test_what_is_learnt_from_is_of_one_episode(device: str) -> None:
 )
 def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
     """Of several elements and agents, some out of the game; and rows that were not found count in nothing."""
-    ours, theirs = (Trainer(off_policy("cpu", FIELD, fused=fused, **settings)) for fused in (None, False))
+    ours, theirs = (Trainer(off_policy_run("cpu", FIELD, fused=fused, **settings)) for fused in (None, False))
     for trainer in (ours, theirs):
         trainer.iterate(2)
         for learner in trainer.learners.values():
@@ -302,7 +302,7 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
     """
     off = 40 * (2.0**-8 if settings.get("precision") == "bf16" else 2.0**-11)
     given = {"precision": "tf32", "buffer_size": 1000, "learning_starts": 10**6, "total_steps": 10**8, **settings}
-    ours, theirs = (Trainer(off_policy("cuda", env, fused=fused, graphs=False, **given)) for fused in (None, False))
+    ours, theirs = (Trainer(off_policy_run("cuda", env, fused=fused, graphs=False, **given)) for fused in (None, False))
     for trainer in (ours, theirs):
         trainer.iterate(4)  # warming up: nothing is learnt
         for learner in trainer.learners.values():
@@ -340,7 +340,7 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
     monkeypatch.setitem(small_batch._SIZES, "blocks", "8")  # noqa: SLF001 - a cluster
     learners = []
     for _ in range(2):
-        trainer = Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings))
+        trainer = Trainer(off_policy_run("cuda", "Pendulum-v1", graphs=False, **given, **settings))
         trainer.iterate(4)  # warming up: nothing is learnt
         learner: Any = trainer.learners["agent"]
         learners.append(learner)

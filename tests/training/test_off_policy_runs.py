@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from harness import assert_same_bits
-from trainers import FIELD, FOR_MODULES, assert_goes_on_alike, off_policy, small, timeless, usual
+from trainers import (
+    FIELD,
+    MODULE_SETTINGS,
+    assert_resumes_identically,
+    default_run,
+    off_policy_run,
+    small_run,
+    without_times,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def numbers_of(kind: str, device: str, steps: int) -> Any:
     """The numbers of some steps, ``[steps, rows, 1]``; of the first half of the rows an episode ends after step 19."""
     rows = 400
-    trainer = Trainer(off_policy(device, exploration=kind, num_envs=rows, batch_size=64))
+    trainer = Trainer(off_policy_run(device, exploration=kind, num_envs=rows, batch_size=64))
     learner: Any = trainer.learners["agent"]
     ended = torch.arange(rows, device=learner.rate.device) < rows // 2
     found = []
@@ -61,7 +69,7 @@ def test_a_process_comes_back_and_begins_at_zero(device: str) -> None:
 
 def test_numbers_begin_anew_where_an_episode_ended(device: str) -> None:
     """Episodes of nine steps: marks are set after the ninth, and taken away by the next numbers."""
-    trainer = Trainer(off_policy(device, exploration="ou", algorithm="td3", gradient_steps=2, horizon=10))
+    trainer = Trainer(off_policy_run(device, exploration="ou", algorithm="td3", gradient_steps=2, horizon=10))
     learner: Any = trainer.learners["agent"]
     for _ in range(4):
         trainer.iterate(1)
@@ -71,7 +79,7 @@ def test_numbers_begin_anew_where_an_episode_ended(device: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["td3", "ddpg"])
 def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str) -> None:
-    trainer = Trainer(off_policy(device, algorithm=algorithm, gradient_steps=2, noise=0.25, exploration="ou"))
+    trainer = Trainer(off_policy_run(device, algorithm=algorithm, gradient_steps=2, noise=0.25, exploration="ou"))
     learner: Any = trainer.learners["agent"]
     observations = torch.zeros((4000, 3), device=learner.rate.device)
     greedy, sampled = torch.zeros((2, 4000, 1), device=observations.device)
@@ -88,7 +96,7 @@ def test_sampled_actions_have_the_noise_of_training(algorithm: str, device: str)
 
 def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
     trainer = Trainer(
-        off_policy(device, num_envs=50, horizon=10, learning_starts=1200, buffer_size=100, batch_size=200)
+        off_policy_run(device, num_envs=50, horizon=10, learning_starts=1200, buffer_size=100, batch_size=200)
     )
     learner: Any = trainer.learners["agent"]
     before = {name: tensor.clone() for name, tensor in learner.module.state_dict().items()}
@@ -107,7 +115,7 @@ def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
 
 
 def test_the_actor_learns_with_every_so_many_updates(device: str) -> None:
-    trainer = Trainer(off_policy(device, algorithm="td3", gradient_steps=6, policy_delay=3))
+    trainer = Trainer(off_policy_run(device, algorithm="td3", gradient_steps=6, policy_delay=3))
     trainer.iterate(2)
     learner: Any = trainer.learners["agent"]
     assert [int(each.state()["steps"]) for each in learner.optimisers] == [12, 4]
@@ -126,18 +134,18 @@ def test_the_actor_learns_with_every_so_many_updates(device: str) -> None:
     ],
 )
 def test_a_run_goes_on_bit_for_bit(env: str, settings: dict[str, Any], device: str) -> None:
-    whole, half, other = (Trainer(off_policy(device, env, buffer_size=40, **settings)) for _ in range(3))
+    whole, half, other = (Trainer(off_policy_run(device, env, buffer_size=40, **settings)) for _ in range(3))
     whole.iterate(8)
     half.iterate(4)
     other.load(half.state())
     other.iterate(4)
-    assert_same_bits(timeless(whole.state()), timeless(other.state()))
+    assert_same_bits(without_times(whole.state()), without_times(other.state()))
 
 
 def kept_in(folder: Path, device: str, **settings: Any) -> Run:
     given = {"total_steps": 8 * 16 * 6, "checkpoint_interval": 3, "log_interval": 2, "learning_starts": 300}
     given |= {"keep_checkpoints": 2}
-    return off_policy(device, run_dir=str(folder), **(given | settings))
+    return off_policy_run(device, run_dir=str(folder), **(given | settings))
 
 
 def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
@@ -195,7 +203,9 @@ def rise(act: Callable[[], object]) -> int:
 
 
 def test_a_large_buffer_is_saved_and_read_without_copies(tmp_path: Path, device: str) -> None:
-    config = off_policy(device, num_envs=64, buffer_size=80_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2)
+    config = off_policy_run(
+        device, num_envs=64, buffer_size=80_000, run_dir=str(tmp_path / "run"), total_steps=64 * 16 * 2
+    )
     trainer: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
     trainer.iterate(2)
     ring = trainer.learners["agent"].replay.ring
@@ -227,7 +237,9 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
 
 def test_roles_may_learn_by_algorithms_of_their_own(device: str) -> None:
     own = SAC(learning_starts=200, batch_size=64, gradient_steps=1, buffer_size=40)
-    config = small(device, FIELD, params=off_policy(device, FIELD).params, policies={"runner": Policy(own)}, clip=0.1)
+    config = small_run(
+        device, FIELD, params=off_policy_run(device, FIELD).params, policies={"runner": Policy(own)}, clip=0.1
+    )
     trainer = Trainer(config)
     (report,) = trainer.iterate(1)
     assert "kl" in report.learner_metrics["tagger"]
@@ -255,7 +267,7 @@ class MyCritics(nn.Module):
 
 
 def test_a_module_of_the_users_own(device: str) -> None:
-    trainer = Trainer(off_policy(device, exploration="ou", **FOR_MODULES), modules={"agent": Mine()})
+    trainer = Trainer(off_policy_run(device, exploration="ou", **MODULE_SETTINGS), modules={"agent": Mine()})
     before = trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"].clone()
     trainer.iterate(3)
     assert not torch.equal(before, trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"])
@@ -265,7 +277,7 @@ def test_a_module_of_the_users_own(device: str) -> None:
         (nn.Linear(3, 2), "give a module with an actor and critics, as training.ActorCritic describes it"),
     ):
         with pytest.raises(ValueError, match=message):
-            Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
+            Trainer(off_policy_run(device, **MODULE_SETTINGS), modules={"agent": module})
 
 
 class Encoded(nn.Module):
@@ -301,7 +313,8 @@ def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered:
     outputs = 2 if algorithm == "sac" else 1
     module = Shared(outputs, *registered)
     trainer = Trainer(
-        off_policy(device, algorithm=algorithm, gradient_steps=2, tau=1.0, **FOR_MODULES), modules={"agent": module}
+        off_policy_run(device, algorithm=algorithm, gradient_steps=2, tau=1.0, **MODULE_SETTINGS),
+        modules={"agent": module},
     )
     learner: Any = trainer.learners["agent"]
     assert [each.flat.numel() for each in learner.optimisers[:2]] == [3 * 4 + 2 * (20 * 5 + 21), outputs * 4]
@@ -326,17 +339,17 @@ def test_parameters_that_their_loss_does_not_reach_are_refused(
 ) -> None:
     module = Shared(2, *registered, critics_use_it=use)
     with pytest.raises(ValueError, match=message):
-        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
+        Trainer(off_policy_run(device, **MODULE_SETTINGS), modules={"agent": module})
     if not use:
         module.encoder.requires_grad_(False)
-        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module}).iterate(1)
+        Trainer(off_policy_run(device, **MODULE_SETTINGS), modules={"agent": module}).iterate(1)
 
 
 def test_an_actor_has_parameters_of_its_own(device: str) -> None:
     module = Mine()
     module.critics.actor = module.actor
     with pytest.raises(ValueError, match="the actor of the policy 'agent' shares all its parameters with the critics"):
-        Trainer(off_policy(device, **FOR_MODULES), modules={"agent": module})
+        Trainer(off_policy_run(device, **MODULE_SETTINGS), modules={"agent": module})
 
 
 # --- what is refused ---
@@ -380,16 +393,18 @@ def test_an_actor_has_parameters_of_its_own(device: str) -> None:
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     given = dict(settings)
     with pytest.raises(ValueError, match=message):
-        memory_of_run(Plan(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu", 8))
+        memory_of_run(Plan(off_policy_run("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu", 8))
 
 
 def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
-    config = off_policy("cpu", num_envs=1024, buffer_size=10**8)
+    config = off_policy_run("cpu", num_envs=1024, buffer_size=10**8)
     with pytest.raises(MemoryError, match=r"lower buffer_size to ([\d,]+), which fits") as caught:
         Trainer(config)
     fitting = int(str(caught.value).split("lower buffer_size to ")[1].split(", which")[0].replace(",", ""))
     assert 1000 < fitting < 10**8
-    long_returns = off_policy("cpu", num_envs=1024, buffer_size=10**8, n_step=10**8 - 1)  # for which that is too small
+    long_returns = off_policy_run(
+        "cpu", num_envs=1024, buffer_size=10**8, n_step=10**8 - 1
+    )  # for which that is too small
     with pytest.raises(MemoryError, match=r"free: lower (num_envs|the horizon)"):
         Trainer(long_returns)
 
@@ -400,7 +415,7 @@ def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
 @pytest.mark.slow
 def test_pendulum_is_swung_up(device: str) -> None:
     """From -1,200 at random to what it takes to hold it up for most of 200 steps."""
-    config = usual(
+    config = default_run(
         "Pendulum-v1",
         device,
         algorithm="sac",
@@ -425,7 +440,7 @@ def test_pendulum_is_swung_up(device: str) -> None:
 
 
 def test_a_frozen_actor_plays(tmp_path: Path, device: str) -> None:
-    train(off_policy(device, FIELD, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
+    train(off_policy_run(device, FIELD, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
     frozen = {"runner": f"frozen:{tmp_path / 'run'}"}
-    config = off_policy(device, FIELD, algorithm="td3", gradient_steps=2, policies=frozen)
-    assert_goes_on_alike(config)
+    config = off_policy_run(device, FIELD, algorithm="td3", gradient_steps=2, policies=frozen)
+    assert_resumes_identically(config)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, forgotten, numpy_of
+from harness import assert_same_bits, numpy_of, restored_registry
 from sharing import sharing
-from trainers import FOR_MODULES, small, timeless
+from trainers import MODULE_SETTINGS, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -20,13 +20,13 @@ from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.observations import (  # noqa: E402
     ObservationScale,
-    SplitRows,
     Split,
-    select_rows,
-    max_magnitude,
-    zero_inactive,
-    update_max_magnitude,
+    SplitRows,
     join_rows,
+    max_magnitude,
+    select_rows,
+    update_max_magnitude,
+    zero_inactive,
 )
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
@@ -40,7 +40,7 @@ SPLIT = Split(individual=7, shared=60, offset=3)
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    with forgotten():
+    with restored_registry():
         gpu_envs.register(sharing())
         yield
 
@@ -92,9 +92,9 @@ def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> 
 
 def test_the_environment_is_asked_for_parts(device: str) -> None:
     """Where rows are wide; what it then gives, and what it gives else, are the same."""
-    assert Plan(small(device, "Sharing-v0"), device, 3).world.apart
-    assert not Plan(small(device, "Sharing-v0", params={"wide": 20}), device, 3).world.apart
-    config = small(device, "Sharing-v0", params={"max_episode_steps": 5})
+    assert Plan(small_run(device, "Sharing-v0"), device, 3).world.apart
+    assert not Plan(small_run(device, "Sharing-v0", params={"wide": 20}), device, 3).world.apart
+    config = small_run(device, "Sharing-v0", params={"max_episode_steps": 5})
     env = HorizonEnv(Plan(config, device, 3), 12)
     other = RoleTensors(make_env(config.env, config, 3, device, "SameStep"))
     env.reset(5, stagger=2)
@@ -124,7 +124,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
 
 
 def test_minibatches_keep_groups_together(device: str) -> None:
-    trainer = Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
+    trainer = Trainer(small_run(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
     learner: Any = trainer.learners["prey"]
     assert learner.policy_rows.group_size == 3
     trainer.roll_out()
@@ -134,13 +134,13 @@ def test_minibatches_keep_groups_together(device: str) -> None:
     assert (order == order[:, :1] + np.arange(3)).all()
     assert learner.minibatch_bounds == [0, 21, 45, 66, 90]
     with pytest.raises(ValueError, match=r"minibatches is 31, .* 'hunter' has 30 samples of 2 agents each"):
-        Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=31, epochs=1))
+        Trainer(small_run(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=31, epochs=1))
 
 
 @pytest.mark.parametrize("settings", [{}, {"shared_trunk": True}, {"normalise_observations": True}], ids=str)
 def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -> None:
     """Values, and the gradient of a minibatch, of a module that is given parts and of the same given whole rows."""
-    trainer = Trainer(small(device, "Sharing-v0", num_envs=5, horizon=7, **settings))
+    trainer = Trainer(small_run(device, "Sharing-v0", num_envs=5, horizon=7, **settings))
     trainer.roll_out()
     trainer.learn()
     trainer.roll_out()
@@ -165,7 +165,7 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
 
 def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     """Groups are as large as the policy's part of a role; where they differ, rows stand alone."""
-    one = Trainer(small(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
+    one = Trainer(small_run(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
     assert {name: learner.policy_rows.group_size for name, learner in one.learners.items()} == {
         "hunter": 2,
         "first": 1,
@@ -183,7 +183,7 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
 
 def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
     """It has whole rows then."""
-    trainer = Trainer(small(device, "Sharing-v0", policies={"hunter": "all", "prey": "all"}))
+    trainer = Trainer(small_run(device, "Sharing-v0", policies={"hunter": "all", "prey": "all"}))
     trainer.roll_out()
     trainer.learn()
     learner: Any = trainer.learners["all"]
@@ -204,7 +204,7 @@ def test_parameters_that_are_the_trainers(device: str) -> None:
         ("CartPole-v1", {"precision": "float64"}, "precision='float64'; training is in float32: leave it out"),
     ):
         with pytest.raises(ValueError, match=f"params names {message}"):
-            Trainer(small(device, env, params=params))
+            Trainer(small_run(device, env, params=params))
 
 
 def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
@@ -220,7 +220,7 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
             out = self.layer(rows)
             return out[:, :3], out[:, 3]
 
-    config = small(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False, **FOR_MODULES)
+    config = small_run(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False, **MODULE_SETTINGS)
     trainer = Trainer(config, modules={"prey": Own().to(device)})
     trainer.roll_out()
     assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}
@@ -230,13 +230,13 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
 
 def test_runs_go_on_bit_for_bit(device: str, tmp_path: Path) -> None:
     def run(name: str, iterations: int, **more: Any) -> Any:
-        return small(device, "Sharing-v0", total_steps=128 * iterations, run_dir=str(tmp_path / name), **more)
+        return small_run(device, "Sharing-v0", total_steps=128 * iterations, run_dir=str(tmp_path / name), **more)
 
     train(run("one", 4), progress=False)
     train(run("two", 2), progress=False)
     resume(str(tmp_path / "two"), total_steps=128 * 4, progress=False)
     latest = [RunDirectory.open(tmp_path / name).checkpoints.latest() for name in ("one", "two")]
-    one, two = (timeless(checkpoint.load(path)) for path in latest if path is not None)
+    one, two = (without_times(checkpoint.load(path)) for path in latest if path is not None)
     assert_same_bits(one, two)
     assert set(evaluate(str(tmp_path / "one"), episodes=4, device=device)) == {"hunter", "prey", "guard"}
     train(run("three", 1, policies={"prey": f"frozen:{tmp_path / 'one'}"}), progress=False)

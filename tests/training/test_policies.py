@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
-from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, off_policy, saved, small
+from trainers import FIELD, FIELD_PARAMS, GRID, MODULE_SETTINGS, last_checkpoint, off_policy_run, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -161,7 +161,7 @@ def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
         module: Any = Apart(4, 2)
         first = [p.detach().clone() for p in module.parameters()]
         modules = {"agent": Wrapped(module) if together else module}
-        trainer = Trainer(small(device, algorithm=algorithm, num_envs=16, **FOR_MODULES), modules=modules)
+        trainer = Trainer(small_run(device, algorithm=algorithm, num_envs=16, **MODULE_SETTINGS), modules=modules)
         trainer.iterate(3)
         after = [p.detach().cpu() for p in module.parameters()]
         moved = [not torch.equal(one, other) for one, other in zip(first, after, strict=True)]
@@ -196,10 +196,10 @@ def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
             module = ActorCritic()
             module.actor = Halved(nn.Linear(3, 2), in_place=in_place)
             module.critics = Halved(Wrapped(nn.Linear(4, 2), torch.t), in_place=in_place)
-        run = off_policy if algorithm == "sac" else small
+        run = off_policy_run if algorithm == "sac" else small_run
         one_pass = {} if algorithm != "ppo" else {"minibatches": 1}  # of the storage itself
         trainer = Trainer(
-            run(device, "Pendulum-v1", algorithm=algorithm, **one_pass, **FOR_MODULES), modules={"agent": module}
+            run(device, "Pendulum-v1", algorithm=algorithm, **one_pass, **MODULE_SETTINGS), modules={"agent": module}
         )
         trainer.iterate(3)
         learnt.append(trainer.state()["learners"])
@@ -250,53 +250,55 @@ def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device
     if isinstance(made, Apart):
         del made.never_used
     with pytest.raises((ValueError, TypeError), match="the policy 'agent' .*" + message):
-        Trainer(small(device, **FOR_MODULES), modules={"agent": made})
+        Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": made})
 
 
 def test_modules_without_names_are_refused(device: str) -> None:
     modules: Any = [Apart(4, 2)]
     with pytest.raises(TypeError, match=r"modules is a list; give a dict of policy names and torch.nn.Modules"):
-        Trainer(small(device, **FOR_MODULES), modules=modules)
+        Trainer(small_run(device, **MODULE_SETTINGS), modules=modules)
 
 
 def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:
     """A policy that uses them may have them for itself."""
-    message = "hidden, activation and initial_std cannot be set for the policy 'agent', whose module you gave: leave that out"
+    message = (
+        "hidden, activation and initial_std cannot be set for the policy 'agent', whose module you gave: leave that out"
+    )
     with pytest.raises(ValueError, match=message):
-        Trainer(small(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
-    others = {"runner.hidden": (8,), **FOR_MODULES}
-    sizes = Trainer(small(device, GRID, **others)).learners["tagger"].policy_rows
+        Trainer(small_run(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
+    others = {"runner.hidden": (8,), **MODULE_SETTINGS}
+    sizes = Trainer(small_run(device, GRID, **others)).learners["tagger"].policy_rows
     module = Apart(sizes.features, sizes.head.parameters)
-    Trainer(small(device, GRID, **others), modules={"tagger": module}).iterate(1)
+    Trainer(small_run(device, GRID, **others), modules={"tagger": module}).iterate(1)
     with pytest.raises(ValueError, match="hidden cannot be set for the policy 'runner', whose module you gave"):
-        Trainer(small(device, GRID, **others), modules={"runner": Apart(sizes.features, sizes.head.parameters)})
+        Trainer(small_run(device, GRID, **others), modules={"runner": Apart(sizes.features, sizes.head.parameters)})
 
 
 def test_policies_that_share_parameters_are_refused(device: str) -> None:
-    sizes = Trainer(small(device, GRID)).learners["tagger"].policy_rows
+    sizes = Trainer(small_run(device, GRID)).learners["tagger"].policy_rows
     one = Apart(sizes.features, sizes.head.parameters)
     other = Apart(sizes.features, sizes.head.parameters)
     other.critic = one.critic
     for modules in ({"tagger": one, "runner": one}, {"tagger": Wrapped(one), "runner": other}):
         with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
-            Trainer(small(device, GRID, **FOR_MODULES), modules=modules)
+            Trainer(small_run(device, GRID, **MODULE_SETTINGS), modules=modules)
 
 
 def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None:
     module = Apart(4, 2)
     with pytest.raises(ValueError, match="gravty") as kept:  # and with it what was half made
-        Trainer(small(device, params={"gravty": 1}, **FOR_MODULES), modules={"agent": module})
-    trainer = Trainer(small(device, **FOR_MODULES), modules={"agent": module})
+        Trainer(small_run(device, params={"gravty": 1}, **MODULE_SETTINGS), modules={"agent": module})
+    trainer = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module})
     assert kept.value.args
     trainer.iterate(1)
     for given in (module, Wrapped(module)):
         with pytest.raises(ValueError, match=r"'agent' is being trained by another.*copy.deepcopy"):
-            Trainer(small(device, **FOR_MODULES), modules={"agent": given})
+            Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": given})
     copied = copy.deepcopy(module)
-    second = Trainer(small(device, **FOR_MODULES), modules={"agent": copied})
+    second = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": copied})
     before, run = copy.deepcopy(module.state_dict()), str(tmp_path / "run")
     train(
-        small(device, total_steps=1, run_dir=run, **FOR_MODULES),
+        small_run(device, total_steps=1, run_dir=run, **MODULE_SETTINGS),
         progress=False,
         modules={"agent": copy.deepcopy(module)},
     )
@@ -307,7 +309,7 @@ def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None
     trainer.iterate(1)  # and the first one still trains its own
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
     del trainer
-    third = Trainer(small(device, **FOR_MODULES), modules={"agent": module})  # the first one is gone
+    third = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module})  # the first one is gone
     before = copy.deepcopy(module.state_dict())
     third.iterate(1)
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
@@ -330,7 +332,7 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
     module = Moody()
     module.norm.eval()
     start = {name: buffer.clone().to(resolve_device(device)) for name, buffer in module.named_buffers()}
-    trainer = Trainer(small(device, graphs=False, **FOR_MODULES), modules={"agent": module})
+    trainer = Trainer(small_run(device, graphs=False, **MODULE_SETTINGS), modules={"agent": module})
     assert_same_bits(start, dict(module.named_buffers()))
     assert (module.training, module.norm.training, module.drop.training) == (True, False, True)
     module.seen.clear()
@@ -347,8 +349,8 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
 
 
 def test_updates_that_dropout_stops_are_missing_and_warned_of(tmp_path: Path, device: str) -> None:
-    config = small(
-        device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"), **FOR_MODULES
+    config = small_run(
+        device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"), **MODULE_SETTINGS
     )
     with pytest.warns(UserWarning, match="'agent' stop before their first step.*Leave target_kl or these layers out"):
         train(config, progress=False, modules={"agent": nn.Sequential(nn.Dropout(0.5), Apart(4, 2))})
@@ -364,7 +366,7 @@ def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
     module: Any = Apart(4, 2)
     getattr(module, part).requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
-    Trainer(small(device, **FOR_MODULES), modules={"agent": module}).iterate(1)
+    Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module}).iterate(1)
     for name, tensor in module.state_dict().items():
         same = torch.equal(tensor.cpu(), before[name])
         assert same == (name.startswith(part) or name == "never_used")
@@ -431,7 +433,7 @@ def test_random_is_uniform(space: Any, device: str) -> None:
 
 def test_somebody_has_to_learn(device: str) -> None:
     with pytest.raises(ValueError, match="no policy learns"):
-        Trainer(small(device, policies={"agent": "random"}))
+        Trainer(small_run(device, policies={"agent": "random"}))
 
 
 def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
@@ -439,9 +441,9 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
     run, one, other, empty = (str(tmp_path / name) for name in ("run", "one", "other", "empty"))
     for folder, runner in ((run, "b"), (one, "a")):
         policies = {"tagger": "a", "runner": runner}
-        train(small(device, GRID, run_dir=folder, policies=policies, total_steps=1), progress=False)
-    train(small(device, total_steps=1, run_dir=other), progress=False)
-    RunDirectory.create(empty, small(device))
+        train(small_run(device, GRID, run_dir=folder, policies=policies, total_steps=1), progress=False)
+    train(small_run(device, total_steps=1, run_dir=other), progress=False)
+    RunDirectory.create(empty, small_run(device))
     for source, message in (
         (f"{tmp_path / 'nun'}", r"--policy runner=frozen:\S*nun: .*nun does not exist"),
         (f"{run}:c", "has no policy 'c'; it has a, b"),
@@ -450,9 +452,9 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
         (empty, "no checkpoint yet"),
     ):
         with pytest.raises((FileNotFoundError, CheckpointError), match=message):
-            Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
+            Trainer(small_run(device, GRID, policies={"runner": f"frozen:{source}"}))
     for source in (f"{run}:b", one):
-        Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
+        Trainer(small_run(device, GRID, policies={"runner": f"frozen:{source}"}))
 
 
 @pytest.mark.parametrize(("env", "normalise"), [(GRID, False), (FIELD, True)])
@@ -465,8 +467,8 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False, **params}
     runs |= {"runner.hidden": (8,), "run_dir": "source"}
     monkeypatch.chdir(tmp_path)
-    train(small(device, env, **runs), progress=False)
-    trainer = Trainer(small(device, env, policies={"runner": "frozen:source"}, **params))
+    train(small_run(device, env, **runs), progress=False)
+    trainer = Trainer(small_run(device, env, policies={"runner": "frozen:source"}, **params))
     assert list(trainer.learners) == ["tagger"]
     config, observations = trainer.config, {"runner": trainer.horizon_env.storage["runner"].observations[-1].clone()}
     name = "frozen:source (runner)"
@@ -477,12 +479,12 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     save(tmp_path / "kept.pt", player.state())
     kept = load(tmp_path / "kept.pt", place)
     assert kept["frozen"]["source"] == f"{tmp_path / 'source'}:runner"
-    assert_same_bits(kept["frozen"]["state"]["module"], saved("source")["learners"]["runner"]["module"])
+    assert_same_bits(kept["frozen"]["state"]["module"], last_checkpoint("source")["learners"]["runner"]["module"])
     trainer.iterate(1)
     assert torch.equal(trainer.players[name].act(0, observations, greedy=True), expected)
 
     shutil.rmtree("source")
-    train(small(device, env, seed=80, **runs), progress=False)  # another one in its place
+    train(small_run(device, env, seed=80, **runs), progress=False)  # another one in its place
     other = make_player(policy_rows, config)
     other.advance(5)
     assert not torch.equal(other.act(0, observations, greedy=True), expected)
@@ -490,7 +492,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     assert torch.equal(other.act(0, observations, greedy=True), expected)
 
     shutil.rmtree("source")
-    train(small(device, env, seed=77, activation="relu", **runs), progress=False)
+    train(small_run(device, env, seed=77, activation="relu", **runs), progress=False)
     with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
         make_player(policy_rows, config).load(kept)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, off_policy, saved, small, timeless
+from trainers import FIELD, FIELD_PARAMS, GRID, last_checkpoint, off_policy_run, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -79,14 +79,14 @@ ROLES = ("tagger", "runner")
 def duel(device: str, **settings: Any) -> Run:
     """A game with two policies whose actions are boxes, so that every setting means something."""
     given: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}, "learning_rate": 0.01}
-    return small(device, FIELD, **(given | settings))
+    return small_run(device, FIELD, **(given | settings))
 
 
 def learnt(config: Run, updates: int = 1) -> dict[str, Any]:
     """The state of every policy after so many updates."""
     trainer = Trainer(config)
     trainer.iterate(updates)
-    state: dict[str, Any] = timeless(trainer.state())["learners"]
+    state: dict[str, Any] = without_times(trainer.state())["learners"]
     return state
 
 
@@ -102,7 +102,7 @@ def varied(name: str, device: str) -> tuple[Callable[..., Run], Any]:
     if name in OTHERS:
         return partial(duel, device), OTHERS[name]
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]
-    return partial(off_policy, device, FIELD, algorithm=algorithm, gradient_steps=2), value
+    return partial(off_policy_run, device, FIELD, algorithm=algorithm, gradient_steps=2), value
 
 
 NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
@@ -131,7 +131,7 @@ def test_a_network_of_its_own(name: str, device: str) -> None:
 
 def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None:
     """On their ways there and back."""
-    trainer = Trainer(small(device, GRID, fused=False, **{"runner.precision": "tf32"}))
+    trainer = Trainer(small_run(device, GRID, fused=False, **{"runner.precision": "tf32"}))
     seen: set[tuple[str, bool, str]] = set()
 
     def watched(name: str) -> Callable[..., None]:
@@ -155,14 +155,17 @@ def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("taggers", r"names 'taggers', which is not a learning policy. Did you mean 'tagger'\? The learning policies are: "),
+        (
+            "taggers",
+            r"names 'taggers', which is not a learning policy. Did you mean 'tagger'\? The learning policies are: ",
+        ),
         ("runner_", r"names 'runner_', which is not a learning policy\..* are: fox, tagger$"),
         ("random (runner)", "names .*, which is not a learning policy"),
     ],
 )
 def test_a_policy_that_does_not_learn_has_no_settings(name: str, message: str, device: str) -> None:
     policies = {"runner": "random", "tagger_0": "fox"}
-    config = small(device, GRID, policies=policies, **{f"{name}.gamma": 0.5})
+    config = small_run(device, GRID, policies=policies, **{f"{name}.gamma": 0.5})
     for begun in (Trainer, tune):
         with pytest.raises(ValueError, match=f"policies {message}"):
             begun(config)
@@ -176,7 +179,7 @@ OWN = {"tagger.hidden": (8,), "tagger.normalise_observations": True, "tagger.gam
 def test_a_run_goes_on_with_them_and_may_with_other_rates(tmp_path: Path, device: str) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     for run, updates in ((whole, 4), (part, 2)):
-        train(small(device, GRID, total_steps=8 * 16 * updates, run_dir=str(run), **OWN), progress=False)
+        train(small_run(device, GRID, total_steps=8 * 16 * updates, run_dir=str(run), **OWN), progress=False)
     kept = json.loads((part / "config.json").read_text())["config"]
     expected = {**OWN, "tagger.hidden": [8], "tagger.learning_rate": "0.02"}
     assert {name: value for name, value in kept.items() if "." in name} == expected
@@ -203,9 +206,9 @@ def test_a_run_goes_on_with_them_and_may_with_other_rates(tmp_path: Path, device
 def test_a_run_is_evaluated_without_a_policy_that_has_settings(tmp_path: Path, device: str) -> None:
     run = str(tmp_path / "run")
     policies = {"runner": "fox", "fox": Policy(None, Network(hidden=(8,)))}
-    train(small(device, GRID, policies=policies, total_steps=8 * 16, run_dir=run), progress=False)
+    train(small_run(device, GRID, policies=policies, total_steps=8 * 16, run_dir=run), progress=False)
     assert evaluate(run, episodes=8, device=device, policies={"runner": "random"}).keys() == {"tagger", "runner"}
 
 
 def weights(run: Path) -> dict[str, Any]:
-    return {name: kept["module"] for name, kept in saved(run)["learners"].items()}
+    return {name: kept["module"] for name, kept in last_checkpoint(run)["learners"].items()}

@@ -11,8 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, with_package
-from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, after, rows_of, saved, small, timeless
+from harness import assert_same_bits, subprocess_env
+from trainers import (
+    FIELD,
+    FIELD_PARAMS,
+    GRID,
+    MODULE_SETTINGS,
+    call_after,
+    last_checkpoint,
+    rows_of,
+    small_run,
+    without_times,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -55,13 +65,13 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", RUNS)
 def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> None:
-    config = small(device, **RUNS[name])
+    config = small_run(device, **RUNS[name])
     whole = Trainer(config)
     whole.iterate(3)
     middle = whole.state()
     checkpoint.save(tmp_path / "middle.pt", middle)
     whole.iterate(4)
-    expected = timeless(whole.state())
+    expected = without_times(whole.state())
     assert expected["iteration"] == 7
     for learner in whole.learners.values():
         assert np.isfinite(learner.metrics.tolist()).all()
@@ -69,16 +79,16 @@ def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> N
 
     other = Trainer(config)
     other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
-    assert_same_bits(timeless(middle), timeless(other.state()), "what was loaded")
+    assert_same_bits(without_times(middle), without_times(other.state()), "what was loaded")
     other.iterate(4)
-    assert_same_bits(expected, timeless(other.state()), "state")
+    assert_same_bits(expected, without_times(other.state()), "state")
     whole.load(middle)  # the copies are still what they were, and the way back is free
     whole.iterate(4)
-    assert_same_bits(expected, timeless(whole.state()), "state")
+    assert_same_bits(expected, without_times(whole.state()), "state")
 
 
 def test_the_seed_decides(device: str) -> None:
-    states = [Trainer(small(device, seed=seed)).state() for seed in (0, 1)]
+    states = [Trainer(small_run(device, seed=seed)).state() for seed in (0, 1)]
     for part in ("learners", "environment"):
         with pytest.raises(AssertionError):
             assert_same_bits(*(state[part] for state in states))
@@ -86,22 +96,22 @@ def test_the_seed_decides(device: str) -> None:
 
 def test_modules_of_the_users_own_go_on(tmp_path: Path, device: str) -> None:
     """Dropout's numbers belong to the run: neither what reads its folder nor an evaluation draws others."""
-    one = Trainer(small(device, total_steps=8 * 16 * 6, **FOR_MODULES), modules=seeded_dropout())
+    one = Trainer(small_run(device, total_steps=8 * 16 * 6, **MODULE_SETTINGS), modules=seeded_dropout())
     before = torch.get_rng_state()
     one.iterate(1)
     assert one.evaluate(4, seed=1) == one.evaluate(4, seed=1)
     one.iterate(5)
     assert torch.equal(before, torch.get_rng_state())  # the process keeps its own numbers
-    part = small(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"), **FOR_MODULES)
+    part = small_run(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"), **MODULE_SETTINGS)
     train(part, progress=False, modules=seeded_dropout())
     resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=seeded_dropout())
-    found, expected = final(tmp_path / "two"), timeless(one.state()) | {"recent": []}  # iterating keeps no log
+    found, expected = final(tmp_path / "two"), without_times(one.state()) | {"recent": []}  # iterating keeps no log
     assert_same_bits(expected, {name: found[name] for name in expected} | {"recent": []})
 
 
 def final(run: Path) -> dict[str, Any]:
     """The last checkpoint, without times."""
-    return timeless(saved(run))
+    return without_times(last_checkpoint(run))
 
 
 # --- through the run's folder ---
@@ -118,7 +128,7 @@ WORDS = [
 def start(*words: str) -> "subprocess.Popen[str]":
     words = (sys.executable, "-m", "gpu_envs", "train", *words)
     out, errors = subprocess.PIPE, subprocess.STDOUT
-    return subprocess.Popen(words, env=with_package(), stdout=out, stderr=errors, text=True)
+    return subprocess.Popen(words, env=subprocess_env(), stdout=out, stderr=errors, text=True)
 
 
 @pytest.fixture(autouse=True)
@@ -173,15 +183,15 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gpu_envs", "train", *WORDS, "--run-dir", str(run), "--device=cpu", "--progress"]
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(sys.executable, words, with_package(PYTHONUNBUFFERED=""))
+        os.execve(sys.executable, words, subprocess_env(PYTHONUNBUFFERED=""))
     deadline = time.monotonic() + 120
     while not list((run / "checkpoints").glob("iteration-*.pt")):
         assert time.monotonic() < deadline
         os.read(terminal, 1000)
-    before = saved(run)["iteration"]
+    before = last_checkpoint(run)["iteration"]
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
-    assert saved(run)["iteration"] > before
+    assert last_checkpoint(run)["iteration"] > before
 
 
 @pytest.mark.parametrize("cut", [3, 10, 14])
@@ -189,14 +199,14 @@ def test_figures_of_a_log_row_span_the_stop(cut: int, tmp_path: Path, device: st
     """A row is the mean of ten updates, wherever the run was cut."""
     runs = [tmp_path / name for name in ("whole", "cut")]
     for run, stops in zip(runs, ((), (cut,)), strict=True):
-        config = small(device, total_steps=8 * 16 * 20, run_dir=str(run))
+        config = small_run(device, total_steps=8 * 16 * 20, run_dir=str(run))
         folder = RunDirectory.create(str(run), config)
         trainer = Trainer(config, folder)
         for at in stops:
-            after(trainer, at, lambda: os.kill(os.getpid(), signal.SIGINT))
+            call_after(trainer, at, lambda: os.kill(os.getpid(), signal.SIGINT))
             assert trainer.run(progress=False).reason == "interrupted"
             trainer = Trainer(config, folder)
-            trainer.load(saved(run, trainer.device))
+            trainer.load(last_checkpoint(run, trainer.device))
             assert trainer.iteration == at
         assert trainer.run(progress=False).reason == "total_steps"
     assert rows_of(runs[0] / "log.csv") == rows_of(runs[1] / "log.csv")
@@ -207,7 +217,7 @@ def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None
     """Even where replicas differ: config.json holds lists where the run was given an array."""
     steps, gravity = 8 * 16 * 10, np.linspace(8, 11, 8)
     for name, asked in (("long", 2 * steps), ("short", steps)):
-        config = small(device, params={"gravity": gravity}, total_steps=asked, run_dir=str(tmp_path / name))
+        config = small_run(device, params={"gravity": gravity}, total_steps=asked, run_dir=str(tmp_path / name))
         train(config, progress=False)
     resume(str(tmp_path / "short"), total_steps=2 * steps, progress=False)
     assert_same_bits(final(tmp_path / "long"), final(tmp_path / "short"))
@@ -218,7 +228,7 @@ def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None
 def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
     """On another device, at other rates: from there on it is the run that was so from the beginning."""
     run = tmp_path / "run"
-    train(small("cpu", total_steps=8 * 16 * 4, run_dir=str(run)), progress=False)
+    train(small_run("cpu", total_steps=8 * 16 * 4, run_dir=str(run)), progress=False)
     changes: dict[str, Any] = {"learning_rate": 0.0, "entropy_weight": "0.1", "log_interval": 1, "device": device}
     changes |= {"checkpoint_interval": 5, "target_role": "agent", "keep_checkpoints": 9}
     before = final(run)
@@ -239,8 +249,8 @@ def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
 
 def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(small("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
-    state = saved(run)
+    train(small_run("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
+    state = last_checkpoint(run)
     state["learners"]["agent"]["module"]["critic.0.bias"][3] = float("nan")
     checkpoint.save(run / "checkpoints/iteration-00000001.pt", state)
     for use in (lambda: evaluate(run, episodes=2, device="cpu"), lambda: resume(run, total_steps=9999)):
@@ -285,9 +295,9 @@ def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(
     of_it: Mapping[str, Any], others: Mapping[str, Any], named: str, device: str
 ) -> None:
-    state = Trainer(small(device, **of_it)).state()
-    trainer = Trainer(small(device, **others))
-    before = timeless(trainer.state())
+    state = Trainer(small_run(device, **of_it)).state()
+    trainer = Trainer(small_run(device, **others))
+    before = without_times(trainer.state())
     with pytest.raises(CheckpointError, match=named):
         trainer.load(state)
-    assert_same_bits(before, timeless(trainer.state()))
+    assert_same_bits(before, without_times(trainer.state()))

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, with_package
-from trainers import after, rows_of, run_of, small
+from harness import assert_same_bits, subprocess_env
+from trainers import call_after, rows_of, run_of, small_run
 
 import gpu_envs
 from gpu_envs.training.schedule import Schedule
@@ -74,7 +74,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused_and_harms_nothing(tmp_path: Pa
 @pytest.mark.parametrize("wrong", [object(), {9.8}, np.complex64(1j)])
 def test_what_the_configuration_cannot_hold_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"params is \{'gravity': .*config.json cannot hold"):
-        RunDirectory.create(tmp_path, small("cpu", params={"gravity": wrong}))
+        RunDirectory.create(tmp_path, small_run("cpu", params={"gravity": wrong}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,11 +117,11 @@ def small_disk() -> Iterator[Callable[[int], None]]:
 @pytest.mark.parametrize("in_a_row", [False, True], ids=["checkpoint", "log"])
 def test_a_full_disk(in_a_row: bool, tmp_path: Path, small_disk: Callable[[int], None]) -> None:
     run = str(tmp_path / "run")
-    config = small("cpu", total_steps=10 * 128, checkpoint_interval=4, log_interval=3, run_dir=run)
+    config = small_run("cpu", total_steps=10 * 128, checkpoint_interval=4, log_interval=3, run_dir=run)
     folder = RunDirectory.create(run, config)
     trainer = Trainer(config, folder)
     file = folder.log_path if in_a_row else folder.path / "checkpoints/iteration-00000008.pt"
-    after(trainer, 5, lambda: small_disk(folder.log_path.stat().st_size + 10 if in_a_row else 2000))
+    call_after(trainer, 5, lambda: small_disk(folder.log_path.stat().st_size + 10 if in_a_row else 2000))
     with pytest.raises(NotWrittenError, match=rf"{file} could not be written: File too large") as caught:
         trainer.run(progress=False)
     small_disk(2**30)
@@ -242,7 +242,7 @@ def test_everything_that_does_not_fit_is_named() -> None:
 
 def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu-envs", "train", "CartPole-v1"])
-    config = small("cpu", learning_rate=Schedule.of(1 / 3), num_envs=2, params={"gravity": [9.0, 9.5]})
+    config = small_run("cpu", learning_rate=Schedule.of(1 / 3), num_envs=2, params={"gravity": [9.0, 9.5]})
     run = RunDirectory.create(tmp_path / "a" / "b", config)
     again = RunDirectory.open(str(run.path))
     assert again.config() == config  # to the last bit of the learning rate
@@ -268,7 +268,7 @@ def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_run_with_a_link_is_not_resumed(name: str, tmp_path: Path) -> None:
     """A run's folder may come from a stranger, whose links point at files of the user."""
     run, mine = tmp_path / "run", tmp_path / "mine"
-    train(small("cpu", total_steps=128, run_dir=str(run)), progress=False)
+    train(small_run("cpu", total_steps=128, run_dir=str(run)), progress=False)
     if name == "checkpoints":
         (run / name).rename(mine)
     else:
@@ -387,7 +387,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         "with RunDirectory(Path(sys.argv[1])).lock(): print(1, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(run.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=with_package()) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=subprocess_env()) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
         with pytest.raises(BlockingIOError, match=f"trained already, by process {other.pid} on "), run.lock():
@@ -403,7 +403,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_a_run_cannot_end_before_where_it_is(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    train(small("cpu", total_steps=500, run_dir=str(run.path)), progress=False)  # 4 updates of 128
+    train(small_run("cpu", total_steps=500, run_dir=str(run.path)), progress=False)  # 4 updates of 128
     before = run.about()
     with pytest.raises(ValueError, match=r"total_steps is 384, and the run .* has done 512 already"):
         resume(run, total_steps=384, progress=False)
@@ -417,7 +417,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
         raise MemoryError("Unable to allocate it")
 
     run = str(tmp_path / "run")
-    train(small("cpu", total_steps=1, run_dir=run), progress=False)
+    train(small_run("cpu", total_steps=1, run_dir=run), progress=False)
     monkeypatch.setattr(runs, "load_run", none_left)
     with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
         resume(run, total_steps=1000, progress=False)
@@ -425,7 +425,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
         evaluate(run, device="cpu")
     monkeypatch.setattr(trainer, "HorizonEnv", none_left)
     with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
-        Trainer(small("cpu"))
+        Trainer(small_run("cpu"))
 
 
 def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:

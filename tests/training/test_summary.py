@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from trainers import GRID, small
+from trainers import GRID, small_run
 
 from gpu_envs.training import Result, evaluate, train
 from gpu_envs.training.record.run_directory import RunDirectory
@@ -68,7 +68,7 @@ def test_text_is_text() -> None:
 def test_a_result_shows_what_it_says(device: str, tmp_path: Path) -> None:
     """In a notebook the same rows as in a shell, and a curve for every return and metric that the folder has."""
     kept: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "log_interval": 1}
-    config = small(device, GRID, total_steps=8 * 16 * 6, params={"max_episode_steps": 20}, **kept)
+    config = small_run(device, GRID, total_steps=8 * 16 * 6, params={"max_episode_steps": 20}, **kept)
     result = train(config, progress=False)
     log = RunDirectory.open(tmp_path / "run").log()
     assert log["steps"] == [8 * 16 * (i + 1) for i in range(6)] == read_log(tmp_path / "run" / "log.csv")["steps"]

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FOR_MODULES, GRID, after, rows_of, run_of, saved, small, timeless, usual
+from trainers import (
+    FIELD,
+    GRID,
+    MODULE_SETTINGS,
+    call_after,
+    default_run,
+    last_checkpoint,
+    rows_of,
+    run_of,
+    small_run,
+    without_times,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -61,7 +72,7 @@ BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400), "pqn": (40, 47
 @pytest.mark.parametrize("name", LEARNT)
 def test_training_raises_the_return(name: str, device: str) -> None:
     given = {"env": "CartPole-v1", "horizon": 32, "learning_rate": "0:0.003,1:0", **LEARNT[name]}
-    ours = Trainer(usual(given.pop("env"), device, **given))
+    ours = Trainer(default_run(given.pop("env"), device, **given))
     worst, least = BETTER[name]
     assert ours.evaluate(100)["agent"].mean < worst
     assert ours.run(progress=False).reason == "total_steps"
@@ -91,7 +102,7 @@ def test_presets_of_particles_learn(env: str, preset: str, metric: str, share: f
 def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: str) -> None:
     steps: dict[str, Any] = {"num_envs": 64, "horizon": 32, "total_steps": 2_000_000, "learning_rate": 0.003}
     run = str(tmp_path / "run")
-    config = usual("CartPole-v1", device, run_dir=run, target_return=100, log_interval=5, **steps)
+    config = default_run("CartPole-v1", device, run_dir=run, target_return=100, log_interval=5, **steps)
     result = train(config, progress=False)
     assert result.reason == "target_return"
     assert result.run_dir == config.run_dir
@@ -100,15 +111,15 @@ def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: s
     assert result.returns["agent"] >= 100
     assert resume(run, progress=False).iterations == result.iterations  # it is there already
     assert rows_of(tmp_path / "run" / "log.csv")[-1]["iteration"] == str(result.iterations)
-    assert saved(run)["iteration"] == result.iterations
+    assert last_checkpoint(run)["iteration"] == result.iterations
     again = Trainer(config)  # what follows it depends on no clock
     assert again.run(progress=False).iterations == result.iterations
-    assert_same_bits(saved(run)["learners"], timeless(again.state())["learners"])
+    assert_same_bits(last_checkpoint(run)["learners"], without_times(again.state())["learners"])
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
-    ours = Trainer(small("cuda", **FOR_MODULES), modules={"agent": Dropping(reads_back=True)})
+    ours = Trainer(small_run("cuda", **MODULE_SETTINGS), modules={"agent": Dropping(reads_back=True)})
     with pytest.warns(UserWarning, match="without CUDA graphs"):
         ours.iterate(2)
     assert ours.no_graphs_reason
@@ -118,13 +129,13 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
 def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
     schedules = [Schedule.of(text) for text in ("0.5", "0:1,1:0", "0.25:3,0.5:1,0.75:-2", "0.3:1e-3,0.31:7")]
     targets = [(schedule, torch.zeros(1, device=device)) for schedule in schedules]
-    ours = DeviceSchedules(targets, small(device, total_steps=8 * 16 * 40), device)
+    ours = DeviceSchedules(targets, small_run(device, total_steps=8 * 16 * 40), device)
     for update in range(44):  # beyond the end the last one's stay
         ours.write()
         for schedule, target in targets:
             assert target.item() == np.float32(schedule.at(min(update, 39) / 40))
     assert ours.clock.item() == 44
-    begun = small(device, total_steps=(8 * 24 + 2 * 16 * 8) * 16, since=(24, 8 * 16 * 24), num_envs=16)
+    begun = small_run(device, total_steps=(8 * 24 + 2 * 16 * 8) * 16, since=(24, 8 * 16 * 24), num_envs=16)
     going_on = DeviceSchedules(targets, begun, device)
     going_on.clock.fill_(30)
     going_on.write()
@@ -154,9 +165,9 @@ def ruin(learner: Any) -> None:
 def test_weights_that_are_no_numbers_stop_the_run(
     env: str, at: int, told: str, kept: list[int], tmp_path: Path, device: str
 ) -> None:
-    config = small(device, env, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
+    config = small_run(device, env, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
     ours = Trainer(config, RunDirectory.create(config.run_dir, config))
-    after(ours, at, lambda: ruin(next(iter(ours.learners.values()))))
+    call_after(ours, at, lambda: ruin(next(iter(ours.learners.values()))))
     with pytest.raises(DivergedError, match=told + "'(agent|tagger)'") as caught:
         ours.run(progress=False)
     path = tmp_path / "run" / "checkpoints" / f"iteration-{kept[-1]:08d}.pt"
@@ -174,8 +185,8 @@ def check_checkpoints(run: Path, iterations: list[int]) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_observation_that_is_no_number_stops_the_run(value: float, device: str) -> None:
-    ours: Any = Trainer(small(device))
-    after(ours, 4, lambda: ours.horizon_env.storage["agent"].observations[-1, 2].fill_(value))
+    ours: Any = Trainer(small_run(device))
+    call_after(ours, 4, lambda: ours.horizon_env.storage["agent"].observations[-1, 2].fill_(value))
     message = "5: observations of the policy 'agent' hold a NaN or an infinity; there is no checkpoint; .*learning_rate"
     with pytest.raises(DivergedError, match=message):
         ours.run(progress=False)
@@ -196,24 +207,24 @@ def test_mistakes_show_before_there_is_a_folder(
 ) -> None:
     run = tmp_path / "run"
     with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
-        train(small(device, GRID, run_dir=str(run), **settings), progress=False)
+        train(small_run(device, GRID, run_dir=str(run), **settings), progress=False)
     assert not run.exists()
 
 
 def test_the_role_whose_return_is_aimed_at(device: str) -> None:
     for role, target, reason in (("tagger", -1e9, "target_return"), ("runner", 1e9, "total_steps")):
-        config = small(device, FIELD, target_role=role, target_return=target, num_envs=16, total_steps=16 * 16 * 20)
+        config = small_run(device, FIELD, target_role=role, target_return=target, num_envs=16, total_steps=16 * 16 * 20)
         assert Trainer(config).run(progress=False).reason == reason
 
 
 def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
     if device == "cpu":
         with pytest.raises(ValueError, match="graphs=True needs a CUDA device"):
-            Trainer(small(device, graphs=True))
+            Trainer(small_run(device, graphs=True))
         with pytest.raises(ValueError, match=r"fused=True, and .*; leave it out"):
-            Trainer(small(device, fused=True))
-        assert Trainer(small(device)).no_graphs_reason == "there are no CUDA graphs on a CPU"
-    assert Trainer(small(device, graphs=False)).no_graphs_reason == "graphs are turned off"
+            Trainer(small_run(device, fused=True))
+        assert Trainer(small_run(device)).no_graphs_reason == "there are no CUDA graphs on a CPU"
+    assert Trainer(small_run(device, graphs=False)).no_graphs_reason == "graphs are turned off"
 
 
 # --- memory ---
@@ -235,7 +246,7 @@ def advice(config: Run, error: Exception, device: str = "cpu") -> str:
     ids=["torch", "numpy"],
 )
 def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) -> None:
-    said = advice(usual("CartPole-v1", "cpu", num_envs=1000, horizon=50), error)
+    said = advice(default_run("CartPole-v1", "cpu", num_envs=1000, horizon=50), error)
     assert said.startswith(f"1,000 replicas for a horizon of 50 need more than {need} on cpu")
     assert ": lower num_envs to 500, or horizon to 25" in said
 
@@ -244,15 +255,17 @@ def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) ->
 def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
     """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
-    config = usual("CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide))
+    config = default_run(
+        "CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide)
+    )
     total = memory.total_memory("cpu")
     error = MemoryError(f"Unable to allocate {total * 3.99 / 2**40:.6f} TiB for an array")
     _, lower, widths = advice(config, error).partition("lower hidden to ")
     assert lower
     fitting, twice = (tuple(int(int(width) * of) for width in widths.split(",")) for of in (0.9, 2))
-    assert "hidden to" not in advice(usual("CartPole-v1", "cpu", hidden=fitting), error)
-    assert "hidden to" in advice(usual("CartPole-v1", "cpu", hidden=twice), error)
-    assert "lower num_envs to 225, or" in advice(usual("CartPole-v1", "cpu", num_envs=1000), error)
+    assert "hidden to" not in advice(default_run("CartPole-v1", "cpu", hidden=fitting), error)
+    assert "hidden to" in advice(default_run("CartPole-v1", "cpu", hidden=twice), error)
+    assert "lower num_envs to 225, or" in advice(default_run("CartPole-v1", "cpu", num_envs=1000), error)
 
 
 def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,17 +275,17 @@ def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 40 * 2**30)
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 140.00 GiB. GPU 0 has a total of 80 GiB")
     message = "need more than 180.0 GiB on cuda:0, which has 80.0 GiB: lower num_envs to 400, or horizon to 20"
-    assert message in advice(usual("CartPole-v1", "cpu", num_envs=1000, horizon=50), error, "cuda:0")
+    assert message in advice(default_run("CartPole-v1", "cpu", num_envs=1000, horizon=50), error, "cuda:0")
     small = torch.OutOfMemoryError("CUDA out of memory")  # 1,000,000 replicas of 50 steps take 6 GB at least
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
     properties.total_memory = 128 * 25 * 10**6
     assert "lower num_envs to 450,000" in advice(
-        usual("CartPole-v1", "cpu", num_envs=10**6, horizon=50), small, "cuda:0"
+        default_run("CartPole-v1", "cpu", num_envs=10**6, horizon=50), small, "cuda:0"
     )
 
 
 def test_other_errors_pass() -> None:
-    config = usual("CartPole-v1", "cpu")
+    config = default_run("CartPole-v1", "cpu")
     for error in (RuntimeError("something else"), ValueError("x")):
         with pytest.raises(type(error), match=str(error)), memory.explain_out_of_memory(config, "cpu"):
             raise error
@@ -285,7 +298,7 @@ def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
     torch.manual_seed(5)
     before = process()
     run = str(tmp_path / "run")
-    config = small(device, precision="tf32", total_steps=8 * 16 * 3, run_dir=run, threads=2)
+    config = small_run(device, precision="tf32", total_steps=8 * 16 * 3, run_dir=run, threads=2)
     ours = Trainer(config)
     ours.iterate(1)
     ours.evaluate(3)
@@ -295,7 +308,7 @@ def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
     evaluate(run, episodes=3, device=device)
     assert process() == before
     spoilt = Trainer(config)
-    after(spoilt, 1, lambda: ruin(spoilt.learners["agent"]))
+    call_after(spoilt, 1, lambda: ruin(spoilt.learners["agent"]))
     with pytest.raises(DivergedError):
         spoilt.run(progress=False)
     assert process() == before
@@ -323,7 +336,7 @@ def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
 
 def test_two_threads_train_one_after_the_other(device: str) -> None:
     """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
-    config = small(device, total_steps=8 * 16 * 6, **FOR_MODULES)
+    config = small_run(device, total_steps=8 * 16 * 6, **MODULE_SETTINGS)
     lone, ours = (Trainer(config, modules=seeded_dropout()) for _ in range(2))
     lone.run(progress=False)
     refused: list[str] = []
@@ -333,24 +346,24 @@ def test_two_threads_train_one_after_the_other(device: str) -> None:
         with ThreadPoolExecutor(1) as pool:
             refused.extend(str(pool.submit(thing).exception()) for thing in things)
 
-    after(ours, 3, beside)
+    call_after(ours, 3, beside)
     ours.run(progress=False)
     assert len(refused) == 3
     assert all("another thread of this process" in message for message in refused)
-    assert_same_bits(timeless(lone.state()), timeless(ours.state()))
+    assert_same_bits(without_times(lone.state()), without_times(ours.state()))
     beside()  # now none is at work
     assert refused[3:] == ["None"] * 3
 
 
 def test_a_second_ctrl_c_does_not_wait(device: str) -> None:
-    ours = Trainer(small(device))
+    ours = Trainer(small_run(device))
     before = signal.getsignal(signal.SIGINT)
 
     def press_twice() -> None:
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
 
-    after(ours, 2, press_twice)
+    call_after(ours, 2, press_twice)
     with pytest.raises(KeyboardInterrupt):
         ours.run(progress=False)
     assert signal.getsignal(signal.SIGINT) is before
@@ -372,7 +385,7 @@ def test_what_a_process_ignores_it_goes_on_ignoring() -> None:
 
 
 def test_getting_ready_learns_nothing(device: str) -> None:
-    ours = Trainer(small(device, normalise_observations=True))
+    ours = Trainer(small_run(device, normalise_observations=True))
     before = ours.state()
     ours.prepare()
-    assert_same_bits(timeless(before), timeless(ours.state()))
+    assert_same_bits(without_times(before), without_times(ours.state()))

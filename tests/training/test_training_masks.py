@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 from harness import assert_same_bits
 from masked_envs import CHOICES, LENGTH, PICTURED
-from trainers import small, timeless
+from trainers import small_run, without_times
 
 torch = pytest.importorskip("torch")
 
@@ -54,7 +54,7 @@ def test_random_samples_among_the_possible(library: str) -> None:
 
 
 def corridor(device: str, env: str = "MaskedCorridor-v0", **settings: Any) -> Any:
-    return small(device, env, **({"num_envs": 16, "learning_rate": 0.01} | settings))
+    return small_run(device, env, **({"num_envs": 16, "learning_rate": 0.01} | settings))
 
 
 def forbidden_in(trainer: Trainer) -> int:
@@ -93,7 +93,7 @@ def test_what_is_forbidden_is_never_done(name: str, tmp_path: Path, device: str)
             assert abs(learner.metrics[3]) < 1e-3
     other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
     other.iterate(2)
-    assert_same_bits(timeless(trainer.state()), timeless(other.state()), "state")
+    assert_same_bits(without_times(trainer.state()), without_times(other.state()), "state")
     for greedy in (True, False):
         results = trainer.evaluate(8, greedy=greedy)
         assert all(result.mean >= 0 for result in results.values())
@@ -154,7 +154,7 @@ def test_the_row_of_a_dict() -> None:
 
 def test_flat_rows_cost_nothing(device: str) -> None:
     for env in ("CartPole-v1", "TagGridWorld-v0"):
-        roles = Trainer(small(device, env)).horizon_env.roles
+        roles = Trainer(small_run(device, env)).horizon_env.roles
         assert not any((role.flattening and role.flattening.pieces) or role.masked for role in roles)
     square = Flattening.of(Box(0, 1, (3, 3), np.float32))
     assert (square.features, square.pieces) == (9, ())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, FOR_MODULES, off_policy, small
+from trainers import FIELD, MODULE_SETTINGS, off_policy_run, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -18,7 +18,7 @@ from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tun
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
-from gpu_envs.training.tuning import Size, Tuning, still_improving, largest  # noqa: E402
+from gpu_envs.training.tuning import Size, Tuning, largest, still_improving  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
 
@@ -88,7 +88,7 @@ def test_what_fits_follows_from_what_was_taken() -> None:
 @pytest.mark.slow
 def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     told: list[Size] = []
-    config = small(device, num_envs="auto", total_steps=200 * 16 * 500)
+    config = small_run(device, num_envs="auto", total_steps=200 * 16 * 500)
     found = tune(config, told=told.append, enough=True)
     counts = [size.num_envs for size in found.sizes]
     assert told == list(found.sizes)
@@ -105,7 +105,7 @@ def test_sizes_are_measured_one_after_the_other(device: str) -> None:
 
 @pytest.mark.slow
 def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small(device)
+    config = small_run(device)
     first, stored = FIRST[device], memory_of_run(Plan(config, Trainer(config).device, 1))
     room = stored.of(3 * first) if device == "cpu" else 2**40
     monkeypatch.setattr(tuning, "available_memory", lambda _: room / USABLE_FRACTION)
@@ -125,7 +125,7 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
         return 1.0, float(trainer.config.num_envs)
 
     monkeypatch.setattr(tuning, "_rates", full)
-    found = tune(small(device))
+    found = tune(small_run(device))
     assert [size.num_envs for size in found.sizes] == [FIRST[device], 2 * FIRST[device]]
     assert (found.largest, found.ended) == (4 * FIRST[device] - 1, "the memory was full")
 
@@ -135,7 +135,7 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
 def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str) -> None:
     many: dict[str, Any] = {"minibatches": 100}
     settings = {f"tagger.{name}": value for name, value in many.items()} if own else many
-    config = small(device, FIELD, horizon=2, policies={"runner": "random"}, total_steps=100, **settings)
+    config = small_run(device, FIELD, horizon=2, policies={"runner": "random"}, total_steps=100, **settings)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [64]
     assert (found.most, found.chosen) == (1, 64)
@@ -144,7 +144,7 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
 @pytest.mark.slow
 def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     """Not its random start, for which trials have steps enough; and a buffer holds a batch."""
-    config = off_policy(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
+    config = off_policy_run(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [256]
     assert not any(learner.warmup_iterations for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
@@ -154,7 +154,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
 def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
     mine = Dropping(0.0)
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
-    config = small(device, num_envs="auto", total_steps=100, run_dir="", **FOR_MODULES)
+    config = small_run(device, num_envs="auto", total_steps=100, run_dir="", **MODULE_SETTINGS)
     number, _ = choose_num_envs(config, modules={"agent": mine})
     assert all(torch.equal(before[name], tensor) for name, tensor in mine.state_dict().items())
     assert train(config, modules={"agent": mine}, progress=False).steps == number * 16
@@ -162,7 +162,7 @@ def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
 
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
 def test_a_gpu_gets_back_what_was_tried() -> None:
-    config = small("cuda", num_envs="auto", total_steps=200 * 16 * 1000)
+    config = small_run("cuda", num_envs="auto", total_steps=200 * 16 * 1000)
     tune(config, enough=True)
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     tune(config, enough=True)
@@ -174,13 +174,13 @@ def test_a_gpu_gets_back_what_was_tried() -> None:
 
 def test_a_trainer_wants_a_number(device: str) -> None:
     with pytest.raises(ValueError, match=r"num_envs is 'auto': call gpu_envs\.training\.train"):
-        Trainer(small(device, num_envs="auto"))
+        Trainer(small_run(device, num_envs="auto"))
 
 
 @pytest.mark.slow
 def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
-    result = train(small(device, num_envs="auto", total_steps=4000, run_dir=str(run)), progress=False)
+    result = train(small_run(device, num_envs="auto", total_steps=4000, run_dir=str(run)), progress=False)
     first = FIRST[device]
     assert result.steps == -(-4000 // (first * 16)) * first * 16
     assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == first
@@ -197,8 +197,8 @@ def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pyte
 def trained_by(group: Any, device: str, run: str) -> tuple[int, str, int]:
     """What a process takes, where the first could take more than the second, and what both then train."""
     room = 64 if torch.distributed.get_rank(group) == 0 else 1
-    number, why = choose_num_envs(small(device, num_envs="auto", total_steps=200 * 2 * 16 * room), group=group)
-    config = small(device, num_envs="auto", total_steps=2000, run_dir=run)
+    number, why = choose_num_envs(small_run(device, num_envs="auto", total_steps=200 * 2 * 16 * room), group=group)
+    config = small_run(device, num_envs="auto", total_steps=2000, run_dir=run)
     return number, why, train(config, progress=False, group=group).steps
 
 

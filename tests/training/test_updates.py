@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
-from trainers import EPS, FIELD, GRID, figures_of, small, taken
+from trainers import EPS, FIELD, GRID, metrics_of, rollout_of, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -32,7 +32,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     The loss of each sample, and its gradient by the module's outputs, is what ``test_sampler.py`` tests.
     """
     passes = {"epochs": 3, "minibatches": 2} if algorithm == "ppo" else {}
-    config = small(
+    config = small_run(
         device,
         env,
         algorithm=algorithm,
@@ -141,7 +141,7 @@ def copy_into(weights: list[Tensor], flat: Tensor) -> None:
 @pytest.mark.parametrize(("env", "shared"), [("CartPole-v1", False), (FIELD, True)])
 def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what the dead observe does not reach the weights."""
-    trainer: Any = Trainer(small(device, env, fused=False, shared_trunk=shared, normalise_observations=shared))
+    trainer: Any = Trainer(small_run(device, env, fused=False, shared_trunk=shared, normalise_observations=shared))
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
     learner.finish_rollout(trainer.horizon_env.storage)
@@ -178,7 +178,7 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
     bound: float, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It acts as one at the bound; so its gradient is the one there, and nothing where that leads further out."""
-    trainer: Any = Trainer(small(device, "Pendulum-v1", shared_trunk=shared))
+    trainer: Any = Trainer(small_run(device, "Pendulum-v1", shared_trunk=shared))
     trainer.roll_out()
     learner: Any = trainer.learners["agent"]
     learner.finish_rollout(trainer.horizon_env.storage)
@@ -211,34 +211,34 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
 )
 def test_minibatches_of_any_number(num_envs: int, horizon: int, minibatches: int, device: str) -> None:
     """Every sample is in one minibatch of each epoch, and none is empty."""
-    trainer: Any = Trainer(small(device, num_envs=num_envs, horizon=horizon, minibatches=minibatches, epochs=3))
+    trainer: Any = Trainer(small_run(device, num_envs=num_envs, horizon=horizon, minibatches=minibatches, epochs=3))
     trainer.iterate(2)
     (learner,) = trainer.learners.values()
-    assert figures_of(learner)["samples"] == 3 * num_envs * horizon
+    assert metrics_of(learner)["samples"] == 3 * num_envs * horizon
     assert learner.state()["optimiser"]["steps"].item() == 2 * 3 * minibatches
     assert np.isfinite(learner.metrics.tolist()).all()
 
 
 def test_more_minibatches_than_samples_are_refused(device: str) -> None:
     with pytest.raises(ValueError, match="minibatches is 5, but a horizon of the policy 'agent' has 4 samples"):
-        Trainer(small(device, num_envs=2, horizon=2, minibatches=5))
-    Trainer(small(device, num_envs=1, horizon=2, algorithm="a2c"))  # that is one pass, whatever the default is
+        Trainer(small_run(device, num_envs=2, horizon=2, minibatches=5))
+    Trainer(small_run(device, num_envs=1, horizon=2, algorithm="a2c"))  # that is one pass, whatever the default is
 
 
 def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None:
     settings: dict[str, Any] = {"learning_rate": 0.05, "epochs": 4, "minibatches": 4}
-    stopping: Any = Trainer(small(device, target_kl=0.01, **settings))
-    going: Any = Trainer(small(device, **settings))
+    stopping: Any = Trainer(small_run(device, target_kl=0.01, **settings))
+    going: Any = Trainer(small_run(device, **settings))
     for trainer in (stopping, going):
         trainer.roll_out()
         trainer.learn()
     one, other = stopping.learners["agent"], going.learners["agent"]
     steps = one.state()["optimiser"]["steps"].item()
     assert 1 <= steps < 16 == other.state()["optimiser"]["steps"].item()
-    assert figures_of(one)["samples"] == steps * 8 * 16 / 4
-    assert figures_of(one)["kl"] / figures_of(one)["samples"] < 1.5 * 0.01
+    assert metrics_of(one)["samples"] == steps * 8 * 16 / 4
+    assert metrics_of(one)["kl"] / metrics_of(one)["samples"] < 1.5 * 0.01
 
-    again: Any = Trainer(small(device, **settings))  # that many steps and no more
+    again: Any = Trainer(small_run(device, **settings))  # that many steps and no more
     again.roll_out()
     take, done = again.learners["agent"].step, []
 
@@ -254,26 +254,28 @@ def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None
     stopping.roll_out()
     stopping.learn()  # the next horizon begins afresh
     assert one.state()["optimiser"]["steps"].item() > steps
-    loose: Any = Trainer(small(device, target_kl=1e3, **settings))
+    loose: Any = Trainer(small_run(device, target_kl=1e3, **settings))
     loose.iterate(1)
     assert loose.learners["agent"].state()["optimiser"]["steps"].item() == 16
 
 
 def test_an_iteration_has_what_its_schedules_say(device: str) -> None:
     rate, weight = "0:0.004,0.5:0.001,1:0", "0.2:0.5,0.8:0"
-    trainer: Any = Trainer(small(device, learning_rate=rate, entropy_weight=weight, total_steps=8 * 16 * 10))
+    trainer: Any = Trainer(small_run(device, learning_rate=rate, entropy_weight=weight, total_steps=8 * 16 * 10))
     assert trainer.config.iterations == 10
     learner = trainer.learners["agent"]
     for iteration in range(12):  # beyond the end the last one stays
         trainer.iterate(1)
         at = min(iteration, 9) / 10
-        assert figures_of(learner)["learning_rate"] == np.float32(Schedule.of(rate).at(at))
+        assert metrics_of(learner)["learning_rate"] == np.float32(Schedule.of(rate).at(at))
         assert learner.scalars[2].item() == np.float32(Schedule.of(weight).at(at))
 
 
 def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
     """Where nothing is learnt, other actions for the same observations, and another order."""
-    trainer: Any = Trainer(small(device, GRID, epochs=1, learning_rate=0.0, policies={"runner": "random"}, horizon=1))
+    trainer: Any = Trainer(
+        small_run(device, GRID, epochs=1, learning_rate=0.0, policies={"runner": "random"}, horizon=1)
+    )
     learner, seen = trainer.learners["tagger"], []
     for _ in range(5):
         before = trainer.horizon_env.storage["tagger"].observations[-1].clone()
@@ -288,23 +290,23 @@ def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
 def test_values_explain_what_they_equal(device: str) -> None:
     """Figures of a horizon: 1 - Var(returns - values) / Var(returns), over agents in the game."""
     for env in ("CartPole-v1", FIELD):
-        trainer: Any = Trainer(small(device, env))
+        trainer: Any = Trainer(small_run(device, env))
         trainer.roll_out()
         for name, learner in trainer.learners.items():
             learner.finish_rollout(trainer.horizon_env.storage)
-            alive = taken(trainer, name)["alive"]
+            alive = rollout_of(trainer, name)["alive"]
             returns, values = numpy_of(learner.returns), numpy_of(learner.values)[:-1]
             expected = 1 - (returns - values)[alive].var() / returns[alive].var()
-            assert figures_of(learner)["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+            assert metrics_of(learner)["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
             advantages = numpy_of(learner.advantages)[alive].astype(np.float64)
             assert learner.scalars[0].item() == pytest.approx(advantages.mean(), rel=1e-4, abs=1e-6)
             assert learner.scalars[1].item() == pytest.approx(1 / advantages.std(), rel=1e-4)
-            largest = max(abs(taken(trainer, name)["observations"]).max(), 0)
-            assert figures_of(learner)["largest_observation"] == largest
+            largest = max(abs(rollout_of(trainer, name)["observations"]).max(), 0)
+            assert metrics_of(learner)["largest_observation"] == largest
 
 
 def test_replicas_that_never_end_have_no_returns(device: str) -> None:
-    trainer = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
+    trainer = Trainer(small_run(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     assert trainer.horizon_env.env.max_episode_steps is None
     assert trainer.horizon_env.storage["agent"].final_obs is None
     trainer.iterate(20)

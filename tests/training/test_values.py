@@ -8,7 +8,16 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, FOR_MODULES, GRID, assert_goes_on_alike, figures_of, small, timeless
+from trainers import (
+    FIELD,
+    FIELD_PARAMS,
+    GRID,
+    MODULE_SETTINGS,
+    assert_resumes_identically,
+    metrics_of,
+    small_run,
+    without_times,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +40,7 @@ HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 
 
 def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
-    return small(device, env, algorithm="pqn", **settings)
+    return small_run(device, env, algorithm="pqn", **settings)
 
 
 # --- what is chosen ---
@@ -167,7 +176,7 @@ def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
     gradients = learner.optimiser.gradient.double() / off.numel()
     for parameter, gradient in zip(wanted, gradients.split([each.numel() for each in before]), strict=True):
         assert (parameter.flatten() - gradient).abs().max() <= 1e-5 * parameter.abs().max()
-    figures = figures_of(learner)
+    figures = metrics_of(learner)
     assert figures["value_loss"] / figures["samples"] == pytest.approx(loss.item(), rel=1e-5)
 
 
@@ -242,12 +251,12 @@ def test_boxes_are_refused_before_anything_is_allocated() -> None:
 
 def test_a_module_of_the_users_own(device: str) -> None:
     module = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
-    trainer = Trainer(pqn(device, **FOR_MODULES), modules={"agent": module})
+    trainer = Trainer(pqn(device, **MODULE_SETTINGS), modules={"agent": module})
     trainer.iterate(3)
     with pytest.raises(
         ValueError, match=r"maps observations \[2, 4\] to \(2, 3\); expected the Q values of choices \(2, 2\)"
     ):
-        Trainer(pqn(device, **FOR_MODULES), modules={"agent": nn.Linear(4, 3)})
+        Trainer(pqn(device, **MODULE_SETTINGS), modules={"agent": nn.Linear(4, 3)})
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID, FIELD])
@@ -258,7 +267,7 @@ def test_a_run_goes_on_bit_for_bit(env: str, device: str) -> None:
     half.iterate(4)
     other.load(half.state())
     other.iterate(4)
-    assert_same_bits(timeless(whole.state()), timeless(other.state()))
+    assert_same_bits(without_times(whole.state()), without_times(other.state()))
     for learner in whole.learners.values():
         assert np.isfinite(learner.metrics.tolist()).all()
 
@@ -275,5 +284,5 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
 
 def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
     train(pqn(device, GRID, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
-    config = small(device, GRID, policies={"runner": f"frozen:{tmp_path / 'run'}"})
-    assert_goes_on_alike(config)
+    config = small_run(device, GRID, policies={"runner": f"frozen:{tmp_path / 'run'}"})
+    assert_resumes_identically(config)

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from harness import with_package
+from harness import subprocess_env
 
 pytest.importorskip("torch")
 
@@ -34,7 +34,7 @@ other.kill()
 def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(gone=gone, seconds=seconds)],
-        env=with_package(),
+        env=subprocess_env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,7 +16,7 @@ import python_cartpole
 import python_pendulum
 import python_tag_grid
 from harness import MODES, assert_all_same, assert_same_bits, on_host
-from registered import draw, numpy_by_role, record
+from registered import draw_actions, numpy_by_role, record
 from small_envs import wrong
 from translation_cases import HEADER, computing_spec, functions, module, rules_of, samples
 
@@ -94,7 +94,7 @@ def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, preci
     for spec, at in ((twin(env_id), device), (gpu_envs.spec(env_id), "cpu" if precision == "float32" else device)):
         env = make_env(spec, REPLICAS, at, **options)
         first = numpy_by_role(env, env.reset(seed=2)[0])
-        steps = record(env, draw(env, STEPS))
+        steps = record(env, draw_actions(env, STEPS))
         results.append((first, steps, on_host(dict(env.state)), on_host(env.episode_metrics)))
         env.close()
     assert_all_same(results)

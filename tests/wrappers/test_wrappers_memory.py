@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness import MODES, THREADED, assert_same_bits, numpy_of, on_host, random_actions  # noqa: E402
+from harness import MODES, MULTITHREADED_COUNT, assert_same_bits, numpy_of, on_host, random_actions  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, actions_of, made, numpy_env, on  # noqa: E402
 
@@ -195,10 +195,10 @@ def test_same_bits_on_all_devices(name: str, mode: str, device: str, monkeypatch
         monkeypatch.setattr(blocks, "MAX_BLOCKS", 7)
     devices = ("cpu", "cpu", device)
     envs = [
-        made(name, env_device, mode, count=THREADED, threads=threads)
+        made(name, env_device, mode, count=MULTITHREADED_COUNT, threads=threads)
         for env_device, threads in zip(devices, (1, 2, None), strict=True)
     ]
-    for actions in random_actions("Pendulum-v1", LIMIT + 2, THREADED):
+    for actions in random_actions("Pendulum-v1", LIMIT + 2, MULTITHREADED_COUNT):
         results = [env.step(on(env_device, actions)) for env, env_device in zip(envs, devices, strict=True)]
         done = numpy_of(results[0][2] | results[0][3])
         arrays = [{path: numpy_of(t) for path, t in tensors(r).items()} for r in results]
