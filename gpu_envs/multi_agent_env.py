@@ -56,10 +56,10 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         self.counts = {role.name: role.size for role in layout.roles}
         self.num_agents = layout.agents
         self.possible_agents = self._env_spec.agents(sim.config.params)
-        self._observation_parts = {r.name: r.seen for r in layout.roles}
+        self._observation_parts = {r.name: r.observation_parts for r in layout.roles}
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
         self.single_shared_spaces: dict[str, gymnasium.Space[Any]] = {
-            r.name: r.seen.shared for r in layout.roles if r.apart and r.seen.shared is not None
+            r.name: r.observation_parts.shared for r in layout.roles if r.separate_shared and r.observation_parts.shared is not None
         }
         self.single_action_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.action for r in layout.roles}
         self._readers = [
@@ -211,8 +211,8 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             if index is not None:
                 step, replica, agent = index[0], index[1], first + index[2]
                 kind = OUT_OF_RANGE if reader.discrete else NOT_A_NUMBER
-                who = layout.who(agent).removesuffix(", ")
-                where = f"step {step} of the block, {sim.config.name_of(replica)}, {who}"
+                who = layout.agent_label(agent).removesuffix(", ")
+                where = f"step {step} of the block, {sim.config.replica_name(replica)}, {who}"
                 step_actions = [host[step] for host in hosts] if len(hosts) == len(read) else []
                 raise sim.action_error(kind, where, step_actions, replica, agent)
             first += count

@@ -216,7 +216,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         if index is not None:
             step, replica = index[:2]
             kind = OUT_OF_RANGE if self._reader.discrete else NOT_A_NUMBER
-            where = f"step {step} of the block, {self._sim.config.name_of(replica)}"
+            where = f"step {step} of the block, {self._sim.config.replica_name(replica)}"
             raise self._sim.action_error(kind, where, (read.host[step],), replica)
 
     def _result(self, name: str, out: Step | None = None) -> Any:

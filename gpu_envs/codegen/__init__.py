@@ -1,4 +1,4 @@
-"""Turns a spec into the one C++ source that both compilers read, and into the ctypes structs that its kernels take."""
+"""Generates the C++ source of a spec, the same for CPU and GPU, and the ctypes structs of its kernels' arguments."""
 
 from collections.abc import Mapping
 
@@ -19,14 +19,14 @@ def layout_of(
     baked: Mapping[str, float | int] | None = None,
     drawn: Mapping[str, Distribution] | None = None,
 ) -> Layout:
-    """What the generated code of a configuration depends on.
+    """Return the layout of a configuration: memory and kernels.
 
     Args:
-        config: What to simulate.
-        device: Where.
-        per_replica: Parameters that have one value a replica.
-        baked: Parameters whose value is compiled in; None: those of ``config`` that can be.
-        drawn: Parameters that each replica draws when an episode begins; None: those of ``config``.
+        config: The simulation.
+        device: The device that runs it.
+        per_replica: Parameters with one value per replica.
+        baked: Parameters whose value is compiled in; None: all of ``config`` that can be.
+        drawn: Parameters that each replica draws at the start of an episode; None: those of ``config``.
     """
     drawn = config.drawn if drawn is None else drawn
     per_replica = per_replica | drawn.keys()
@@ -39,7 +39,7 @@ def layout_of(
 
 
 def generate(layout: Layout, module: str) -> Program:
-    """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
+    """Generate the source of one driver: dialect, definitions from the spec, rules, driver."""
     if isinstance(layout, TeamLayout):
         return team_source.generate(layout, module)
     assert isinstance(layout, SingleLayout)

@@ -1,4 +1,4 @@
-"""What a simulation asks of the code generators: memory, results and programs of one environment."""
+"""Interface of the code generators: memory, results and programs of one environment."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -23,63 +23,63 @@ RESULTS = (
     *("final_obs", "episode_return", "episode_length", "action_mask", "episode_metrics"),
     *("shared_observations", "final_shared"),
 )
-"""What a step writes: of environments whose modes and rules have it."""
+"""Results of a step; some only exist in certain modes or with certain rules."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SimulationConfig:
-    """What a simulation is made of."""
+    """Configuration of a simulation."""
 
     spec: Spec
     num_envs: int
     autoreset_mode: str
     precision: str
     limit: int
-    """The step at which an episode is truncated."""
+    """Steps after which an episode is truncated."""
     params: Mapping[str, ParamValue]
-    """Every parameter and reset option, checked."""
+    """All parameters and reset options, validated."""
     checked: bool = False
-    """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
+    """Check every index: a slow build that names the line and ends the process if an index is out of range."""
     first_replica: int = 0
-    """The number of the first one, in the batch that these are part of."""
+    """Number of the first replica, if the simulation is part of a larger batch."""
     active_heads: bool = False
-    """Of a team: masks leave elements of actions that mean nothing in the step to come one choice."""
-    apart: bool = False
-    """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
-    measured: bool = False
-    """Each step writes what the metrics come to so far."""
+    """Team: masks allow a single choice for elements of actions that are unused in the next step."""
+    separate_shared: bool = False
+    """Team: elements of observations that all agents of a role share are written once per replica, not into rows."""
+    running_metrics: bool = False
+    """Write the metrics of the current episode in every step."""
     statistics: bool = True
-    """Keep returns, lengths and metrics of episodes."""
+    """Record returns, lengths and metrics of episodes."""
     drawn: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
-    """Parameters that each replica draws when an episode begins, at first."""
+    """Initial distributions of the parameters that each replica draws at the start of an episode."""
     table_shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict, compare=False)
-    """The shapes of tables that have been built; of others ``table_shape`` builds them."""
+    """Shapes of the tables that have been built; ``table_shape`` builds others."""
 
     def table_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a table."""
+        """Return the shape of a table."""
         return self.table_shapes.get(name) or self.spec.table(name, self.params).shape
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        """Those that are kept."""
+        """Metrics that are recorded."""
         return self.spec.metrics if self.statistics else {}
 
-    def name_of(self, replica: int) -> str:
-        """How messages name a replica."""
-        here = f" (here {replica})" if self.first_replica else ""
-        return f"replica {self.first_replica + replica}{here}"
+    def replica_name(self, replica: int) -> str:
+        """Return a replica's name in messages."""
+        local = f" (here {replica})" if self.first_replica else ""
+        return f"replica {self.first_replica + replica}{local}"
 
 
 class Layout(ABC):
-    """What the generated code depends on, and what follows from it."""
+    """Memory and kernels of one environment; the generated code depends on nothing else."""
 
     config: SimulationConfig
     per_replica: frozenset[str]
-    """Parameters that have one value a replica."""
+    """Parameters with one value per replica."""
     baked: Mapping[str, float | int]
     """Parameters whose value is compiled in."""
     drawn: Mapping[str, Distribution]
-    """Parameters that each replica draws when an episode begins."""
+    """Parameters that each replica draws at the start of an episode."""
 
     @property
     def real(self) -> str:
@@ -89,57 +89,57 @@ class Layout(ABC):
     @property
     @abstractmethod
     def modules(self) -> tuple[str, ...]:
-        """The drivers, in the order in which they are needed: the first at once."""
+        """Names of the drivers, in order of first use; the first is always needed."""
 
     @abstractmethod
     def buffers(self) -> dict[str, ArrayShape]:
-        """The arrays that a simulation allocates, by name; ``state.`` begins the state's fields."""
+        """Return the arrays that a simulation allocates, by name; fields of the state have the prefix ``state.``."""
 
     @abstractmethod
-    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Adds the arrays that are views of others."""
+    def add_views(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Add arrays that are views of other buffers."""
 
     @abstractmethod
     def results(self) -> dict[str, ArrayShape]:
-        """What a step writes and a user may have written elsewhere; ``name`` or ``name.role``."""
+        """Return the results of a step, which may be written to a user's arrays; ``name`` or ``name.role``."""
 
     def metric_results(self) -> dict[str, ArrayShape]:
-        """The metrics of episodes, where there are any."""
+        """Return the shape of the metrics of episodes, if any."""
         count = len(self.config.metrics)
         return {"episode_metrics": ((self.config.num_envs, count), self.config.precision)} if count else {}
 
-    def metric_buffers(self, of_totals: str) -> dict[str, str]:
-        """What a snapshot holds of metrics: of the last episodes, and the totals of those under way."""
-        found = {"episode_metrics": "episode_metrics"} if self.config.metrics else {}
-        return found | ({"totals": of_totals} if totals(self.config.metrics) else {})
+    def metric_buffers(self, totals_buffer: str) -> dict[str, str]:
+        """Return the buffers of metrics in a snapshot: of the last episodes, and totals of the current ones."""
+        buffers = {"episode_metrics": "episode_metrics"} if self.config.metrics else {}
+        return buffers | ({"totals": totals_buffer} if totals(self.config.metrics) else {})
 
     @property
     @abstractmethod
-    def episode(self) -> Mapping[str, str]:
-        """The buffers that a snapshot holds beside the state, by their names in it."""
+    def snapshot_buffers(self) -> Mapping[str, str]:
+        """Buffers of a snapshot besides the state, by name in the snapshot."""
 
     @abstractmethod
-    def places(self, call: Any) -> list[tuple[str, Any]]:
-        """The structs of a call that name actions or results: suffix of the results' names, and struct."""
+    def result_structs(self, call: Any) -> list[tuple[str, Any]]:
+        """Return the argument structs with actions and results: suffix of the results' names, and struct."""
 
     @abstractmethod
-    def where(self, place: int) -> tuple[int, int, int]:
-        """Unpacks where an invalid action was: replica, agent, step of its episode."""
+    def decode_location(self, code: int) -> tuple[int, int, int]:
+        """Decode the location of an invalid action: replica, agent, step of the episode."""
 
     @abstractmethod
-    def who(self, agent: int) -> str:
-        """An agent's name, followed by a comma, for a message; empty for a single agent."""
+    def agent_label(self, agent: int) -> str:
+        """Return an agent's name and a comma, for a message; empty for a single agent."""
 
     @abstractmethod
-    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
-        """An agent's action among those that came from the host, for a message; empty where none did."""
+    def invalid_action(self, host_actions: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """Return an agent's action in parentheses, for a message; empty if the actions were not on the CPU."""
 
     @abstractmethod
-    def allowed(self, agent: int) -> str:
-        """The actions of an agent, in words."""
+    def allowed_actions(self, agent: int) -> str:
+        """Describe the valid actions of an agent."""
 
 
 def mode_enum(mode: str) -> str:
-    """The auto-reset mode in C++."""
+    """Return the autoreset mode as a C++ enum."""
     constant = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}[mode]
     return f"enum Autoreset {{ NEXT_STEP, SAME_STEP, DISABLED }};\nconstexpr Autoreset AUTORESET = {constant};"

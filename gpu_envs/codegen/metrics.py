@@ -1,4 +1,4 @@
-"""``Metrics``: what the rules measure of episodes, in C++."""
+"""``Metrics`` in C++: the metrics of episodes that rules compute."""
 
 from collections.abc import Mapping
 
@@ -10,32 +10,32 @@ _REDUCTIONS = {"last": "OF_LAST", "mean": "OF_MEAN", "sum": "OF_SUM", "max": "OF
 
 
 def totals(metrics: Mapping[str, Metric]) -> list[str]:
-    """Those that have a total over the steps of an episode."""
+    """Return the metrics with a total over the steps of an episode."""
     return [name for name, metric in metrics.items() if metric.reduce != "last"]
 
 
-def metrics_part(spec: Spec, *, kept: bool, measured: bool, followed: bool = False) -> str:
-    """``Metrics``, which names the numbers that ``measure`` writes, and how they are reduced.
+def metrics_part(spec: Spec, *, recorded: bool, running: bool, watched: bool = False) -> str:
+    """Generate ``Metrics``, the numbers that ``measure`` writes, and their reductions over steps.
 
     Args:
         spec: The environment.
-        kept: They are measured; otherwise it is named for the rules' sake alone.
-        measured: Each step writes what they come to so far.
-        followed: It is told which turns of phases write them, in a build that follows that.
+        recorded: Whether metrics are computed; if not, rules only need the struct to compile.
+        running: Whether every step writes the metrics of the current episode.
+        watched: Whether a checked build watches which iterations of phases write them.
     """
     metrics, reduced = spec.metrics, totals(spec.metrics)
     places = ", ".join(f"{name}(at[{m}])" for m, name in enumerate(metrics))
-    watched = [f'        watch(&this->{name}, "metrics.{name}");' for name in metrics]
+    watch_lines = [f'        watch(&this->{name}, "metrics.{name}");' for name in metrics]
     kinds = [_REDUCTIONS[metric.reduce] for metric in metrics.values()] or ["OF_LAST"]
     rows = [reduced.index(name) if name in reduced else 0 for name in metrics] or [0]
     return "\n".join(
         [
-            f"enum MetricCounts : int {{ METRICS = {kept * len(metrics)}, TOTALS = {kept * len(reduced)} }};",
-            f"constexpr bool MEASURED = {str(measured).lower()};  // each step writes what they come to so far",
+            f"enum MetricCounts : int {{ METRICS = {recorded * len(metrics)}, TOTALS = {recorded * len(reduced)} }};",
+            f"constexpr bool MEASURED = {str(running).lower()};  // after every step",
             "struct Metrics {",
             *(f"    real& {name};" for name in metrics),
             *([f"    FN explicit Metrics(real* at) : {places} {{"] if metrics else []),
-            *(["#ifdef TURNS", *watched, "#endif"] if followed and metrics else []),
+            *(["#ifdef TURNS", *watch_lines, "#endif"] if watched and metrics else []),
             *(["    }"] if metrics else []),
             "};",
             "enum Reduction : int { OF_LAST, OF_MEAN, OF_SUM, OF_MAX };",

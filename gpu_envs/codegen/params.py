@@ -1,4 +1,4 @@
-"""The parameters and tables of an environment, as the generated code has them."""
+"""Parameters and tables of an environment in the generated code."""
 
 import math
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param, ParamValue
 from gpu_envs.specs.single import EnvSpec
 
-_MOST_COMPARED = 64
-"""So many numbers of a ``Choice`` are told apart by comparisons; the time to compile more grows with their square."""
+_MAX_COMPARISONS = 64
+"""Values of a ``Choice`` up to which comparisons select one; compile time grows with the square of their number."""
 
 
 def _cpp_param(name: str, param: Param) -> str:
@@ -33,18 +33,18 @@ def _enumerators(param: Param) -> str:
     return ", ".join(choice.replace("-", "_") for choice in param.choices)
 
 
-def _remark(text: str) -> str:
-    """A text as the end of a line of C++."""
+def _comment(text: str) -> str:
+    """Return a text that fits in a comment at the end of a line of C++."""
     return " ".join(text.replace("\\", " ").split())
 
 
 def params_struct(config: SimulationConfig) -> str:
-    """``Params``: what the rules see of the parameters of one replica, and of the tables."""
+    """Generate ``Params``: the parameters of one replica and the tables, as rules read them."""
     settings = config.spec.settings
     enums = [
         f"enum class {enum_name(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"
     ]
-    fields = [f"    {_member(config, n, p)};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
+    fields = [f"    {_member(config, n, p)};  // {_comment(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
         sizes = ", ".join(map(str, config.table_shape(name)))
         fields.append(f"    Table<const {CPP_TYPES[table.type]}, {sizes}> {name};")
@@ -52,37 +52,37 @@ def params_struct(config: SimulationConfig) -> str:
 
 
 def _member(config: SimulationConfig, name: str, param: Param) -> str:
-    """A member of ``Params``."""
+    """Return a member of ``Params``."""
     if not param.rank:
         return f"{_cpp_param(name, param)} {name}"
     return f"Table<const {_stored(param)}, {', '.join(map(str, _sizes(config, name, param)))}> {name}"
 
 
 def _sizes(config: SimulationConfig, name: str, param: Param) -> tuple[int, ...]:
-    """The shape of a parameter that is an array."""
+    """Return the shape of an array parameter."""
     value = config.params[name]
     assert isinstance(value, np.ndarray)
     return tuple(value.shape[-param.rank :])
 
 
 def params_buffers(layout: Layout) -> Struct:
-    """Where the parameters of all replicas are, and the tables."""
+    """Return the struct with the parameters of all replicas and the tables."""
     spec = layout.config.spec
     arrays = {n: f"{_stored(p)}*" for n, p in spec.settings.items() if p.rank or n in layout.per_replica}
     arrays |= {n: f"const {kind}" for n, kind in arrays.items() if n not in layout.drawn}
     fields = [(arrays.get(n, _stored(p)), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
-    # (an empty struct takes a byte in C++, and none for ctypes)
+    # An empty struct has a size of one byte in C++, and zero in ctypes.
     return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
 
 def params_members(layout: Layout) -> list[str]:
-    """The members of ``ParamBuffers``: what gives one replica's ``Params``, and what draws those of an episode."""
+    """Generate the methods of ``ParamBuffers``, which return one replica's ``Params`` and draw those of an episode."""
     singles = [name for name in layout.drawn if not layout.config.spec.params[name].rank]
     if not layout.drawn:
         return [_getter(layout)]
     drawn = {name: f"_drawn.of[{j}]" for j, name in enumerate(singles)}
-    kept = " ".join(f"this->{name}[_replica] = {place};" for name, place in drawn.items())
+    stores = " ".join(f"this->{name}[_replica] = {target};" for name, target in drawn.items())
     return [
         _getter(layout),
         _getter(layout, drawn),
@@ -91,79 +91,85 @@ def params_members(layout: Layout) -> list[str]:
         "    const {",
         *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
         "}",
-        f"FN void _keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {kept} }}",
+        f"FN void _keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {stores} }}",
     ]
 
 
 def drawn_struct(layout: Layout) -> str:
-    """``Drawn``: what one replica has drawn of parameters that are single numbers. Arrays are drawn where they are."""
+    """Generate ``Drawn``: the scalar parameters that one replica has drawn; arrays are drawn in global memory."""
     ranks = [layout.config.spec.params[name].rank for name in layout.drawn]
-    ahead = str(not any(ranks)).lower()
+    is_drawn_ahead = str(not any(ranks)).lower()
     return (
         f"constexpr int  DRAWN = {max(1, ranks.count(0))};\n"
-        f"constexpr bool DRAWN_AHEAD = {ahead};  // before the episode that comes first is over\n"
+        f"constexpr bool DRAWN_AHEAD = {is_drawn_ahead};  // drawn before the current episode ends\n"
         "struct Drawn { real of[DRAWN]; };"
     )
 
 
-def _drawing(layout: Layout, name: str, place: str) -> str:
-    """Draws one parameter, or its elements from ``_first`` on, each with random numbers of its own."""
-    param, number = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
+def _drawing(layout: Layout, name: str, target: str) -> str:
+    """Generate the draw of one parameter, or of its elements from ``_first`` on, each with a separate stream."""
+    param, stream = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
     distribution = layout.drawn[name].within(*param.limits(layout.config.precision))
-    numbers = [f"real({each!r})" for each in (*distribution.numbers, *distribution.derived)]
-    element = f"Random _random(_seed, _episode, PARAMETER, {number}, u32(_e));"
+    numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
+    element = f"Random _random(_seed, _episode, PARAMETER, {stream}, u32(_e));"
 
-    def written(target: str) -> str:
+    def assignment(target: str) -> str:
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
         table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
-        chosen = f"{{ {table} {target} = _values[_k]; }}"
-        if len(numbers) <= _MOST_COMPARED:
-            compared = f"{target} = {selection(numbers, '_k')};"
-            of_one = isinstance(layout.config.spec, EnvSpec)  # of one replica alone a CPU foretells no comparison
-            chosen = f"if constexpr (ON_GPU || AT_ONCE) {compared} else {chosen}" if of_one else compared
-        return f"const int _k = _random.integer({len(numbers)}); {chosen}"
+        selection_code = f"{{ {table} {target} = _values[_k]; }}"
+        if len(numbers) <= _MAX_COMPARISONS:
+            comparison = f"{target} = {selection(numbers, '_k')};"
+            is_single_agent = isinstance(
+                layout.config.spec, EnvSpec
+            )  # a CPU mispredicts comparisons for a single replica
+            selection_code = (
+                f"if constexpr (ON_GPU || AT_ONCE) {comparison} else {selection_code}"
+                if is_single_agent
+                else comparison
+            )
+        return f"const int _k = _random.integer({len(numbers)}); {selection_code}"
 
     if not param.rank:
-        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {written(place)} }}"
+        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {assignment(target)} }}"
     length = math.prod(_sizes(layout.config, name, param))
-    target = written(f"this->{name}[_replica * {length} + _e]")
+    target = assignment(f"this->{name}[_replica * {length} + _e]")
     return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} }}"
 
 
-def observed_params(layout: Layout, place: str) -> list[str]:
-    """Writes the parameters that are observed, one statement a number.
+def observed_params(layout: Layout, target: str) -> list[str]:
+    """Generate the statements that append parameters to observations, one per number.
 
     Args:
-        layout: What the code depends on.
-        place: The number's place, for its index among them.
+        layout: The environment's layout.
+        target: Format of the element of the observation, from the index of the number.
     """
-    found: list[str] = []
+    lines: list[str] = []
     for name, size in layout.config.spec.observed_sizes(layout.config.params).items():
         param = layout.config.spec.params[name]
         number = f"int(p.{name})" if param.kind == "choice" else f"p.{name}"
-        each = [f"{number}[{k}]" for k in range(size)] if param.rank else [number]
-        found += [f"    {place.format(len(found) + k)} = float({value});" for k, value in enumerate(each)]
-    return found
+        elements = [f"{number}[{k}]" for k in range(size)] if param.rank else [number]
+        lines += [f"    {target.format(len(lines) + k)} = float({value});" for k, value in enumerate(elements)]
+    return lines
 
 
-RENAMED = ("generated", "#define observe observe_by_rules  // parameters follow")
-"""Stands before rules whose observations end with parameters."""
+RENAME_OBSERVE = ("generated", "#define observe observe_by_rules  // observe below calls it and appends parameters")
+"""Part before rules whose observations end with parameters."""
 
 
 def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
-    """What gives one replica's ``Params``; no parameter has its arguments' names.
+    """Generate ``get``, which returns one replica's ``Params``; arguments start with an underscore, unlike parameters.
 
     Args:
-        layout: What the code depends on.
-        drawn: Where the numbers stand that the replica has just drawn; None: with the others.
+        layout: The environment's layout.
+        drawn: Expressions of the scalar parameters that the replica has just drawn; None: read them from memory.
     """
     values, checked = [], layout.config.checked
     for name, param in layout.config.spec.settings.items():
         if param.rank:
             length = math.prod(_sizes(layout.config, name, param))
-            place = f"this->{name} + _replica * {length}" if name in layout.per_replica else f"this->{name}"
-            values.append(f'{{{place}, "{name}"}}' if checked else f"{{{place}}}")
+            target = f"this->{name} + _replica * {length}" if name in layout.per_replica else f"this->{name}"
+            values.append(f'{{{target}, "{name}"}}' if checked else f"{{{target}}}")
             continue
         value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
         value = (drawn or {}).get(name, value)
@@ -171,14 +177,16 @@ def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
     values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
-    just = "" if drawn is None else ", [[maybe_unused]] const Drawn& _drawn"
-    return f"FN Params get([[maybe_unused]] Index _replica{just}) const {{ return {{{', '.join(values)}}}; }}"
+    drawn_parameter = "" if drawn is None else ", [[maybe_unused]] const Drawn& _drawn"
+    return (
+        f"FN Params get([[maybe_unused]] Index _replica{drawn_parameter}) const {{ return {{{', '.join(values)}}}; }}"
+    )
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
-    """The parameters that are compiled in: neither reset options nor, where a spec has some, what may follow from them.
+    """Return the parameters that are compiled in.
 
-    A reset may change both.
+    Reset options are not, and neither are derived parameters of a spec with options, as a reset may change both.
     """
     return {
         n: values[n]
@@ -191,13 +199,13 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
 
 
 def tables(config: SimulationConfig) -> dict[str, np.ndarray]:
-    """The tables as the kernels read them."""
+    """Return the tables with the dtypes that kernels read."""
     arrays = {name: config.spec.table(name, config.params) for name in config.spec.tables}
     return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
 
 
 def param_values(spec: Spec, values: Mapping[str, ParamValue]) -> dict[str, float | int | np.ndarray]:
-    """Parameters, some or all, as the structs hold them: switches and choices as integers."""
+    """Return parameters as in argument structs: bools and choices as ints."""
     return {
         n: v if isinstance(v, np.ndarray) else float(v) if p.kind == "real" else p.index(v)
         for (n, p), v in ((item, values[item[0]]) for item in spec.settings.items() if item[0] in values)

@@ -1,4 +1,4 @@
-"""What the sources of single agents and of teams have in common."""
+"""Code shared by the sources of single agents and of teams."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -6,9 +6,9 @@ from typing import TypeAlias
 from gpu_envs.backend.structs import Struct
 
 MemberDeclaration: TypeAlias = tuple[str | Struct, str] | tuple[Struct, str, int]
-"""Type and name of a struct's member, and how many of it there are."""
+"""Type and name of a struct's member, and length if it is an array."""
 
-RESETTING: tuple[MemberDeclaration, ...] = (
+RESET_MEMBERS: tuple[MemberDeclaration, ...] = (
     ("const u8*", "mask"),
     ("const u8*", "reseed"),
     ("const u64*", "new_seeds"),
@@ -16,11 +16,11 @@ RESETTING: tuple[MemberDeclaration, ...] = (
     ("int", "reseed_all"),
     ("int", "observe_only"),
 )
-"""Which replicas begin a new episode, and with which seeds."""
+"""Members of ``ResetCall`` that select replicas and their seeds."""
 
 
 def selection(values: Sequence[object], index: str) -> str:
-    """The one of some constants that an index names: by comparisons, since a table would be loaded from memory."""
+    """Return an expression that selects a constant by index, with comparisons: a table would be loaded from memory."""
     *others, last = map(str, values)
     different = len({*others, last}) > 1
     return "".join(f"{index} == {k} ? {value} : " for k, value in enumerate(others) if different) + last

@@ -1,4 +1,4 @@
-"""The source of environments with a team of agents: what the spec says, in C++, between the headers."""
+"""Generates the source of environments with a team of agents: definitions from the spec, between the headers."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ import numpy as np
 from gpu_envs.backend.contract import contract
 from gpu_envs.backend.program import CPP_TYPES, Grid, Program, headers, joined
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen.header import opening, rules_part
+from gpu_envs.codegen.header import common_parts, rules_part
 from gpu_envs.codegen.layout import SimulationConfig, mode_enum
 from gpu_envs.codegen.metrics import metrics_part
 from gpu_envs.codegen.params import (
-    RENAMED,
+    RENAME_OBSERVE,
     drawn_struct,
     observed_params,
     params_buffers,
@@ -22,19 +22,19 @@ from gpu_envs.codegen.params import (
     params_struct,
 )
 from gpu_envs.codegen.schedule import staged_floats
-from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
+from gpu_envs.codegen.shared import RESET_MEMBERS, MemberDeclaration, selection
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.codegen.world import world_struct
 from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param
 
-_CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
-"""The kernels, and their arguments."""
+_ARGUMENT_STRUCTS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
+"""Argument struct of each kernel."""
 
-_NOTHING_SHARED = "FN void observe_shared(const World&, const Params&, int, const Row&) {}"
-"""Of teams whose roles see nothing alike."""
+_EMPTY_OBSERVE_SHARED = "FN void observe_shared(const World&, const Params&, int, const Row&) {}"
+"""``observe_shared`` of teams without shared observations."""
 
-_CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
+_CHECKED_CALLS = """// Set the length of a row before the rules write it.
 FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
     observe(w, p, i, Row{row.at, row.lane, row.shared_at, row.shared, features_of(role_of(i))});
 }
@@ -61,7 +61,7 @@ FN void look_in_turn(World& w, const Params& p, Team& team) {
 #define step(...) step_in_turn(__VA_ARGS__)
 #define look(...) look_in_turn(__VA_ARGS__)
 %s#endif"""
-"""What goes through the phases of the rules one by one."""
+"""Wrappers that run the phases of each function one after another, with checks."""
 
 _CHECKED_MEASURE = """FN void measure_in_turn(World& w, const Params& p, Team& team, Metrics& metrics) {
     launch_phases("measure", [&] { measure(w, p, team, metrics); });
@@ -71,18 +71,18 @@ _CHECKED_MEASURE = """FN void measure_in_turn(World& w, const Params& p, Team& t
 
 
 def generate(layout: TeamLayout, module: str) -> Program:
-    """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
-    declared = structs(layout)
+    """Generate the source of the driver: dialect, definitions from the spec, rules, driver."""
+    argument_structs = structs(layout)
     rules = rules_part(layout.config)
     parts = [
-        *opening(layout, rules[1]),
+        *common_parts(layout, rules[1]),
         ("generated", _constants(layout)),
         *_team_headers(layout.config),
         *headers("environments/nearest.cuh"),
-        ("generated", _prologue(layout, declared)),
+        ("generated", _definitions(layout, argument_structs)),
         *headers("drivers/team_actions.cuh", "environments/particles.cuh"),
-        *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
-        *([] if layout.spec.has_shared_observations else [("generated", _NOTHING_SHARED)]),
+        *([RENAME_OBSERVE, rules, ("generated", _append_params(layout))] if layout.spec.observe_params else [rules]),
+        *([] if layout.spec.has_shared_observations else [("generated", _EMPTY_OBSERVE_SHARED)]),
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
@@ -90,17 +90,19 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *headers("drivers/team_drawn.cuh" if layout.drawn else "drivers/team_undrawn.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
-    more = [
+    extra_functions = [
         name
-        for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.has_shared_observations))
-        if wanted
+        for name, required in (("active", spec.active_heads), ("observe_shared", spec.has_shared_observations))
+        if required
     ]
     tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
     return Program(
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
-        calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
-        contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=more),
+        calls={kernel: argument_structs[struct].ctype() for kernel, struct in _ARGUMENT_STRUCTS.items()},
+        contract=contract(
+            spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=extra_functions
+        ),
         flush_denormals=layout.config.precision == "float32",
         grid=Grid(
             threads=schedule.threads,
@@ -113,8 +115,8 @@ def generate(layout: TeamLayout, module: str) -> Program:
     )
 
 
-def _observing(layout: TeamLayout) -> str:
-    """What the driver calls in place of the rules, whose rows of observations end with parameters."""
+def _append_params(layout: TeamLayout) -> str:
+    """Generate ``observe``, which calls the rules' function and appends parameters to the row."""
     count = sum(layout.spec.observed_sizes(layout.config.params).values())
     return "\n".join(
         [
@@ -130,7 +132,7 @@ def _observing(layout: TeamLayout) -> str:
 
 
 def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
-    """The phases; in a checked build rows know their lengths."""
+    """Return the headers of phases; in a checked build rows know their lengths."""
     team = headers("drivers/team.cuh")
     if not config.checked:
         return [*team, *headers("drivers/sums.cuh")]
@@ -143,7 +145,7 @@ def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
 
 
 def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
-    """What stands between the driver and the rules in a checked build."""
+    """Return the wrappers between the driver and the rules in a checked build."""
     if not layout.config.checked:
         return []
     phases = _CHECKED_PHASES % (_CHECKED_MEASURE if layout.spec.metrics else "")
@@ -151,19 +153,21 @@ def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
 
 
 def structs(layout: TeamLayout) -> dict[str, Struct]:
-    """The structs that cross from Python to the kernels, in the order of declaration."""
+    """Return the structs of the kernels' arguments, in order of declaration."""
     real = layout.real
 
-    def of(name: str, *fields: MemberDeclaration) -> Struct:
+    def struct(name: str, *fields: MemberDeclaration) -> Struct:
         return Struct.of(name, real, *fields)
 
-    def world(name: str, *, kept: bool) -> Struct:
-        return of(name, *((f"{CPP_TYPES[f.type]}*", f.name) for f in layout.world.values() if f.kept == kept))
+    def world_buffers(name: str, *, persistent: bool) -> Struct:
+        return struct(
+            name, *((f"{CPP_TYPES[f.type]}*", f.name) for f in layout.world.values() if f.persistent == persistent)
+        )
 
     params = params_buffers(layout)
-    state, scratch = world("StateBuffers", kept=True), world("ScratchBuffers", kept=False)
+    state, scratch = world_buffers("StateBuffers", persistent=True), world_buffers("ScratchBuffers", persistent=False)
     spread = layout.schedule.kind == "SPREAD"
-    buffers = of(
+    buffers = struct(
         "Buffers",
         ("Index", "count"),
         (state, "state"),
@@ -175,16 +179,16 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("u32*", "staggered"),
         ("real*", "episode_return"),
         ("int*", "episode_length"),
-        ("u8*", "ended"),  # (the other flags are bools: compilers take a byte that is stored for a part of anything)
+        ("u8*", "ended"),  # other flags are bools, as a stored byte may alias any type
         ("bool*", "finished"),
         ("u64*", "seeds"),
         ("u32*", "episodes"),
         ("u64*", "shared_seed"),
         ("u64*", "offence"),
         *([("real*", "last_metrics")] if layout.config.metrics else []),
-        *([("real*", "so_far")] if layout.config.measured else []),
+        *([("real*", "so_far")] if layout.config.running_metrics else []),
     )
-    role = of(
+    role = struct(
         "RoleCall",
         ("const void*", "actions"),
         ("int", "action_kind"),
@@ -193,10 +197,10 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("bool*", "terminations"),
         ("bool*", "truncations"),
         ("float*", "final_obs"),
-        ("real*", "episode_return"),  # of the user's, or null
+        ("real*", "episode_return"),  # null, or an array of the user
         ("int*", "episode_length"),
         *([("bool*", "action_mask")] if layout.spec.masked else []),
-        *([("float*", "shared_observations"), ("float*", "final_shared")] if layout.config.apart else []),
+        *([("float*", "shared_observations"), ("float*", "final_shared")] if layout.config.separate_shared else []),
     )
     common: tuple[MemberDeclaration, ...] = (
         (buffers, "buffers"),
@@ -206,57 +210,59 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("int*", "phases"),
     )
     roles = (role, "role", len(layout.roles))
-    own: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.config.metrics else ()
-    step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), *own, roles)
-    reset = of("ResetCall", *common, *RESETTING, roles)
+    metric_members: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.config.metrics else ()
+    step = struct(
+        "StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), *metric_members, roles
+    )
+    reset = struct("ResetCall", *common, *RESET_MEMBERS, roles)
     return {s.name: s for s in (state, *([scratch] if spread else []), params, buffers, role, step, reset)}
 
 
 def _constants(layout: TeamLayout) -> str:
-    """The size of the team, and how its phases are run."""
+    """Generate the constants of the team's size and schedule."""
     schedule = layout.schedule
-    number = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.number]
+    agent_type = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.agent_dtype]
     blocks = schedule.blocks(layout.device, double=layout.real == "double")
     return "\n".join(
         [
             "enum Schedule { HOST, BLOCK, SPREAD };",
             f"constexpr Schedule SCHEDULE = {schedule.kind};",
             f"constexpr int  AGENTS       = {layout.agents};",
-            f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
-            f"constexpr int  THREADS      = {schedule.threads};  // in a block",
-            f"constexpr int  BLOCKS       = {blocks};  // on a multiprocessor at a time",
+            f"constexpr int  TEAMS        = {schedule.replicas};  // replicas per block",
+            f"constexpr int  THREADS      = {schedule.threads};  // per block",
+            f"constexpr int  BLOCKS       = {blocks};  // resident blocks per multiprocessor",
             f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
             "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
             f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
-            f"constexpr int  CHUNK_AGENTS = {schedule.chunk};  // whose rows a block copies out together",
-            f"constexpr int  WARP_FLOATS  = {schedule.warp_floats};  // of rows that a warp keeps",
-            f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
+            f"constexpr int  CHUNK_AGENTS = {schedule.chunk};  // agents whose rows a block stages together",
+            f"constexpr int  WARP_FLOATS  = {schedule.warp_floats};  // staging memory of a warp",
+            f"constexpr int  ROWS_AT      = {schedule.rows_at};  // byte offset of the staged rows in a block's memory",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
             f"constexpr bool SHARED       = {str(layout.spec.has_shared_observations).lower()};  // observe_shared",
-            f"constexpr bool APART        = {str(layout.config.apart).lower()};  // shared elements are not in rows",
-            f"using AgentNumber = {number};",
-            f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // counts the elements of an array",
+            f"constexpr bool APART        = {str(layout.config.separate_shared).lower()};  // not in rows",
+            f"using AgentNumber = {agent_type};",
+            f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // index of an array element",
         ]
     )
 
 
 def _by_role(name: str, values: Sequence[object]) -> str:
-    """A function from a role's number to a constant."""
+    """Generate a function from a role's number to a constant."""
     return f"FN constexpr int {name}([[maybe_unused]] int role) {{ return {selection(values, 'role')}; }}"
 
 
-def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
-    """What the spec says, in C++."""
+def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> str:
+    """Generate the definitions from the spec."""
     spec, config, schedule = layout.spec, layout.config, layout.schedule
     *others, _ = layout.roles
     chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
     names = ", ".join(role.name.upper() for role in layout.roles)
     bodies = {"ParamBuffers": params_members(layout)}
-    told = sum(spec.observed_sizes(config.params).values())  # parameters, of which rules know nothing
-    fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
-    together = schedule.together
-    batches = [-(-role.size // rows) for role, rows in zip(layout.roles, together, strict=True)]
+    observed_params_size = sum(spec.observed_sizes(config.params).values())  # appended to rows after observe
+    fixed = [_constant(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
+    rows_per_warp = schedule.rows_per_warp
+    batches = [-(-role.size // rows) for role, rows in zip(layout.roles, rows_per_warp, strict=True)]
     staged = [staged_floats(role, schedule.chunk, schedule.replicas) for role in layout.roles]
     return "\n\n".join(
         [
@@ -268,47 +274,50 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
-                    _by_role("features_of", [role.seen.individual.shape[0] - told for role in layout.roles]),
-                    _by_role("shared_features_of", [role.seen.shared_size for role in layout.roles]),
-                    _by_role("shared_at", [role.seen.shared_at for role in layout.roles]),
+                    _by_role(
+                        "features_of",
+                        [role.observation_parts.individual.shape[0] - observed_params_size for role in layout.roles],
+                    ),
+                    _by_role("shared_features_of", [role.observation_parts.shared_size for role in layout.roles]),
+                    _by_role("shared_at", [role.observation_parts.shared_at for role in layout.roles]),
                     _by_role("row_size", [role.features for role in layout.roles]),
-                    f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
-                    f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // as masks tell",
+                    f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules have allow",
+                    f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // the rules have active",
                     *([_by_role("choices_of", [role.choices for role in layout.roles])] if spec.masked else []),
-                    _by_role("rows_together", together),
-                    _by_role("batches_before", _before(batches)),
-                    _by_role("staged_before", _before(staged)[:-1]),
+                    _by_role("rows_together", rows_per_warp),
+                    _by_role("batches_before", _cumulative(batches)),
+                    _by_role("staged_before", _cumulative(staged)[:-1]),
                 ]
             ),
             params_struct(config),
-            "\n".join(["// Parameters on which shapes depend.", *fixed]),
+            "\n".join(["// Fixed parameters.", *fixed]),
             _actions(layout),
             *([drawn_struct(layout)] if layout.drawn else []),
-            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            *(s.cpp(bodies.get(s.name, ())) for s in argument_structs.values()),
             world_struct(
                 layout.world.values(),
                 layout.agents,
                 schedule.offsets,
                 copied=schedule.kind == "BLOCK",
-                alone=schedule.replicas == 1,
+                single_replica=schedule.replicas == 1,
                 checked=config.checked,
             ),
-            metrics_part(spec, kept=config.statistics, measured=config.measured, followed=config.checked),
+            metrics_part(spec, recorded=config.statistics, running=config.running_metrics, watched=config.checked),
         ]
     )
 
 
-MOST_HELD = 8
-"""Elements of an action that is copied for a turn; longer ones are viewed where they lie."""
+MAX_COPIED_ACTION = 8
+"""Maximum elements of an action that is copied to registers; longer actions are read from memory."""
 
 
-def _before(sizes: Iterable[int]) -> list[int]:
-    """How much comes before each of several sizes, and then all of it."""
+def _cumulative(sizes: Iterable[int]) -> list[int]:
+    """Return cumulative sums, starting with 0."""
     return [0, *itertools.accumulate(sizes)]
 
 
-def _fixed(name: str, param: Param, value: Any) -> str:
-    """A parameter that is the same for all replicas, as a constant."""
+def _constant(name: str, param: Param, value: Any) -> str:
+    """Generate the constant of a fixed parameter."""
     if param.choices:
         return f"constexpr {enum_name(name)} {name.upper()} = {enum_name(name)}({param.index(value)});"
     kind = {"bool": "bool", "int": "int", "real": "real"}[param.kind]
@@ -316,8 +325,8 @@ def _fixed(name: str, param: Param, value: Any) -> str:
 
 
 def _by_element(name: str, rows: Sequence[Sequence[int]], size: int) -> str:
-    """A function from a role's number and an action's element to a constant; 0 for what an action does not have."""
-    if size > MOST_HELD and rows:
+    """Generate a function from role and element of an action to a constant; 0 for missing elements."""
+    if size > MAX_COPIED_ACTION and rows:
         entries = ", ".join(str(entry) for row in rows for entry in (*row, *[0] * (size - len(row))))
         code = f"static constexpr int values[] = {{{entries}}}; return values[role * {size} + j];"
         return f"FN int {name}(int role, int j) {{ {code} }}"
@@ -329,7 +338,7 @@ def _by_element(name: str, rows: Sequence[Sequence[int]], size: int) -> str:
 
 
 def _actions(layout: TeamLayout) -> str:
-    """``Action``, and what is allowed of it."""
+    """Generate ``Action``, and functions with its sizes and bounds."""
     spaces = [role.action for role in layout.roles]
     counts: list[list[int]] = []
     starts: list[list[int]] = []
@@ -347,22 +356,22 @@ def _actions(layout: TeamLayout) -> str:
         sizes = [len(row) for row in counts]
     kind = "int" if counts else "real"
     size, heads = max(sizes), layout.config.active_heads
-    alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
-    long = size > MOST_HELD
-    held = f"const {CPP_TYPES[layout.world['action'].type]}* value" if long else f"{kind} value[ACTION_SIZE]"
+    all_discrete = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
+    is_view = size > MAX_COPIED_ACTION
+    value_member = f"const {CPP_TYPES[layout.world['action'].type]}* value" if is_view else f"{kind} value[ACTION_SIZE]"
     return "\n".join(
         [
-            *(["#define _long_actions"] if long else []),
+            *(["#define _long_actions"] if is_view else []),
             f"constexpr bool WHOLE_ACTIONS = {str(bool(counts)).lower()};",
             f"constexpr int  ACTION_SIZE   = {size};",
             "struct Action {",
-            f"    {held};",
+            f"    {value_member};",
             f"    FN {kind} operator[](int j) const {{ return value[j]; }}",
-            *(["    FN operator int() const { return value[0]; }"] if alone else []),
+            *(["    FN operator int() const { return value[0]; }"] if all_discrete else []),
             "};",
             _by_role("action_size", sizes),
             _by_element("action_start", starts, size),
             _by_element("action_count", counts, size),
-            *([_by_element("choices_before", [_before(row)[:-1] for row in counts], size)] if heads else []),
+            *([_by_element("choices_before", [_cumulative(row)[:-1] for row in counts], size)] if heads else []),
         ]
     )

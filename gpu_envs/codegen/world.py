@@ -1,4 +1,4 @@
-"""``World``, a replica of a team: its fields in C++, wherever they lie, and how they get there and back."""
+"""``World`` in C++, a replica of a team: its fields, their memory, and the code that copies them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from gpu_envs.backend.program import CPP_TYPES
 
-FEW = 4
-"""A replica's arrays of no more elements are fetched with its single numbers, so that all are waited for once."""
+MAX_FETCHED = 4
+"""Maximum elements of a replica's array that is fetched together with scalars, so that a thread waits only once."""
 
 
 class WorldField(NamedTuple):
@@ -17,34 +17,34 @@ class WorldField(NamedTuple):
     type: str
     dtype: str
     sizes: tuple[int, ...]
-    """Its shape, for each agent or the replica; of a single number ``()``."""
-    team: bool
-    """It is there for each agent; otherwise once for the replica."""
-    kept: bool
-    """It lasts from step to step."""
+    """Shape per agent or replica; ``()`` for a scalar."""
+    per_agent: bool
+    """Whether each agent has one; otherwise the replica."""
+    persistent: bool
+    """Whether the field keeps its value between steps."""
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array for each agent, or the replica."""
+        """Whether each agent, or the replica, has an array."""
         return bool(self.sizes)
 
     @property
-    def array(self) -> bool:
-        """Whether it is an array in ``World``."""
-        return self.team or self.is_array
+    def is_world_array(self) -> bool:
+        """Whether the field is an array in ``World``, with one element per agent or more."""
+        return self.per_agent or self.is_array
 
     @property
     def length(self) -> int:
-        """Its elements for each agent, or the replica."""
+        """Elements per agent or replica."""
         return math.prod(self.sizes)
 
     def shape(self, agents: int) -> tuple[int, ...]:
-        """That of the array in ``World``."""
-        return (*((agents,) if self.team else ()), *self.sizes)
+        """Return the shape of the array in ``World``."""
+        return (*((agents,) if self.per_agent else ()), *self.sizes)
 
     def elements(self, agents: int) -> int:
-        """How many elements it has in a replica."""
-        return self.length * (agents if self.team else 1)
+        """Return the number of elements in a replica."""
+        return self.length * (agents if self.per_agent else 1)
 
 
 def world_struct(
@@ -53,113 +53,121 @@ def world_struct(
     offsets: Mapping[str, int],
     *,
     copied: bool,
-    alone: bool = True,
+    single_replica: bool = True,
     checked: bool = False,
 ) -> str:
-    """``World``, and ``Fetched``, what is read of an agent and its replica before it is worked on.
+    """Generate ``World``, and ``Fetched``, the data that a thread reads before its block starts.
 
     Args:
-        fields: Those of ``World``.
-        agents: How many agents a replica has.
-        offsets: Where in a block's (on a CPU: a thread's) memory a field lies; those without lie among the buffers.
-        copied: Fields that last are copied from the buffers into that memory, and back.
-        alone: A block has one replica; with several, whose arrays are short, loops that copy them are not unrolled.
-        checked: Arrays know their lengths; on a CPU, scratch begins with the bytes ``SCRATCH_FILL``.
+        fields: The fields of ``World``.
+        agents: Agents per replica.
+        offsets: Offsets of fields in the memory of a block (CPU: thread); other fields stay in the buffers.
+        copied: Whether persistent fields are copied from the buffers to that memory and back.
+        single_replica: Whether a block has one replica; with several, arrays are short and copies are not unrolled.
+        checked: Whether arrays know their lengths; on a CPU, scratch is filled with the bytes ``SCRATCH_FILL``.
     """
-    fields, members, places = list(fields), [], []
-    copies = _Copies(agents, "" if alone else '_Pragma("unroll 1") ')
+    fields, members, initializers = list(fields), [], []
+    copies = _CopyCode(agents, "" if single_replica else '_Pragma("unroll 1") ')
     for field in fields:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
-        pointer, sizes = f"CheckedPointer<{kind}>" if checked else f"{kind}*", field.shape(agents)
+        member_type, sizes = f"CheckedPointer<{kind}>" if checked else f"{kind}*", field.shape(agents)
         if len(sizes) > 1:
-            pointer = f"Table<{kind}, {', '.join(map(str, sizes))}>"
-        members.append(f"    {pointer if field.array else kind + '&'} {name};")
+            member_type = f"Table<{kind}, {', '.join(map(str, sizes))}>"
+        members.append(f"    {member_type if field.is_world_array else kind + '&'} {name};")
         if name in offsets:
             base = f"reinterpret_cast<{kind}*>(local + {offsets[name]})"
             index = "team.slot" if length == 1 else f"team.slot * {length}"
         else:
-            group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
-            base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
-        if checked and field.array:
-            each = field.length if field.team and field.kept else 0
-            many = "" if len(sizes) > 1 else f"{length}, "
-            places.append(f'{name}{{{base} + {index}, {many}"{name}", {each}}}')
+            buffer = f"buffers.{'state' if field.persistent else 'scratch'}.{name}"
+            base, index = buffer, "team.replica" if length == 1 else f"team.replica * {length}"
+        if checked and field.is_world_array:
+            agent_length = field.length if field.per_agent and field.persistent else 0
+            length_argument = "" if len(sizes) > 1 else f"{length}, "
+            initializers.append(f'{name}{{{base} + {index}, {length_argument}"{name}", {agent_length}}}')
         else:
-            places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
-        if field.kept and copied and name in offsets:
+            initializers.append(f"{name}({base} + {index})" if field.is_world_array else f"{name}({base}[{index}])")
+        if field.persistent and copied and name in offsets:
             copies.add(field)
     unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Element replica"
     return "\n".join(
         [
             *copies.fetched(unused),
-            "// One replica. Fields of agents are arrays of one element an agent, role after role.",
+            "// One replica. Fields of agents are arrays with one element per agent, ordered by role.",
             "struct World {",
             *members,
             "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
-            "        : " + ",\n          ".join(places) + (f" {{\n{_body(fields)}\n    }}" if checked else " {}"),
+            "        : "
+            + ",\n          ".join(initializers)
+            + (f" {{\n{_checked_constructor(fields)}\n    }}" if checked else " {}"),
             *copies.methods(unused),
             "};",
         ]
     )
 
 
-_FILL = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = char(SCRATCH_FILL);"
-"""What scratch begins with in a checked build: to count on it is a mistake, which another byte brings to light."""
+_FILL_SCRATCH = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = char(SCRATCH_FILL);"
+"""Fills scratch in a checked build: results that change with the fill byte show reads of unset scratch."""
 
 
-def _body(fields: Iterable[WorldField]) -> str:
-    """What a checked build does where a World is made: fills scratch, and has fields followed."""
-    watched = [f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.array]
-    return "\n".join([f"        {_FILL}", "#ifdef TURNS", "        turns.scalars = 0;", *watched, "#endif"])
+def _checked_constructor(fields: Iterable[WorldField]) -> str:
+    """Generate the body of ``World``'s constructor in a checked build: fills scratch, and watches scalar fields."""
+    watch_lines = [
+        f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.is_world_array
+    ]
+    return "\n".join([f"        {_FILL_SCRATCH}", "#ifdef TURNS", "        turns.scalars = 0;", *watch_lines, "#endif"])
 
 
-class _Copies:
-    """The lines that copy fields in and out, each agent's its own, and arrays all threads together."""
+class _CopyCode:
+    """Generates the code that copies fields; a thread copies its agent's scalars, and all threads copy arrays."""
 
     def __init__(self, agents: int, loop: str) -> None:
         self._agents, self._loop = agents, loop
-        self._held: list[str] = []
-        self._fetch: list[str] = []
-        self._put: list[str] = []
-        self._put_shared: list[str] = []
+        self._fetched_members: list[str] = []
+        self._fetch_initializers: list[str] = []
+        self._load: list[str] = []
+        self._load_shared: list[str] = []
         self._store: list[str] = []
         self._store_shared: list[str] = []
-        self._put_arrays: list[str] = []
+        self._load_arrays: list[str] = []
         self._store_arrays: list[str] = []
 
     def add(self, field: WorldField) -> None:
-        """Has a field copied."""
+        """Add a field."""
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
-        if field.is_array and not field.team and length <= FEW:
-            places = range(length)
-            self._held.append(f"    {kind} {name}[{length}];")
-            self._fetch.append(f"{name}{{{', '.join(f'{source}[replica * {length} + {k}]' for k in places)}}}")
-            self._put_shared += [f"        this->{name}[{k}] = fetched.{name}[{k}];" for k in places]
-            self._store_shared += [f"        {source}[replica * {length} + {k}] = this->{name}[{k}];" for k in places]
+        if field.is_array and not field.per_agent and length <= MAX_FETCHED:
+            initializers = range(length)
+            self._fetched_members.append(f"    {kind} {name}[{length}];")
+            self._fetch_initializers.append(
+                f"{name}{{{', '.join(f'{source}[replica * {length} + {k}]' for k in initializers)}}}"
+            )
+            self._load_shared += [f"        this->{name}[{k}] = fetched.{name}[{k}];" for k in initializers]
+            self._store_shared += [
+                f"        {source}[replica * {length} + {k}] = this->{name}[{k}];" for k in initializers
+            ]
             return
-        if field.is_array:  # neighbouring threads copy neighbouring elements, of any agent
-            turns = f"        {self._loop}for (int k = team.rank; k < {length}; k += team.size)"
-            self._put_arrays.append(f"{turns} this->{name}[k] = {source}[team.replica * {length} + k];")
-            self._store_arrays.append(f"{turns} {source}[team.replica * {length} + k] = this->{name}[k];")
+        if field.is_array:  # consecutive threads copy consecutive elements, for coalesced access
+            loop = f"        {self._loop}for (int k = team.rank; k < {length}; k += team.size)"
+            self._load_arrays.append(f"{loop} this->{name}[k] = {source}[team.replica * {length} + k];")
+            self._store_arrays.append(f"{loop} {source}[team.replica * {length} + k] = this->{name}[k];")
             return
-        self._held.append(f"    {kind} {name};")
-        self._fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
-        if field.team:
-            self._put.append(f"        this->{name}[i] = fetched.{name};")
+        self._fetched_members.append(f"    {kind} {name};")
+        self._fetch_initializers.append(f"{name}({source}[{'at' if field.per_agent else 'replica'}])")
+        if field.per_agent:
+            self._load.append(f"        this->{name}[i] = fetched.{name};")
             self._store.append(f"        {source}[at] = this->{name}[i];")
         else:
-            self._put_shared.append(f"        this->{name} = fetched.{name};")
+            self._load_shared.append(f"        this->{name} = fetched.{name};")
             self._store_shared.append(f"        {source}[replica] = this->{name};")
 
     def fetched(self, unused: str) -> list[str]:
-        """``Fetched``."""
+        """Return the lines of ``Fetched``."""
         return [
-            "// What a block reads of an agent and its replica before it works on them; in place, nothing",
+            "// Data of an agent and its replica that a thread reads before its block starts",
             "struct Fetched {",
-            *self._held,
+            *self._fetched_members,
             f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Element at)",
-            *(["        : " + ",\n          ".join(self._fetch)] if self._fetch else []),
+            *(["        : " + ",\n          ".join(self._fetch_initializers)] if self._fetch_initializers else []),
             "    {}",
             "    FN Fetched(int i, const Buffers& buffers, Element replica)",
             f"        : Fetched(i, buffers, replica, replica * {self._agents} + i) {{}}",
@@ -167,12 +175,12 @@ class _Copies:
         ]
 
     def methods(self, unused: str) -> list[str]:
-        """``World``'s functions that copy."""
+        """Return the lines of ``World``'s methods that copy fields."""
         return [
             "    FN void put([[maybe_unused]] int i, [[maybe_unused]] const Fetched& fetched) {",
-            *self._put,
-            *(["        if (i != 0) return;"] if self._put_shared else []),
-            *self._put_shared,
+            *self._load,
+            *(["        if (i != 0) return;"] if self._load_shared else []),
+            *self._load_shared,
             "    }",
             f"    FN void store([[maybe_unused]] int i, {unused}) const {{",
             f"        [[maybe_unused]] const Element at = replica * {self._agents} + i;",
@@ -181,12 +189,12 @@ class _Copies:
             f"    FN void store_shared({unused}) const {{",
             *self._store_shared,
             "    }",
-            *self._of_arrays("put", self._put_arrays),
-            *self._of_arrays("store", self._store_arrays),
+            *self._array_copy_function("put", self._load_arrays),
+            *self._array_copy_function("store", self._store_arrays),
         ]
 
-    def _of_arrays(self, name: str, lines: list[str]) -> list[str]:
-        """A function that copies arrays, all threads of the team together."""
+    def _array_copy_function(self, name: str, lines: list[str]) -> list[str]:
+        """Return the lines of a method that copies arrays with all threads of the team."""
         return [
             f"    FN void {name}_arrays([[maybe_unused]] const Team& team, [[maybe_unused]] const Buffers& buffers) {{",
             *(["        if (!team.here) return;"] if lines else []),

@@ -197,10 +197,10 @@ class FiniteCheck:
 
     def _raise(self, problem: _NotFinite, step: int) -> None:
         checked, layout = problem.checked, self._sim.layout
-        who = layout.who(problem.agent) if problem.agent != _NO_AGENT else ""
+        who = layout.agent_label(problem.agent) if problem.agent != _NO_AGENT else ""
         index = "".join(f"[{i}]" for i in problem.element)
         cause = _CAUSES[checked.source].format(function="step" if step else "reset")
-        replica = self._sim.config.name_of(problem.replica)
+        replica = self._sim.config.replica_name(problem.replica)
         raise NotFiniteError(
             f"{self._sim.config.spec.id}: {replica}, {who}step {step} of its episode: {checked}{index} is "
             f"{problem.value}; {cause}",

@@ -59,7 +59,7 @@ class EnvProgram:
                 args.limit = layout.config.limit
         launches = {name: kernels.bind(name, args, layout.config.num_envs) for name, args in module_args.items()}
         self.args |= module_args
-        self.parts |= {name: layout.places(args) for name, args in module_args.items()}
+        self.parts |= {name: layout.result_structs(args) for name, args in module_args.items()}
         self.launch |= launches
         self.kernels |= dict.fromkeys(module_args, kernels)
         return list(module_args.values())
@@ -79,7 +79,7 @@ class EnvProgram:
 
     def _write_buffers(self, args: Any) -> None:
         args.buffers.count = self.layout.config.num_envs
-        structs = [("", args.buffers), *self.layout.places(args)]
+        structs = [("", args.buffers), *self.layout.result_structs(args)]
         structs += [
             (f"{name}.", getattr(args.buffers, name)) for name in ("state", "scratch") if hasattr(args.buffers, name)
         ]

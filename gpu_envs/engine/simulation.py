@@ -80,7 +80,7 @@ class Simulation:
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_ERROR)
         self._allocated = {**self.buffers, **self._tables}
-        layout.view(self.buffers, self.arrays)
+        layout.add_views(self.buffers, self.arrays)
         fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
         self.state = LiveState(fields, self.arrays)
         self.elapsed: Array = self.buffers["elapsed"]
@@ -212,16 +212,16 @@ class Simulation:
             return
         shape, dtype = self.shapes["episode_metrics"]
         metrics = self.buffers["so_far"] = self.arrays.from_numpy(np.full(shape, np.nan, dtype))
-        self._compile(measured=True)
+        self._compile(running_metrics=True)
         try:
             yield metrics
         finally:
-            self._compile(measured=False)
+            self._compile(running_metrics=False)
 
-    def _compile(self, *, measured: bool) -> None:
+    def _compile(self, *, running_metrics: bool) -> None:
         """Switch to a program that writes metrics at each step, or back."""
         with self.lock:
-            config, before = dataclasses.replace(self.config, measured=measured), self.layout
+            config, before = dataclasses.replace(self.config, running_metrics=running_metrics), self.layout
             layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, before.drawn)
             self.program, self.config = EnvProgram(layout, self.buffers, self.arrays, self.backend), config
             self.prepare(self.program.args.values())
@@ -381,17 +381,17 @@ class Simulation:
             return
         self.forget_action_error()
         layout = self.layout
-        replica, agent, step = layout.where(int(record[1]))
+        replica, agent, step = layout.decode_location(int(record[1]))
         kind = int(record[0]) & 3
-        who = layout.who(agent) if kind != EPISODE_OVER else ""
-        where = f"{self.config.name_of(replica)}, {who}step {step} of its episode"
+        who = layout.agent_label(agent) if kind != EPISODE_OVER else ""
+        where = f"{self.config.replica_name(replica)}, {who}step {step} of its episode"
         raise self.action_error(kind, where, hosts, replica, agent)
 
     def action_error(
         self, kind: int, where: str, hosts: Sequence[np.ndarray], replica: int, agent: int = 0
     ) -> ActionError:
         """The error for an invalid action; ``where`` starts the message, and ``hosts`` may be empty."""
-        given, allowed = self.layout.given(hosts, replica, agent), self.layout.allowed(agent)
+        given, allowed = self.layout.invalid_action(hosts, replica, agent), self.layout.allowed_actions(agent)
         return ActionError(f"{where}: {_ACTION_ERRORS[kind].format(given=given, allowed=allowed)}")
 
     def stagger(self, offsets: np.ndarray) -> None:

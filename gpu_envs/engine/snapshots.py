@@ -158,7 +158,7 @@ class ReplicaArrays:
 
     def __init__(self, sim: Simulation) -> None:
         self.param_arrays = sim.param_arrays  # replaced by each such change
-        buffers = {name: sim.buffers[buffer] for name, buffer in sim.layout.episode.items()}
+        buffers = {name: sim.buffers[buffer] for name, buffer in sim.layout.snapshot_buffers.items()}
         parts: dict[str, Mapping[str, Any]] = {"state": sim.state, "episode": buffers, "params": sim.params}
         keys = tuple((part, name) for part, values in parts.items() for name in values)
         self.layout_seed = buffers.get(_LAYOUT_SEED[1])
@@ -302,7 +302,7 @@ def restore(
             restored = sim.buffers["seeds"]
             sim.buffers["counted"][...] = (restored[1:] == restored[:-1] + 1).all()
         if layout_seed is not None and write_all:
-            sim.buffers[sim.layout.episode[_LAYOUT_SEED[1]]][...] = _to_sim_memory(sim, layout_seed)
+            sim.buffers[sim.layout.snapshot_buffers[_LAYOUT_SEED[1]]][...] = _to_sim_memory(sim, layout_seed)
     sim.ready = True
     if unmodified is None or unmodified.may_have_ended:
         _start_next_episodes(sim)
@@ -327,7 +327,7 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
     """Return the number of a snapshot's replicas, or raise an error if it lacks a part or a name."""
     if not isinstance(state, Mapping):
         raise TypeError(f"the state is {type(state).__name__}; pass the result of get_state()")
-    expected = {"state": sim.state, "episode": sim.layout.episode, "params": sim.params, "randomness": sim.randomness}
+    expected = {"state": sim.state, "episode": sim.layout.snapshot_buffers, "params": sim.params, "randomness": sim.randomness}
     for part, names in expected.items():
         values = state.get(part)
         has_statistics = isinstance(values, Mapping) and "running_return" in values

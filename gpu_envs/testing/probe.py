@@ -87,7 +87,7 @@ def builds_of(plan: Plan, mode: str) -> list[Build]:
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
     spec = config.spec
     if mode == PARTED and isinstance(spec, TeamSpec):
-        config = dataclasses.replace(config, apart=spec.has_shared_observations, active_heads=spec.active_heads)
+        config = dataclasses.replace(config, separate_shared=spec.has_shared_observations, active_heads=spec.active_heads)
     return [
         Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
         for flags in (plan.builds if mode == MODES[0] else plan.builds[-2:])

@@ -13,7 +13,7 @@ from gymnasium.wrappers.utils import create_zero_array
 
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen.observed import ELEMENT_TYPES
+from gpu_envs.codegen.observations import ELEMENT_TYPES
 from gpu_envs.engine.results import Step
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.launcher import Kernel, load_kernels
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen.observed import ELEMENT_TYPES
+from gpu_envs.codegen.observations import ELEMENT_TYPES
 from gpu_envs.engine.results import Step
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds

@@ -228,7 +228,7 @@ def test_every_schedule_compiles(birds: int) -> None:
     for mode in MODES:
         config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({"birds": birds}, 1))
         for measured in (False, True):
-            layout: Any = layout_of(dataclasses.replace(config, measured=measured), H200)
+            layout: Any = layout_of(dataclasses.replace(config, running_metrics=measured), H200)
             assert layout.schedule.kind == kinds[birds]
             ptx_of(generate(layout, "multi_agent").source)
 
@@ -237,7 +237,7 @@ def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
     if nvrtc_missing():
         pytest.skip(nvrtc_missing())
     spec = SPECS["DRIFTER"]
-    config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({}, 1), measured=True)
+    config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({}, 1), running_metrics=True)
     ptx_of(generate(layout_of(config, H200), "vector_env").source)
 
 
@@ -257,7 +257,7 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
                     env.set_attr("edge", 1.5)
         assert_same_bits(envs[0].get_state(), envs[1].get_state())
     assert envs[0].simulation.program_source() == envs[1].simulation.program_source()
-    assert not envs[0].simulation.config.measured
+    assert not envs[0].simulation.config.running_metrics
     assert "MEASURED = false" in source
 
 

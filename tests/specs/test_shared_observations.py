@@ -156,10 +156,10 @@ def test_pickles_keep_the_way() -> None:
 @pytest.mark.fast_cases(5)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
 @pytest.mark.parametrize("hunters", [2, 300, 5000])
-@pytest.mark.parametrize("apart", [False, True])
-def test_it_compiles_for_every_schedule(spec: TeamSpec, hunters: int, apart: bool) -> None:
+@pytest.mark.parametrize("separate_shared", [False, True])
+def test_it_compiles_for_every_schedule(spec: TeamSpec, hunters: int, separate_shared: bool) -> None:
     params = spec.check_params({"num_hunters": hunters}, 1)
-    config = SimulationConfig(spec, 8, "SameStep", "float32", 40, params, apart=apart)
+    config = SimulationConfig(spec, 8, "SameStep", "float32", 40, params, separate_shared=separate_shared)
     layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
     (module,) = layout.modules
     ptx_of(generate(layout, module).source)

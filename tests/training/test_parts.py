@@ -92,8 +92,8 @@ def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> 
 
 def test_the_environment_is_asked_for_parts(device: str) -> None:
     """Where rows are wide; what it then gives, and what it gives else, are the same."""
-    assert Plan(small_run(device, "Sharing-v0"), device, 3).world.apart
-    assert not Plan(small_run(device, "Sharing-v0", params={"wide": 20}), device, 3).world.apart
+    assert Plan(small_run(device, "Sharing-v0"), device, 3).world.separate_shared
+    assert not Plan(small_run(device, "Sharing-v0", params={"wide": 20}), device, 3).world.separate_shared
     config = small_run(device, "Sharing-v0", params={"max_episode_steps": 5})
     env = HorizonEnv(Plan(config, device, 3), 12)
     other = RoleTensors(make_env(config.env, config, 3, device, "SameStep"))

@@ -173,7 +173,7 @@ class HorizonEnv:
     def __init__(self, plan: Plan, horizon: int, first_replica: int = 0) -> None:
         """Makes the environment and the storage; the first replica has this number."""
         world, num_envs, device = plan.world, plan.num_envs, plan.device
-        options = {"shared_observations": world.apart, "active_heads": world.active_heads}
+        options = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
         self.env = make_env(
             world.spec, plan.config, num_envs, device, "SameStep", first_replica=first_replica, **options
         )

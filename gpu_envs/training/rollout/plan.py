@@ -157,8 +157,8 @@ class Plan:
         own = {name: value for name, value in params.items() if name not in (*known, "render_mode")}
         world = config_of(spec, self.num_envs, options, own)
         check_replica_memory(world, self.backend)  # before roles_of names each agent
-        apart = any(splits_of(role.observation_parts for role in roles_of(world.spec, world.params)))
-        return dataclasses.replace(world, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
+        separate_shared = any(splits_of(role.observation_parts for role in roles_of(world.spec, world.params)))
+        return dataclasses.replace(world, separate_shared=separate_shared, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
     @property
     def code(self) -> str:

@@ -1,4 +1,4 @@
-"""Observations of single-agent environments: the boxes they are made of, and where the kernels write them."""
+"""Observations of single-agent environments: their boxes, and the memory that kernels write them to."""
 
 import dataclasses
 import math
@@ -10,74 +10,74 @@ import numpy as np
 from gpu_envs.backend.structs import Struct
 from gpu_envs.specs.names import check_name
 
-MOST_STAGED = 64
-"""Floats in a row of observations up to which a tile's rows are gathered and written together."""
+MAX_STAGED = 64
+"""Maximum floats per observation, for which a tile gathers its rows and writes them together."""
 
 ELEMENT_TYPES = {"float32": "float", "uint8": "u8", "int32": "int"}
-"""The C++ types of what observations may be made of."""
+"""C++ types of elements of observations, by dtype."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One box of an observation."""
+    """A Box of an observation."""
 
     key: str
-    """Its name in a Dict; empty where the observation is that box."""
+    """Key in a Dict; empty if the observation is this Box."""
     space: gymnasium.spaces.Box
 
     @property
-    def affix(self) -> str:
-        """What ends the names of its arrays."""
+    def suffix(self) -> str:
+        """Suffix of the names of its arrays."""
         return f".{self.key}" if self.key else ""
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         return math.prod(self.space.shape)
 
     @property
     def dtype(self) -> str:
-        """Their type in Python."""
+        """NumPy type of an element."""
         return str(self.space.dtype)
 
     @property
     def cpp(self) -> str:
-        """Their type in C++."""
+        """C++ type of an element."""
         return ELEMENT_TYPES[self.dtype]
 
 
 def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
-    """The boxes of an observation space, or raises what is wrong with it."""
+    """Return the boxes of an observation space, or raise if it has other spaces."""
     if not isinstance(space, gymnasium.spaces.Dict):
-        return (Part("", _checked(space, f"{env_id}: the observation space")),)
+        return (Part("", _check_box(space, f"{env_id}: the observation space")),)
     if not space.spaces:
         raise ValueError(f"{env_id}: the observation space is an empty Dict; name at least one Box")
-    found = []
+    parts = []
     for key, part in space.spaces.items():
         check_name(key, f"{env_id}: the observation's part")
-        found.append(Part(key, _checked(part, f"{env_id}: the observation space's part {key!r}")))
-    return tuple(found)
+        parts.append(Part(key, _check_box(part, f"{env_id}: the observation space's part {key!r}")))
+    return tuple(parts)
 
 
-def _checked(space: gymnasium.Space[Any], what: str) -> gymnasium.spaces.Box:
+def _check_box(space: gymnasium.Space[Any], what: str) -> gymnasium.spaces.Box:
     if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in ELEMENT_TYPES and math.prod(space.shape) > 0:
         return space
     raise ValueError(
-        f"{what} is {space}; it must be a Box of float32, uint8 or int32 numbers, or for several a Dict of such Boxes, "
+        f"{what} is {space}; it must be a Box of float32, uint8 or int32 numbers, or a Dict of such Boxes, "
         "such as Box(0, 255, (16, 16, 3), numpy.uint8)"
     )
 
 
 def is_staged(parts: tuple[Part, ...]) -> bool:
-    """Whether it is one short row of floats, which has a way of its own: ``staged.cuh``."""
+    """Whether the observation is a short row of floats, which ``staged.cuh`` writes; otherwise ``direct.cuh``."""
     first = parts[0]
-    short = len(first.space.shape) == 1 and first.size <= MOST_STAGED
+    short = len(first.space.shape) == 1 and first.size <= MAX_STAGED
     return not first.key and short and first.space.dtype == np.float32
 
 
 def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
-    """``Observation``, which in a checked build knows its length, and what keeps a tile's on their way out."""
+    """Generate ``Observation`` and ``ObservationTile``, the staging memory of a tile."""
     if is_staged(parts):
         row = "CheckedArray<float, OfObservation, OBSERVATION_SIZE>" if checked else "float[OBSERVATION_SIZE]"
         return (
@@ -93,7 +93,7 @@ def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
 def observation_members(
     parts: tuple[Part, ...],
 ) -> tuple[list[tuple[str | Struct, str] | tuple[Struct, str, int]], list[tuple[str | Struct, str]]]:
-    """The members of calls that point to observations, and to the last ones of episodes; ``kept_final`` is our own."""
+    """Return members of argument structs: observations, and final ones (``kept_final``: the driver's memory)."""
     if is_staged(parts):
         return [("float*", "observations")], [("float*", "final_obs")]
     if not parts[0].key:
@@ -103,10 +103,12 @@ def observation_members(
 
 
 def observation_rows(parts: tuple[Part, ...]) -> str:
-    """Where the kernels write the observations of replica ``i``, and how those kept are zeroed."""
+    """Generate the functions for the rows of replica ``i``, and one that zeroes ``kept_final``."""
 
-    def rows(of: str) -> str:
-        places = [f'{{{_row(parts, k, of)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)]
+    def rows(buffer: str) -> str:
+        places = [
+            f'{{{_row(parts, k, buffer)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)
+        ]
         return places[0] if not parts[0].key else f"{{{', '.join(places)}}}"
 
     zeroes = [
@@ -114,19 +116,19 @@ def observation_rows(parts: tuple[Part, ...]) -> str:
     ]
     return "\n".join(
         [
-            "// Rows of replica i, and of its last observation where an episode has ended.",
+            "// Rows of replica i, and of its final observation if an episode has ended.",
             "template <class Call> FN Observation observed_rows(const Call& call, Index i) {",
             f"    return {rows('observations')};",
             "}",
             f"FN Observation final_rows(const StepCall& call, Index i) {{ return {rows('final_obs')}; }}",
-            "// Zeroes what was kept of replica i's.",
-            "FN void clear_kept(const StepCall& call, Index i) {",
+            "// Zeroes kept_final of replica i.",
+            "FN void clear_final_row(const StepCall& call, Index i) {",
             *zeroes,
             "}",
         ]
     )
 
 
-def _row(parts: tuple[Part, ...], k: int, of: str) -> str:
+def _row(parts: tuple[Part, ...], k: int, buffer: str) -> str:
     owner = f"call.part[{k}]" if parts[k].key else "call"
-    return f"static_cast<{parts[k].cpp}*>({owner}.{of}) + i * {parts[k].size}"
+    return f"static_cast<{parts[k].cpp}*>({owner}.{buffer}) + i * {parts[k].size}"
