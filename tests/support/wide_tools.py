@@ -76,7 +76,7 @@ def split_like(flat: Any, parts: list[Any]) -> list[Any]:
     return [one.view(part.shape) for one, part in zip(flat[: sum(sizes)].split(sizes), parts, strict=True)]
 
 
-def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs: Any, by_inputs: Any | None) -> None:
+def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs: Any, grad_inputs: Any | None) -> None:
     """Finds what two calls do, bit for bit, and leaves the gradient by the weights alone if it is not wanted.
 
     Args:
@@ -85,7 +85,7 @@ def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs
         inputs: Of both ways.
         by: The derivatives by the outputs, but for what follows from these.
         outputs: What ``inputs`` gave.
-        by_inputs: What ``by`` gave, if the gradient by inputs can be had.
+        grad_inputs: What ``by`` gave, if the gradient by inputs can be had.
     """
     curvatures = (torch.rand_like(by) < 0.5).float()
     functions.backward(torch.where(curvatures > 0, by + outputs, by))
@@ -94,9 +94,9 @@ def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs
     functions.backward(by, (inputs, found, curvatures))
     assert torch.equal(found, outputs)
     assert torch.equal(gradient, whole)
-    if by_inputs is not None:
-        wanted = torch.full_like(by_inputs, torch.nan)
-        functions.backward(by, (inputs, found.fill_(torch.nan), None), by_inputs=wanted, weights=False)
+    if grad_inputs is not None:
+        wanted = torch.full_like(grad_inputs, torch.nan)
+        functions.backward(by, (inputs, found.fill_(torch.nan), None), grad_inputs=wanted, weights=False)
         assert torch.equal(found, outputs)
-        assert torch.equal(wanted, by_inputs)
+        assert torch.equal(wanted, grad_inputs)
         assert torch.equal(gradient, whole)

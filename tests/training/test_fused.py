@@ -341,8 +341,8 @@ class Learning:
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
         self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, scale_of(given.scale))
-        self.all_gather_objects = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
-        self.how = Step(made(0.01), 0.5, max_kl=max_kl, **self.all_gather_objects)
+        self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
+        self.how = Step(made(0.01), 0.5, max_kl=max_kl, **self.told)
 
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
         """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
@@ -355,7 +355,7 @@ class Learning:
             self.fused.learn(minibatch, self.how)
 
     def state(self) -> dict[str, Any]:
-        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.all_gather_objects}
+        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.told}
         return {name: tensor.clone() for name, tensor in found.items()}
 
 
@@ -387,12 +387,12 @@ def test_a_stop_holds_until_it_is_lifted() -> None:
     for turn in range(4):
         if turn == 3:
             for each in (together, apart):
-                each.all_gather_objects["stop"].zero_()
+                each.told["stop"].zero_()
         before = together.state()
         together.step()
         apart.step(apart=True)
         same_bits(together, apart)
-        assert together.all_gather_objects["stop"].item() == 1
+        assert together.told["stop"].item() == 1
         kept = ("flat", "means", "squares", "steps", "norm", "figures")
         assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in kept)
 

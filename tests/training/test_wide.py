@@ -289,7 +289,7 @@ def test_the_dead_and_the_forbidden_count_for_nothing(
     name: str, precision: str, in_pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_pieces:
-        monkeypatch.setattr(engine, "MOST_KEPT", 1)
+        monkeypatch.setattr(engine, "MAX_SAVED_BYTES", 1)
     given = given_of(CASES[name], 2000, alive=True, masked=CASES[name].head.kind == "discrete")
     assert given.batch.alive is not None
     dead = ~given.batch.alive

@@ -46,7 +46,7 @@ class Function:
     nets: int = 1
     activation: str = "elu"
     normalised: bool = False
-    by_inputs: range = range(0)
+    grad_inputs: range = range(0)
 
     def modules(self) -> Any:
         """Critics, say: the weights as torch draws them."""
@@ -68,17 +68,17 @@ class Function:
     def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
         places = Places(modules.parameters())
         nets = tuple(layers_of(module, places) for module in modules)
-        return function_network(Form(nets, places.end, self.activation, self.by_inputs), precision, processors)
+        return function_network(Form(nets, places.end, self.activation, self.grad_inputs), precision, processors)
 
 
 FUNCTIONS = {
-    "critics": Function(23, (256, 256), 1, nets=2, activation="relu", by_inputs=range(17, 23)),
-    "normalised critics": Function(23, (256, 256), 1, nets=2, normalised=True, by_inputs=range(17, 23)),
+    "critics": Function(23, (256, 256), 1, nets=2, activation="relu", grad_inputs=range(17, 23)),
+    "normalised critics": Function(23, (256, 256), 1, nets=2, normalised=True, grad_inputs=range(17, 23)),
     "one": Function(300, (128,), 40, normalised=True),
-    "actor": Function(17, (256, 128, 64), 12, activation="tanh", by_inputs=range(17)),
-    "silu": Function(9, (64, 128), 3, nets=2, activation="silu", by_inputs=range(2, 5)),
-    "alike": Function(6, (128, 128, 128), 2, nets=2, activation="relu", by_inputs=range(2, 6)),
-    "two alike": Function(5, (64, 64, 256), 1, activation="relu", by_inputs=range(5)),
+    "actor": Function(17, (256, 128, 64), 12, activation="tanh", grad_inputs=range(17)),
+    "silu": Function(9, (64, 128), 3, nets=2, activation="silu", grad_inputs=range(2, 5)),
+    "alike": Function(6, (128, 128, 128), 2, nets=2, activation="relu", grad_inputs=range(2, 6)),
+    "two alike": Function(5, (64, 64, 256), 1, activation="relu", grad_inputs=range(5)),
 }
 
 
@@ -112,8 +112,8 @@ def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
         layers = list(itertools.pairwise((features, *hidden, outputs)))
         forward = sum(ins * -(-outs // 16) * 16 for ins, outs in layers) * {"bf16": 2, "tf32": 4}[precision]
         assert sizes["packed_bytes"] >= nets * forward
-        assert sizes["kept_of_unit"] % (UNIT * 2) == 0
-        assert sizes["norm_sums_of_warp"] == (2 * sum(hidden) if normalised else 0)
+        assert sizes["saved_unit_bytes"] % (UNIT * 2) == 0
+        assert sizes["warp_norm_sums"] == (2 * sum(hidden) if normalised else 0)
         assert sizes["gradient_blocks"] <= max(132, nets * sum(-(-max(layer) // 128) * 3 for layer in layers))
         assert sizes["partials_size"] >= sizes["gradient_blocks"] * 128 * 16
     own = {"rows": "GROUP_TILE", "unit": "GROUP_ROWS", "threads": "THREADS"}
@@ -126,8 +126,8 @@ def test_functions_that_do_not_fit_are_refused() -> None:
     for wrong, message in (
         ({"hidden": (100,)}, "cannot run the functions: hidden layers are"),
         ({"outputs": 89}, "more than 88"),
-        ({"by_inputs": range(20, 24)}, "of the 23 inputs"),
-        ({"by_inputs": range(0, 10, 2)}, "side by side"),
+        ({"grad_inputs": range(20, 24)}, "of the 23 inputs"),
+        ({"grad_inputs": range(0, 10, 2)}, "side by side"),
     ):
         case = dataclasses.replace(critics, **wrong)
         with pytest.raises(ValueError, match=message):
@@ -135,7 +135,7 @@ def test_functions_that_do_not_fit_are_refused() -> None:
 
 
 @no_other_gpu
-def test_a_gradient_by_inputs_knows_no_scale() -> None:
+def test_input_gradients_and_an_observation_scale_exclude_each_other() -> None:
     case, nothing = FUNCTIONS["critics"], torch.zeros(0)
     with pytest.raises(ValueError, match="scale the inputs before"):
         WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, ObservationScale(1, "cpu"))
@@ -152,10 +152,10 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
     exact = copy.deepcopy(modules).double()
     kept, given = watched(exact), inputs.double().requires_grad_()
     wanted: Any = torch.stack([module(given) for module in exact], 1)
-    by_inputs = torch.stack(
+    grad_inputs = torch.stack(
         [
             torch.autograd.grad(wanted[:, net], given, by[:, net].double(), retain_graph=True)[0][
-                :, case.by_inputs.start : case.by_inputs.stop
+                :, case.grad_inputs.start : case.grad_inputs.stop
             ]
             for net in range(case.nets)
         ],
@@ -167,7 +167,7 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
     off, found = ROUNDINGS * ROUNDING[precision], []
     off_of_row = off**0.5 if case.activation == "relu" else off
     for most, blocks in ((2**30, None), (1, None), (2**30, FEW)):  # all at once, in pieces, and by few blocks
-        monkeypatch.setattr(engine, "MOST_KEPT", most)
+        monkeypatch.setattr(engine, "MAX_SAVED_BYTES", most)
         mine = copy.deepcopy(modules).cuda()
         adam = Adam(list(mine.parameters()), device="cuda")
         blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
@@ -175,24 +175,24 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         functions = WideFunctions(network, "cuda", adam.flat, adam.gradient)
         outputs = torch.full((rows, case.nets, case.outputs), torch.nan, device="cuda")
         functions.outputs(inputs.cuda(), outputs)
-        by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
+        input_gradient = torch.full_like(grad_inputs, torch.nan, dtype=torch.float32, device="cuda")
         adam.gradient.fill_(torch.nan)
-        functions.backward(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
-        found.append((outputs, by_mine, adam.gradient.clone()))
+        functions.backward(by.cuda(), grad_inputs=input_gradient if case.grad_inputs else None)
+        found.append((outputs, input_gradient, adam.gradient.clone()))
         functions.backward(by.cuda())  # and without what was asked for before
         assert torch.equal(adam.gradient, found[-1][2])
         check_both_ways(
-            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, by_mine if case.by_inputs else None
+            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, input_gradient if case.grad_inputs else None
         )
         adam.gradient.copy_(found[-1][2])
         names, of = [name for name, _ in modules.named_parameters()], [sizes[id(each)] for each in parameters]
         flat, grads = adam.gradient.cpu().double(), [parameter.grad for parameter in parameters]
         check_flat(names, flat, grads, of, off_by(precision, case.activation) if rows > 1 else off_of_row)
         check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, OTHER_ORDER)
-    for outputs, by_mine, _ in found[1:]:
+    for outputs, input_gradient, _ in found[1:]:
         assert torch.equal(found[0][0], outputs)
-        assert torch.equal(found[0][1], by_mine)
+        assert torch.equal(found[0][1], input_gradient)
     assert (found[0][0].cpu() - wanted).abs().max() <= off * max(1.0, float(wanted.abs().max()))
-    if case.by_inputs:
-        error = torch.linalg.norm(found[0][1].cpu() - by_inputs)
-        assert error <= off_of_row * torch.linalg.norm(by_inputs)
+    if case.grad_inputs:
+        error = torch.linalg.norm(found[0][1].cpu() - grad_inputs)
+        assert error <= off_of_row * torch.linalg.norm(grad_inputs)

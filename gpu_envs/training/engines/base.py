@@ -12,12 +12,12 @@ from gpu_envs.training.algorithms import Algorithm
 from gpu_envs.training.algorithms.base import OnPolicy
 from gpu_envs.training.engines.ops import SUMS, Samples, loss_members
 from gpu_envs.training.engines.optimiser import Adam, Step
-from gpu_envs.training.networks import ActionValues, Case, Perceptron, PerceptronActorCritic, SharedPerceptron
+from gpu_envs.training.networks import QNetwork, Case, Perceptron, PerceptronActorCritic, SharedPerceptron
 from gpu_envs.training.observations import Rows, Scale
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.settings import Settings
 
-DEFAULT_MODULES = (Perceptron, SharedPerceptron, ActionValues, PerceptronActorCritic)
+DEFAULT_MODULES = (Perceptron, SharedPerceptron, QNetwork, PerceptronActorCritic)
 """The modules that settings describe."""
 
 TOTALS = len(SUMS)
@@ -92,23 +92,23 @@ class ValueRequest:
     observations: Rows
     """``[rows, features]``."""
     values: Tensor
-    """Receives the values, of each row or of each of ``places``."""
-    places: Tensor | None = None
-    """Which rows are valued, whole groups of them; below zero: none, and the value may be anything. None: all."""
+    """Receives the values, of each row or of each of ``indices``."""
+    indices: Tensor | None = None
+    """Rows to value, complete groups of them; a negative index leaves its value undefined. None: all rows."""
     largest: Tensor | None = None
     """``[1]``, raised to the largest magnitude in rows of active agents; NaN counts as larger than all."""
     alive: Tensor | None = None
     """Whether the agent of each row is active; None: all are."""
     action_mask: Tensor | None = None
-    """As of ``ActRequest``, without ``places``."""
+    """As in ``ActRequest``; only without ``indices``."""
 
     @property
     def members(self) -> dict[str, MemberValue]:
         """Arguments of every kernel that gives values."""
         observations, rows = whole_rows(self.observations), len(self.values)
-        if self.places is None and rows != len(observations):
+        if self.indices is None and rows != len(observations):
             raise ValueError(f"there are observations of {len(observations)} rows, and room for {rows} values")
-        members = {name: getattr(self, name) for name in ("values", "places", "largest", "alive")}
+        members = {name: getattr(self, name) for name in ("values", "indices", "largest", "alive")}
         return {**members, "rows": rows, "samples": len(observations), "observations": observations}
 
 

@@ -32,11 +32,11 @@ from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observ
 from gpu_envs.training.engines.wide import GRADIENT, PACK, WideKernels, exceeded_limit
 from gpu_envs.training.engines.wide_programs import WideNetwork
 from gpu_envs.training.heads import Head
-from gpu_envs.training.networks import ActionValues, Case, Critics
+from gpu_envs.training.networks import Case, Critics, QNetwork
 from gpu_envs.training.observations import Scale
 from gpu_envs.training.process.group import Group
 
-MOST_BY_INPUTS = 256
+MAX_GRAD_INPUTS = 256
 """Columns of a product, at most."""
 
 ACTIVATIONS = {
@@ -63,7 +63,7 @@ class Form:
     count: int
     """Numbers in that buffer."""
     activation: str
-    by_inputs: range = range(0)
+    grad_inputs: range = range(0)
     """Inputs by which the gradient can be asked for."""
 
     @property
@@ -92,7 +92,7 @@ def critics_form(critics: Critics, activation: str, width: int) -> Form:
     layers = range(len(critics.weights))
     nets = tuple(tuple(linear(layer, net) for layer in layers) for net in range(len(critics.weights[0])))
     inputs = nets[0][0].columns
-    return Form(nets, places.end, activation, by_inputs=range(inputs - width, inputs))
+    return Form(nets, places.end, activation, grad_inputs=range(inputs - width, inputs))
 
 
 Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
@@ -108,14 +108,18 @@ class Functions(ABC):
 
     @abstractmethod
     def backward(
-        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
+        self,
+        grad_outputs: Tensor,
+        forward: Forward | None = None,
+        grad_inputs: Tensor | None = None,
+        weights: bool = True,
     ) -> None:
         """Computes the gradients of a loss from its derivatives by the outputs.
 
         Args:
-            by_outputs: The derivatives, ``[rows, nets, outputs]``.
+            grad_outputs: The derivatives, ``[rows, nets, outputs]``.
             forward: What runs before, on a GPU in the same launch; None: the last ``outputs`` did.
-            by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
+            grad_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
             weights: Whether the gradient by the parameters, summed over the rows, is wanted.
         """
 
@@ -164,7 +168,7 @@ class FunctionQValues(TorchQValues):
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam) -> None:
         super().__init__(case, module, scale, optimiser)
-        assert isinstance(module, ActionValues)
+        assert isinstance(module, QNetwork)
         form = actor_form(module.actor, case.network.activation)
         self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient)
 
@@ -194,13 +198,13 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
     Raises:
         ValueError: The kernels cannot run them; the message says why.
     """
-    reason, by_inputs = function_limit(form.sizes, form.activation, precision, "cuda"), form.by_inputs
+    reason, grad_inputs = function_limit(form.sizes, form.activation, precision, "cuda"), form.grad_inputs
     if reason:
         raise ValueError(f"the kernels of wide networks cannot run the functions: {reason}")
     features, *_, outputs = form.sizes
-    if by_inputs.step != 1 or by_inputs.stop > features or len(by_inputs) > MOST_BY_INPUTS:
+    if grad_inputs.step != 1 or grad_inputs.stop > features or len(grad_inputs) > MAX_GRAD_INPUTS:
         raise ValueError(
-            f"by_inputs is {by_inputs}; give up to {MOST_BY_INPUTS} of the {features} inputs that lie side by side"
+            f"grad_inputs is {grad_inputs}; give up to {MAX_GRAD_INPUTS} of the {features} inputs that lie side by side"
         )
     return WideNetwork(
         Head.of(Discrete(outputs)),  # whose choices mean nothing to the kernels
@@ -211,8 +215,8 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
         form.count,
         processors=processors,
         functions=True,
-        first_input=by_inputs.start,
-        by_inputs=len(by_inputs),
+        first_grad_input=grad_inputs.start,
+        grad_inputs=len(grad_inputs),
     )
 
 
@@ -232,17 +236,22 @@ class WideFunctions(WideKernels, Functions):
         self._kernels["outputs"].launch(blocks, rows=rows, observations=observations, outputs=outputs)
 
     def backward(
-        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
+        self,
+        grad_outputs: Tensor,
+        forward: Forward | None = None,
+        grad_inputs: Tensor | None = None,
+        weights: bool = True,
     ) -> None:
-        if by_inputs is not None and not self.network.by_inputs:
-            raise ValueError("by_inputs is given, and the network was made without; give function_network by_inputs")
+        if grad_inputs is not None and not self.network.grad_inputs:
+            raise ValueError("grad_inputs is given, but the network has none; set grad_inputs of its Form")
         inputs, outputs, curvatures = forward or (self._inputs, None, None)
         self._inputs = inputs
         if len(inputs) == 0:
             if weights:
                 self._gradient.zero_()
             return
-        arrays = {"outputs": outputs, "by_outputs": by_outputs, "curvatures": curvatures, "by_inputs": by_inputs}
+        grads = {"grad_outputs": grad_outputs, "grad_inputs": grad_inputs}
+        arrays = {"outputs": outputs, "curvatures": curvatures, **grads}
 
         def members(piece: slice) -> dict[str, MemberValue]:
             some = {name: None if array is None else array[piece] for name, array in arrays.items()}
@@ -255,24 +264,24 @@ class WideFunctions(WideKernels, Functions):
 # --- on a CPU ---
 
 _CALLS = {
-    "forth": Struct.of(
-        "ForthCall",
+    "forward": Struct.of(
+        "ForwardCall",
         "float",
         ("Index", "rows"),
         ("const float*", "weights", ("count",)),
         ("const float*", "inputs", ("rows", "features")),
-        ("float*", "kept", ("tiles", "lines", TILE)),
+        ("float*", "saved", ("tiles", "lines", TILE)),
         ("float*", "outputs", ("rows", "nets", "width")),
     ),
-    "back": Struct.of(
-        "BackCall",
+    "backward": Struct.of(
+        "BackwardCall",
         "float",
         ("Index", "rows"),
         ("const float*", "weights", ("count",)),
-        ("const float*", "kept", ("tiles", "lines", TILE)),
-        ("float*", "slopes", ("tiles", "lines", TILE)),
-        ("const float*", "by_outputs", ("rows", "nets", "width")),
-        ("float*?", "by_inputs", ("rows", "nets", "by")),
+        ("const float*", "saved", ("tiles", "lines", TILE)),
+        ("float*", "grads", ("tiles", "lines", TILE)),
+        ("const float*", "grad_outputs", ("rows", "nets", "width")),
+        ("float*?", "grad_inputs", ("rows", "nets", "grad_inputs")),
         ("const float*?", "outputs", ("rows", "nets", "width")),
         ("const float*?", "curvatures", ("rows", "nets", "width")),
     ),
@@ -280,8 +289,8 @@ _CALLS = {
         "GradientCall",
         "float",
         ("Index", "rows"),
-        ("const float*", "kept", ("tiles", "lines", TILE)),
-        ("const float*", "slopes", ("tiles", "lines", TILE)),
+        ("const float*", "saved", ("tiles", "lines", TILE)),
+        ("const float*", "grads", ("tiles", "lines", TILE)),
         ("float*", "gradient", ("count",)),
     ),
 }
@@ -317,7 +326,7 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
     text = [
         f"constexpr int NETS = {nets}, LAYERS = {layers}, INPUTS = {features}, OUTPUTS = {outputs[-1]};",
         f"constexpr int LINES = {lines}, UNITS = {_UNITS}, BLOCKS = {nets * sum(groups)};",
-        f"constexpr int BY_FIRST = {form.by_inputs.start}, BY = {len(form.by_inputs)};",
+        f"constexpr int FIRST_GRAD_INPUT = {form.grad_inputs.start}, GRAD_INPUTS = {len(form.grad_inputs)};",
         f"FN constexpr int inputs_of(int l) {{ constexpr int t[] = {{{inputs}}}; return t[l]; }}",
         "FN constexpr int outputs_of(int l) { return inputs_of(l + 1); }",
         table("weights_at", [[layer.weight for layer in net] for net in form.nets]),
@@ -326,8 +335,9 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
         table("block_at", starts(0, groups)),
         *activation_functions(form.activation),
     ]
-    sizes = {"count": form.count, "features": features, "nets": nets, "width": outputs[-1]}
-    settings = KernelSettings(sizes={**sizes, "lines": lines, "by": len(form.by_inputs)}, weight=max(1, lines // 4))
+    sizes = {"count": form.count, "features": features, "nets": nets, "width": outputs[-1], "lines": lines}
+    sizes["grad_inputs"] = len(form.grad_inputs)
+    settings = KernelSettings(sizes=sizes, weight=max(1, lines // 4))
     parts = (ELEMENTARY_HEADER, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
     return program_of(parts, _CALLS, settings)
 
@@ -342,26 +352,30 @@ class Perceptrons(Functions):
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
         lines = features + nets * sum(outputs)  # of a tile: its inputs and the units of all nets
         tiles, programs = -(-rows // TILE), [_program(form, lines, groups)]
-        memory = {name: torch.zeros((tiles, lines, TILE)) for name in ("kept", "slopes")}
+        memory = {name: torch.zeros((tiles, lines, TILE)) for name in ("saved", "grads")}
         kernels = load_filled(
             open_backend("cpu", threads), programs, rows=rows, tiles=tiles, weights=weights, gradient=gradient, **memory
         )
-        self._forward, self._backward = (kernels[name].bind(rows) for name in ("forth", "back"))
+        self._forward, self._backward = (kernels[name].bind(rows) for name in ("forward", "backward"))
         self._gradient = kernels["gradient"].bind(TILE * nets * sum(groups))
         self._of_inputs, self._of_outputs = (rows, features), (rows, nets, outputs[-1])
-        self._by_inputs = (rows, nets, len(form.by_inputs))
+        self._grad_inputs_shape = (rows, nets, len(form.grad_inputs))
 
     def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
         self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
 
     def backward(
-        self, by_outputs: Tensor, forward: Forward | None = None, by_inputs: Tensor | None = None, weights: bool = True
+        self,
+        grad_outputs: Tensor,
+        forward: Forward | None = None,
+        grad_inputs: Tensor | None = None,
+        weights: bool = True,
     ) -> None:
         inputs, outputs, curvatures = forward or (None, None, None)
         if inputs is not None and outputs is not None:
             self.outputs(inputs, outputs)
-        shapes = (self._of_outputs, self._by_inputs, self._of_outputs, self._of_outputs)
-        self._backward(*map(_address, (by_outputs, by_inputs, outputs, curvatures), shapes))
+        shapes = (self._of_outputs, self._grad_inputs_shape, self._of_outputs, self._of_outputs)
+        self._backward(*map(_address, (grad_outputs, grad_inputs, outputs, curvatures), shapes))
         if weights:
             self._gradient()
 

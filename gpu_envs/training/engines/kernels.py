@@ -46,7 +46,7 @@ VALUES_MEMBERS = (
     ("const float*", "flat", ("parameters",)),
     ("const float*", "observations", ("samples", "features")),
     ("float*", "values", ("rows",)),
-    ("const Index*?", "places", ("rows",)),
+    ("const Index*?", "indices", ("rows",)),
     ("float*?", "largest", (1,)),
     ("const u8*?", "alive", ("samples",)),
     *SCALE,

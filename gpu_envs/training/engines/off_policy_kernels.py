@@ -189,7 +189,7 @@ class FunctionActorCritic(KernelActorCritic):
         self._actor.outputs(batch.observations, self._outputs)
         self._write_actions(batch.observations.data_ptr(), normal.data_ptr(), 0.0)
         forward = self._acting, self._q_values, None
-        self._critics.backward(self._ones, forward, by_inputs=self._grad_actions, weights=False)
+        self._critics.backward(self._ones, forward, grad_inputs=self._grad_actions, weights=False)
         self._actor_loss(normal.data_ptr(), batch.valid.data_ptr())
         self._actor.backward(self._grad_outputs)
         _, actor, *temperature = self.optimisers

@@ -89,8 +89,8 @@ LOSS_CALL = Struct.of(
     *LOSS_MEMBERS,
     ("const float*", "parameters", ("rows", "outputs")),
     ("const float*", "values", ("rows",)),
-    ("float*", "d_parameters", ("rows", "outputs")),
-    ("float*", "d_values", ("rows",)),
+    ("float*", "grad_parameters", ("rows", "outputs")),
+    ("float*", "grad_values", ("rows",)),
     ("float*", "sums", (len(SUMS), "rows")),
     ("const u8*?", "action_mask", ("samples", "outputs")),
 )
@@ -306,8 +306,8 @@ class Ops:
         indices: Tensor | None,
         algorithm: Algorithm,
         scalars: Tensor,
-        d_parameters: Tensor,
-        d_values: Tensor,
+        grad_parameters: Tensor,
+        grad_values: Tensor,
         sums: Tensor,
     ) -> None:
         """Works out the loss of each sample, and the gradient of the sum over those that were alive.
@@ -320,8 +320,8 @@ class Ops:
             algorithm: Whose loss it is: PPO's by the ratio of probabilities, or A2C's by the log-probability.
             scalars: float32 [4] on the device: the advantages' mean, one over their deviation, the entropy's weight,
                 and how far the ratio may be from 1.
-            d_parameters: [B, P], written: the gradient.
-            d_values: [B], written: the gradient.
+            grad_parameters: [B, P], written: the gradient.
+            grad_values: [B], written: the gradient.
             sums: [6, B], written: for each sample ``SUMS``; zeros where the agent was not alive.
         """
         rows, given = len(parameters), loss_members(batch, indices, algorithm)
@@ -334,8 +334,8 @@ class Ops:
             scalars=scalars,
             parameters=parameters,
             values=values,
-            d_parameters=d_parameters,
-            d_values=d_values,
+            grad_parameters=grad_parameters,
+            grad_values=grad_values,
             sums=sums,
             action_mask=flags(batch.action_mask),
         )

@@ -33,7 +33,7 @@ _SUMS: tuple[Any, ...] = (
     ("i64*", "steps", (1,)),
     ("float*", "norm", (1,)),
     ("float", "max_norm"),
-    ("float", "most_kl"),
+    ("float", "max_kl"),
     ("double", "log_beta1"),
     ("double", "log_beta2"),
 )
@@ -85,8 +85,8 @@ class Step:
     norm: Tensor
     """``[1]``, written where a step is taken: of the mean gradient, before it is shortened."""
     stop: Tensor | None = None
-    """int32 ``[1]`` on the device: 0 to go on; None: always. Becomes 1 where the divergence exceeds ``most_kl``."""
-    most_kl: float = math.inf
+    """int32 ``[1]`` on the device: 0 to go on; None: always. Becomes 1 where the divergence exceeds ``max_kl``."""
+    max_kl: float = math.inf
     """Bounds the mean divergence."""
     figures: Tensor | None = None
     """Where the totals are added, unless it is stopped; None: nowhere."""

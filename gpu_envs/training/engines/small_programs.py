@@ -107,9 +107,9 @@ class SmallNetwork:
         """Of blocks that go forward and backward: warp by warp, or by so many warpgroups."""
         if self._by_groups:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
-            sizes |= {"most_groups": "most_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
+            sizes |= {"max_groups": "max_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
         else:
-            sizes = {"of_0_groups": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "most_groups": "0"}
+            sizes = {"of_0_groups": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "max_groups": "0"}
         return self.sizes_of(sizes, _THREADS, *self._update_parts(PRODUCTS), learns=True)
 
     @property
@@ -122,7 +122,7 @@ class SmallNetwork:
 
         One alone would take long to load the weights.
         """
-        most = self._update_sizes["most_groups"]
+        most = self._update_sizes["max_groups"]
         if most < _FEW_GROUPS:
             return most
         tiles = -(-rows // _TILE)
@@ -132,7 +132,7 @@ class SmallNetwork:
     @property
     def update_grid(self) -> Grid:
         """Threads and shared memory of a block that goes forward and backward."""
-        groups = self.groups or self._update_sizes["most_groups"]
+        groups = self.groups or self._update_sizes["max_groups"]
         # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
         early = self.update_blocks == 1
         shared_bytes = self._update_sizes[f"of_{groups}_groups"]
@@ -175,7 +175,7 @@ class SmallNetwork:
             products = group_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
         grid, calls, settings = self.update_grid, {"update": UPDATE_CALL}, self._settings(learns=True)
         parts = self._parts(grid.threads, *self._update_parts(products), learns=True)
-        return block_program(parts, calls, settings, grid, "THREADS, UPDATE_BLOCKS", "<ALIKE>")
+        return block_program(parts, calls, settings, grid, "THREADS, UPDATE_BLOCKS", "<ONE_PROGRAM>")
 
     def _update_parts(self, products: Part) -> list[Part]:
         by_groups: list[Part] = [products, "training/common/warpgroup.cuh", "training/small/by_groups.cuh"]
@@ -235,9 +235,9 @@ class SmallNetwork:
         lines = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {means};",
             network_text(threads // 32, self.activation, self.precision),
-            "struct Places { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
-            f"constexpr Places ACTOR_PLACES = {{{', '.join(map(str, [*actor, log_std]))}}};",
-            f"constexpr Places CRITIC_PLACES = {{{', '.join(map(str, [*critic, -1]))}}};",
+            "struct Offsets { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
+            f"constexpr Offsets ACTOR_OFFSETS = {{{', '.join(map(str, [*actor, log_std]))}}};",
+            f"constexpr Offsets CRITIC_OFFSETS = {{{', '.join(map(str, [*critic, -1]))}}};",
         ]
         return [
             "training/common/distributions.cuh",

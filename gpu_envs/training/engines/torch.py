@@ -29,9 +29,17 @@ from gpu_envs.training.engines.base import (
 from gpu_envs.training.engines.ops import SUMS, Ops, Samples
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.heads import Head
-from gpu_envs.training.networks import Case, PartedLinear, PolicyModule, inwards
-from gpu_envs.training.observations import Parts, Rows, Scale, chosen_rows, of_living, raise_to_largest, whole
-from gpu_envs.training.process.device import wake_autograd
+from gpu_envs.training.networks import Case, PolicyModule, SplitLinear, drop_outward_gradient
+from gpu_envs.training.observations import (
+    Rows,
+    Scale,
+    SplitRows,
+    join_rows,
+    select_rows,
+    update_max_magnitude,
+    zero_inactive,
+)
+from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
 
 _FORBIDDEN = -1e9
@@ -66,7 +74,7 @@ class TorchNetworks(Networks):
         self._ops = Ops(case.head, case.device, case.threads)
         self._precision = case.network.precision
         self._kind = case.device.partition(":")[0]
-        self._takes_parts = any(isinstance(part, PartedLinear) for part in module.modules())
+        self._takes_parts = any(isinstance(part, SplitLinear) for part in module.modules())
         self._default = isinstance(module, DEFAULT_MODULES)
         self._parameters = trained(module)
 
@@ -75,7 +83,7 @@ class TorchNetworks(Networks):
         scaled = observations if self.scale is None else self.scale(observations)
         if self._takes_parts:
             return scaled
-        rows = whole(scaled)
+        rows = join_rows(scaled)
         return self._own(rows) if rows is observations else rows
 
     def _own(self, rows: Tensor) -> Tensor:
@@ -133,9 +141,9 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
     def values(self, request: ValueRequest) -> None:
         observations = request.observations
         if request.largest is not None:
-            raise_to_largest(request.largest, observations, request.alive)
-        if request.places is not None:
-            observations = chosen_rows(observations, request.places.clamp(min=0))
+            update_max_magnitude(request.largest, observations, request.alive)
+        if request.indices is not None:
+            observations = select_rows(observations, request.indices.clamp(min=0))
         size = self._chunk(observations.shape[0], observations)
         with self._computing(learning=False, grad=False):
             for first in range(0, observations.shape[0], size):
@@ -170,7 +178,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
                 totals.add_(sums.sum(1))
                 gradients = tuple(map(torch.add, gradients, grads))
         named = zip(self._parameters, gradients, strict=True)
-        self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
+        self.optimiser.gather([drop_outward_gradient(self.module, parameter, grad) for parameter, grad in named])
 
     def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         """As ``_run_loss_kernel``, by torch."""
@@ -188,7 +196,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """How many of so many rows go through the module at a time, in whole groups."""
         units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
         pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
-        each = observations.each if isinstance(observations, Parts) else 1
+        each = observations.group_size if isinstance(observations, SplitRows) else 1
         return each * -(-count // (each * pieces))
 
 
@@ -365,7 +373,7 @@ class TorchEngine(Engine):
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> TorchPolicyNetworks:
         optimiser = None if group is None else make_optimiser(case, module, group)
         if optimiser is not None and case.device != "cpu":
-            wake_autograd(case.device)
+            warm_up_autograd(case.device)
         kind = TorchQValues if isinstance(case.algorithm, PQN) else TorchPolicy
         return kind(case, module, scale, optimiser)
 
@@ -374,9 +382,9 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
     """The observations of a minibatch, with zeros for those of inactive agents, which may hold NaN."""
     rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
     if indices is not None:
-        rows = chosen_rows(rows, indices)
+        rows = select_rows(rows, indices)
         alive = None if alive is None else alive.index_select(0, indices)
-    return rows if alive is None else of_living(rows, alive)
+    return rows if alive is None else zero_inactive(rows, alive)
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ WIDTHS = (64, 128, 192, 256)
 """Of a hidden layer."""
 MOST_LAYERS = 3
 MOST_FEATURES = 512
-MOST_KEPT = 2**30
+MAX_SAVED_BYTES = 2**30
 """Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
 _PACK_BLOCKS = 4
 """Of each multiprocessor where weights are packed."""
@@ -111,13 +111,13 @@ class WideKernels:
         Raises:
             ValueError: There is a scale, and the gradient by inputs would not know of it.
         """
-        if scale is not None and network.by_inputs:
+        if scale is not None and network.grad_inputs:
             raise ValueError("the gradient by inputs is by what the network is given; scale the inputs before")
         self.network: Final = network
         self._gradient: Final = gradient
         self._blocks: Final = network.processors
-        self._kept: Tensor = flat.new_empty(0, dtype=torch.uint8)
-        sizes, norms = network.sizes, (self._blocks, WARPS, network.sizes["norm_sums_of_warp"])
+        self._saved: Tensor = flat.new_empty(0, dtype=torch.uint8)
+        sizes, norms = network.sizes, (self._blocks, WARPS, network.sizes["warp_norm_sums"])
         self._kernels: Final = load_filled(
             open_backend(resolve_device(device)),
             network.programs().values(),
@@ -127,7 +127,7 @@ class WideKernels:
             parameters=network.parameters,
             blocks=self._blocks,
             packed=flat.new_empty(sizes["packed_bytes"], dtype=torch.uint8),
-            sums=flat.new_empty(self._blocks, sizes["sums_of_block"]),
+            sums=flat.new_empty(self._blocks, sizes["block_sums"]),
             norm_sums=flat.new_empty(norms) if norms[-1] else None,
             partials=flat.new_empty(sizes["partials_size"]),
         )
@@ -150,25 +150,25 @@ class WideKernels:
             weights: Whether the gradient by the parameters is wanted.
             packed: The weights are those of the last launch.
         """
-        kernels, kept_of_unit = self._kernels, self.network.sizes["kept_of_unit"]
-        most = max(1, MOST_KEPT // (2 * kept_of_unit)) * ROWS
+        kernels, saved_unit_bytes = self._kernels, self.network.sizes["saved_unit_bytes"]
+        most = max(1, MAX_SAVED_BYTES // (2 * saved_unit_bytes)) * ROWS
         actors = self._blocks // len(self.network.nets)
         if not packed:
             self._pack_weights()
         for first in range(0, count, most):
             piece = slice(first, min(first + most, count))
             units = -(-(piece.stop - piece.start) // ROWS) * (ROWS // UNIT)
-            if len(self._kept) < units * kept_of_unit:  # otherwise the memory of the largest piece so far
-                self._kept = self._kept.new_empty(units * kept_of_unit)
-            kept = {"units": units, "kept": self._kept, "kept_bytes": len(self._kept)}
-            kernels["update"].launch(self._blocks, **members(piece), **kept, actors=actors)
+            if len(self._saved) < units * saved_unit_bytes:  # otherwise the memory of the largest piece so far
+                self._saved = self._saved.new_empty(units * saved_unit_bytes)
+            saved = {"units": units, "saved": self._saved, "saved_bytes": len(self._saved)}
+            kernels["update"].launch(self._blocks, **members(piece), **saved, actors=actors)
             if not weights:
                 continue
-            kernels["gradient"].launch(self.network.sizes["gradient_blocks"], **kept)
+            kernels["gradient"].launch(self.network.sizes["gradient_blocks"], **saved)
             kernels["reduce"].launch(
                 -(-(self.network.parameters + self.network.sizes["losses"]) // THREADS),
                 actors=actors,
-                more=int(first > 0),
+                accumulate=int(first > 0),
                 last=int(piece.stop == count),
                 totals=totals,
             )

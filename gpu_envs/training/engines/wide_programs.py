@@ -36,11 +36,11 @@ THREADS = WARPS * 32
 _PACKED = ("const u8*", "packed", ("packed_bytes",))
 _MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
 
-_KEPT_MEMBERS = (
+_SAVED_MEMBERS = (
     ("Index", "units"),
-    ("u8*", "kept", ("kept_bytes",)),
-    ("float*", "sums", ("blocks", "sums_of_block")),
-    ("float*?", "norm_sums", ("blocks", "warps", "norm_sums_of_warp")),
+    ("u8*", "saved", ("saved_bytes",)),
+    ("float*", "sums", ("blocks", "block_sums")),
+    ("float*?", "norm_sums", ("blocks", "warps", "warp_norm_sums")),
 )
 _FUNCTION_MEMBERS = (
     ("Index", "rows"),
@@ -64,34 +64,34 @@ ACT_CALL = Struct.of(
     ("const u8*?", "alive", ("rows",)),
 )
 VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
-UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_KEPT_MEMBERS)
+UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_SAVED_MEMBERS)
 OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
 BACK_CALL = Struct.of(
     "UpdateCall",
     "float",
     *_FUNCTION_MEMBERS,
     ("int", "actors"),
-    *_KEPT_MEMBERS,
+    *_SAVED_MEMBERS,
     ("int", "weights"),
     ("float*?", "outputs", ("rows", "nets", "outputs")),
-    ("const float*", "by_outputs", ("rows", "nets", "outputs")),
+    ("const float*", "grad_outputs", ("rows", "nets", "outputs")),
     ("const float*?", "curvatures", ("rows", "nets", "outputs")),
-    ("float*?", "by_inputs", ("rows", "nets", "by_inputs")),
+    ("float*?", "grad_inputs", ("rows", "nets", "grad_inputs")),
 )
 """Of functions: the way back starts with derivatives that are linear in the outputs."""
 GRADIENT_CALL = Struct.of(
     "GradientCall",
     "float",
     ("Index", "units"),
-    ("const u8*", "kept", ("kept_bytes",)),
+    ("const u8*", "saved", ("saved_bytes",)),
     ("float*", "partials", ("partials_size",)),
 )
 REDUCE_CALL = Struct.of(
     "WideReduceCall",
     "float",
-    *(("int", name) for name in ("parameters", "actors", "blocks", "more", "last")),
+    *(("int", name) for name in ("parameters", "actors", "blocks", "accumulate", "last")),
     ("const float*", "partials", ("partials_size",)),
-    ("const float*", "sums", ("blocks", "sums_of_block")),
+    ("const float*", "sums", ("blocks", "block_sums")),
     ("const float*", "flat", ("parameters",)),
     ("float*", "gradient", ("parameters",)),
     ("float*?", "totals", (len(SUMS),)),
@@ -103,23 +103,23 @@ _SIZES = {
     "block_bytes": "BLOCK_BYTES<Shape>",
     "gradient_bytes": "sizeof(GradientMemory) + 1024",
     # bytes of the weights as they are streamed, forward and backward
-    "packed_bytes": "LastNet::packed_place(LastNet::STEPS)",
+    "packed_bytes": "LastNet::packed_offset(LastNet::STEPS)",
     # bytes that an update keeps of so many rows for the gradient
-    "kept_of_unit": "LastNet::kept_place(2 * Shape::LAYERS)",
+    "saved_unit_bytes": "LastNet::saved_offset(2 * Shape::LAYERS)",
     # numbers that each block of an update adds up beside the gradient; one at least, that there be memory
-    "sums_of_block": "Layout<Shape>::SUMS_OF_BLOCK",
+    "block_sums": "Layout<Shape>::BLOCK_SUMS",
     # the gradient by gains and shifts of normalised columns
-    "norm_sums_of_warp": "2 * LastNet::NORMED",
+    "warp_norm_sums": "2 * LastNet::NORM_COLUMNS",
     # blocks of the gradient's launch
-    "gradient_blocks": "found_at<LastNet>(Shape::LAYERS).first_block",
+    "gradient_blocks": "gradient_start<LastNet>(Shape::LAYERS).first_block",
     # floats that they write: each a slice's, and as many as it has of biases
-    "partials_size": "found_at<LastNet>(Shape::LAYERS).first",
+    "partials_size": "gradient_start<LastNet>(Shape::LAYERS).first_partial",
 }
 _COLUMNS = {
     "inputs": "LastNet::INPUT_PART",
-    "first_outputs": "NetOf<Shape, 0>::outs_of(LastNet::LAST)",
-    "last_outputs": "LastNet::outs_of(LastNet::LAST)",
-    "by_inputs": "padded(Shape::BY_INPUTS, 16)",
+    "first_outputs": "NetOf<Shape, 0>::padded_outs(LastNet::LAST)",
+    "last_outputs": "LastNet::padded_outs(LastNet::LAST)",
+    "grad_inputs": "padded(Shape::GRAD_INPUTS, 16)",
 }
 """Columns of products."""
 
@@ -142,9 +142,9 @@ class WideNetwork:
     """Where the log-deviations of a box begin."""
     processors: int = 132
     functions: bool = False
-    first_input: int = 0
-    """The gradient by ``by_inputs`` of the features from this one on can be had, of functions."""
-    by_inputs: int = 0
+    first_grad_input: int = 0
+    """The gradient by ``grad_inputs`` of the features from this one on can be had, of functions."""
+    grad_inputs: int = 0
 
     @property
     def shared(self) -> bool:
@@ -175,14 +175,14 @@ class WideNetwork:
     def _program(self, calls: Mapping[str, Struct], shared_bytes: int) -> Program:
         columns = {8, *(layer.rows for layer in self.nets[0][:-1]), *(self.sizes[name] for name in _COLUMNS)}
         parts = self._parts(group_products(self.precision, columns - {0}))
-        names = ("packed_bytes", "partials_size", "sums_of_block", "norm_sums_of_warp")
+        names = ("packed_bytes", "partials_size", "block_sums", "warp_norm_sums")
         settings = self._settings(**{name: self.sizes[name] for name in names})
         grid = Grid(threads=THREADS, replicas=1, shared_bytes=shared_bytes)
         return block_program(parts, calls, settings, grid, "THREADS, 1", "<Shape>")
 
     def _settings(self, **sizes: int) -> KernelSettings:
         sizes |= {"features": self.features, "parameters": self.parameters, "warps": WARPS, "nets": len(self.nets)}
-        return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, by_inputs=self.by_inputs, **sizes)
+        return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, grad_inputs=self.grad_inputs, **sizes)
 
     def _parts(self, products: Part) -> list[Part]:
         """Everything but the kernels: all programs have the same functions."""
@@ -192,7 +192,7 @@ class WideNetwork:
             *(f"training/common/{part}.cuh" for part in ("layers", "samples")),
             products,
             "training/common/warpgroup.cuh",
-            *(f"training/wide/{part}.cuh" for part in ("shape", "rows", "act", "back", "update", "gradient")),
+            *(f"training/wide/{part}.cuh" for part in ("shape", "rows", "act", "backward", "update", "gradient")),
             ("shape", self._shape),
         ]
 
@@ -204,7 +204,8 @@ class WideNetwork:
         return f"""struct Shape {{
     static constexpr int  FEATURES = {self.features}, LAYERS = {layers}, NETS = {nets}, PROCESSORS = {self.processors};
     static constexpr int  LOSSES = {losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
-    static constexpr int  LOG_STD_AT = {self.log_std}, BY_INPUTS = {self.by_inputs}, INPUTS_FROM = {self.first_input};
+    static constexpr int  LOG_STD_AT = {self.log_std};
+    static constexpr int  GRAD_INPUTS = {self.grad_inputs}, FIRST_GRAD_INPUT = {self.first_grad_input};
     static constexpr bool NORM = {_cpp(self.nets[0][0].gain >= 0)}, SHARED_TRUNK = {_cpp(self.shared)};
     static constexpr bool FUNCTIONS = {_cpp(self.functions)};
     FN static constexpr Linear layer(int net, int l) {{

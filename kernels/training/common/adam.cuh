@@ -1,15 +1,15 @@
-// A step of Adam (Kingma & Ba 2015), and what comes before it.
+// A step of Adam (Kingma & Ba 2015), with gradient clipping and early stopping.
 //
-// The gradient is that of a sum over samples, and behind it in `message` stand the sums over them: both have been added up
-// over processes that train together. They are divided by the number of samples, and the gradient is shortened to a norm.
-// Nothing changes where there were no samples, or where the update has been stopped.
+// `message` has the gradient of a loss summed over samples, followed by the SUMS of the loss, both added up over all
+// processes of the run. The step divides by the number of samples and clips the gradient's norm. It changes nothing if
+// there were no samples, or if the update has been stopped.
 
-constexpr float NORM_MARGIN = 1e-6f;  // keeps the quotient finite for a gradient of zero
+constexpr float NORM_MARGIN = 1e-6f;  // keeps the quotient finite if the gradient is zero
 
-// 1 - beta^steps, in double precision: early on it is small, and its error would be the step's.
+// 1 - beta^steps, in float64: it is small in the first steps, where its rounding error would scale the step.
 FN double bias_correction(double log_beta, i64 steps) { return 1.0 - exp(double(steps) * log_beta); }
 
-// What depends on the number of the step.
+// Factors that depend on the number of steps.
 struct Rates { float step_size, inverse_root_correction; };
 
 template <class Call> FN Rates rates_of(const Call& call, i64 steps) {
@@ -17,7 +17,7 @@ template <class Call> FN Rates rates_of(const Call& call, i64 steps) {
             float(1.0 / square_root(bias_correction(call.log_beta2, steps)))};
 }
 
-// What depends on the sums.
+// Whether the step is taken, and the factor of its gradient; both depend on the sums.
 struct Outcome {
     bool  stopped, active;
     float norm, gradient_factor;
@@ -27,7 +27,7 @@ template <class Call> FN Outcome outcome_of(const Call& call, bool stopped, floa
     const float* totals  = call.message + call.count;
     const float  samples = totals[ALIVE], divergence = totals[DIVERGENCE] / maximum(samples, 1.0f);
     Outcome      outcome;
-    outcome.stopped    = stopped || (call.stop != nullptr && divergence > call.most_kl);
+    outcome.stopped    = stopped || (call.stop != nullptr && divergence > call.max_kl);
     outcome.active     = !outcome.stopped && samples != 0;
     outcome.norm       = norm_of_sum / samples;
     const float factor = call.max_norm > 0 ? minimum(1.0f, call.max_norm / (outcome.norm + NORM_MARGIN)) : 1.0f;
@@ -35,13 +35,13 @@ template <class Call> FN Outcome outcome_of(const Call& call, bool stopped, floa
     return outcome;
 }
 
-// Of one thread, once all that decide have read what it replaces.
+// Adds the totals to the metrics and counts the step. One thread calls it, after all threads have called outcome_of().
 template <class Call> FN void write_outcome(const Call& call, const Outcome& outcome, i64 steps) {
     const float* totals = call.message + call.count;
     if (outcome.stopped) {
         *call.stop = 1;
     } else if (call.figures != nullptr) {
-        float figures[SUMS];  // all are read before any is written, so that their latencies are one
+        float figures[SUMS];  // loads overlap: all are read before any is written
         UNROLL
         for (int sum = 0; sum < SUMS; ++sum) figures[sum] = call.figures[sum] + totals[sum];
         UNROLL
@@ -53,14 +53,14 @@ template <class Call> FN void write_outcome(const Call& call, const Outcome& out
     }
 }
 
-// What a parameter's step is worked out from.
+// The inputs of a parameter's step.
 struct Moments { float gradient, mean, square, weight; };
 
 template <class Call> FN Moments moments_of(const Call& call, Index i) {
     return {call.message[i], call.means[i], call.squares[i], call.weights[i]};
 }
 
-// Returns what becomes of the weight.
+// Updates a parameter and its moments; returns the new weight.
 template <class Call>
 FN float take_step(const Call& call, Index i, const Moments before, float gradient_factor, const Rates& rates) {
     const float gradient = before.gradient * gradient_factor;

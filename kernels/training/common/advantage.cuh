@@ -1,26 +1,25 @@
-// Generalised advantage estimates (Schulman et al. 2016), the steps at which episodes are truncated, and the discounted
-// returns that rewards are normalised by. A thread for each row; all arrays are [steps, rows], the values [steps + 1,
-// rows].
+// Generalised advantage estimates (Schulman et al. 2016), the last truncation of each row, and the discounted returns
+// that normalise rewards. A thread has one row; all arrays are [steps, rows], the values [steps + 1, rows].
 
-// Steps that are read before any is worked on: on a GPU, reads that wait for one another take longest.
+// Steps that are read before any is computed: a GPU spends most of the time on reads that wait for one another.
 constexpr int CHUNK = ON_GPU ? 8 : 4;
 
-// Backward over the steps: advantage = delta + gamma lambda (the next step's), delta = reward + gamma (next value) - value.
-// Past a termination there is nothing, past a truncation the value of the final observation; neither lets through the
-// advantages of the episode after it. Where an agent takes no part its advantage is zero.
+// Backward over the steps: advantage = delta + gamma lambda next_advantage, delta = reward + gamma next_value - value.
+// After a termination the next value is zero, after a truncation it is the final observation's; after both the next
+// advantage is zero, as it belongs to another episode. An inactive agent's advantage is zero.
 KERNEL(kernel_advantages, AdvantageCall) {
     FOR_EACH_ENV(env, call.rows) {
-        float   after[LANES], carried[LANES], count[LANES];
+        float   next_value[LANES], advantage[LANES], count[LANES];
         Running running[QUANTITIES];
         FOR_EACH_LANE(k, env) {
-            after[k]   = call.values[call.steps * call.rows + env.index(k)];
-            carried[k] = count[k] = 0;
-            begin(running[ADVANTAGE], k);
-            begin(running[RETURN], k);
+            next_value[k] = call.values[call.steps * call.rows + env.index(k)];
+            advantage[k]  = count[k] = 0;
+            reset(running[ADVANTAGE], k);
+            reset(running[RETURN], k);
         }
         const float scale = call.reward_scale == nullptr ? 1.0f : *call.reward_scale;
         for (Index last = call.steps - 1; last >= 0; last -= CHUNK) {
-            float reward[CHUNK][LANES], value[CHUNK][LANES], next[CHUNK][LANES];
+            float reward[CHUNK][LANES], value[CHUNK][LANES], final_value[CHUNK][LANES];
             int   terminated[CHUNK][LANES], truncated[CHUNK][LANES], alive[CHUNK][LANES];
             UNROLL
             for (int c = 0; c < CHUNK; ++c) {
@@ -35,11 +34,11 @@ KERNEL(kernel_advantages, AdvantageCall) {
                 }
             }
             UNROLL
-            for (int c = 0; c < CHUNK; ++c) {  // (apart, since which of these are read depends on what was)
+            for (int c = 0; c < CHUNK; ++c) {  // in a loop of its own: the flags above decide what is read
                 if (last < c) continue;
                 FOR_EACH_LANE(k, env) {
-                    const Index i = (last - c) * call.bootstrap_stride + env.index(k);
-                    next[c][k]    = truncated[c][k] && !terminated[c][k] ? call.bootstrap[i] : 0.0f;
+                    const Index i     = (last - c) * call.bootstrap_stride + env.index(k);
+                    final_value[c][k] = truncated[c][k] && !terminated[c][k] ? call.bootstrap[i] : 0.0f;
                 }
             }
             UNROLL
@@ -47,18 +46,18 @@ KERNEL(kernel_advantages, AdvantageCall) {
                 if (last < c) continue;
                 const Index row = (last - c) * call.rows;
                 FOR_EACH_LANE(k, env) {
-                    const bool  ended = terminated[c][k] || truncated[c][k];
-                    const float ahead = ended ? next[c][k] : after[k];
-                    const float rest  = ended ? 0.0f : carried[k];
-                    const float delta = (reward[c][k] * scale + call.gamma * ahead) - value[c][k];
-                    carried[k]        = alive[c][k] ? delta + call.gamma_lambda * rest : 0.0f;
-                    after[k]          = value[c][k];
-                    const float sum   = alive[c][k] ? carried[k] + value[c][k] : value[c][k];
-                    call.advantages[row + env.index(k)] = carried[k];
+                    const bool  ended          = terminated[c][k] || truncated[c][k];
+                    const float bootstrap      = ended ? final_value[c][k] : next_value[k];
+                    const float next_advantage = ended ? 0.0f : advantage[k];
+                    const float delta          = (reward[c][k] * scale + call.gamma * bootstrap) - value[c][k];
+                    advantage[k]               = alive[c][k] ? delta + call.gamma_lambda * next_advantage : 0.0f;
+                    next_value[k]              = value[c][k];
+                    const float sum            = alive[c][k] ? advantage[k] + value[c][k] : value[c][k];
+                    call.advantages[row + env.index(k)] = advantage[k];
                     call.returns[row + env.index(k)]    = sum;
                     count[k] += alive[c][k] ? 1.0f : 0.0f;
-                    take_in(running[ADVANTAGE], k, carried[k], alive[c][k], count[k]);
-                    take_in(running[RETURN], k, sum, alive[c][k], count[k]);
+                    add_sample(running[ADVANTAGE], k, advantage[k], alive[c][k], count[k]);
+                    add_sample(running[RETURN], k, sum, alive[c][k], count[k]);
                 }
             }
         }
@@ -67,17 +66,17 @@ KERNEL(kernel_advantages, AdvantageCall) {
             UNROLL
             for (int q = 0; q < QUANTITIES; ++q) {
                 FOR_EACH_LANE(k, env) {
-                    call.moments[place_of(q, FIRST) * call.rows + env.index(k)]   = running[q].first[k];
-                    call.moments[place_of(q, MEAN) * call.rows + env.index(k)]    = running[q].mean[k];
-                    call.moments[place_of(q, SQUARES) * call.rows + env.index(k)] = running[q].squares[k];
+                    call.moments[moment_index(q, FIRST) * call.rows + env.index(k)]   = running[q].first[k];
+                    call.moments[moment_index(q, MEAN) * call.rows + env.index(k)]    = running[q].mean[k];
+                    call.moments[moment_index(q, SQUARES) * call.rows + env.index(k)] = running[q].squares[k];
                 }
             }
         }
     }
 }
 
-// The place, step * rows + row, of the last observation of each row's truncated episode; below zero where there is none.
-// Rows of a group are truncated together: they have the same step.
+// The index, step * rows + row, of the final observation of each row's last truncated episode; -1 if there was none.
+// Rows of a group are truncated at the same step.
 KERNEL(kernel_places, PlacesCall) {
     FOR_EACH_ENV(env, call.rows / call.each) {
         int step[LANES];
@@ -104,8 +103,8 @@ KERNEL(kernel_places, PlacesCall) {
     }
 }
 
-// Forward over the steps: running = gamma running + reward, begun anew after an end; and the number, the sum and the
-// sum of squares of what it was while the agent took part.
+// Forward over the steps: running = gamma running + reward, reset after each episode. Writes the count, the sum and the
+// sum of squares of the running returns of active agents.
 KERNEL(kernel_discounted, DiscountedCall) {
     FOR_EACH_ENV(env, call.rows) {
         float running[LANES], total[LANES], squares[LANES], count[LANES];
@@ -130,11 +129,11 @@ KERNEL(kernel_discounted, DiscountedCall) {
             for (int c = 0; c < CHUNK; ++c) {
                 if (first + c >= call.steps) continue;
                 FOR_EACH_LANE(k, env) {
-                    const float reached = alive[c][k] ? call.gamma * running[k] + reward[c][k] : 0.0f;
-                    total[k] += reached;
-                    squares[k] += reached * reached;
+                    const float discounted = alive[c][k] ? call.gamma * running[k] + reward[c][k] : 0.0f;
+                    total[k] += discounted;
+                    squares[k] += discounted * discounted;
                     count[k] += alive[c][k] ? 1.0f : 0.0f;
-                    running[k] = ended[c][k] ? 0.0f : reached;
+                    running[k] = ended[c][k] ? 0.0f : discounted;
                 }
             }
         }

@@ -1,16 +1,17 @@
-// What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
+// Distributions over actions: log-probability and entropy from a policy's outputs.
 //
-// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, QUICK (as
-// precise as a GPU's own approximations is enough), Element (int or float), and per element d, size_of(d), offset_of(d),
-// start_of(d), low_of(d), high_of(d).
+// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs per row), ROW_STRIDE (floats from row to row
+// in shared memory; 0: not staged), SHARES (threads that share a row), DISCRETE, QUICK (use the GPU's approximate exp
+// and log), Element (int or float), and for each element d size_of(d), offset_of(d), start_of(d), low_of(d),
+// high_of(d).
 //
-// Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
-// WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.
+// Discrete elements are independent: element d has size_of(d) logits from column offset_of(d). A box has WIDTH
+// independent Gaussians: their means, then the logarithms of their standard deviations.
 
 constexpr float HALF_LOG_TWO_PI = 0.918938533f;
 
-// The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number. Where a mask
-// leaves an element nothing, all of its choices are alike.
+// The logit of a masked choice: its probability is zero, its log-probability finite. If a mask forbids all choices of
+// an element, they are equally probable.
 constexpr float FORBIDDEN = -1e9f;
 
 // --- elementary functions ---
@@ -46,41 +47,41 @@ constexpr bool BY_WARPS     = ON_GPU && SHARES > 1;
 constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
 
-// A kernel that calls work(call, memory, env) for all rows.
+// A kernel that calls work(call, memory, env) for each tile of rows.
 #define KERNEL_OF_ROWS(name, Call, work)                                      \
     KERNEL(name, Call) {                                                      \
-        const LocalMemory memory(STAGED_BYTES);                               \
+        const ScratchMemory memory(STAGED_BYTES);                               \
         if constexpr (BY_WARPS) {                                             \
-            FOR_EACH_ENV_OF_A_WARP(env, call.rows) work(call, memory, env);   \
+            FOR_EACH_ENV_PER_WARP(env, call.rows) work(call, memory, env);   \
         } else {                                                              \
             FOR_EACH_ENV(env, call.rows) work(call, memory, env);             \
         }                                                                     \
     }
 
-// The parameters of a tile's rows, whose place is taken by their gradients: a parameter may be read until its gradient
-// is set. A GPU's warp copies its rows to shared memory and back in whole lines. Where each thread has a row, they lie
-// an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of few elements,
-// and very long ones, stay where they are. A CPU transposes its rows, so that loops over lanes vectorise.
+// The distribution parameters of a tile's rows. Their gradients overwrite them: a parameter may be read until its
+// gradient is set. On a GPU a warp copies its rows to shared memory and back in coalesced lines. If each thread has a
+// row, the stride is odd, so that the threads' accesses fall in different banks. Long rows of few elements, and very
+// long rows, are read from global memory. A CPU transposes its rows, so that loops over lanes vectorise.
 struct Rows {
     const float* source;
     float*       target;
-    const u8*    mask;     // what is possible; null: everything
-    const int*   indices;  // the mask's rows; null: in order
+    const u8*    mask;     // zero for a forbidden choice; null: all are allowed
+    const int*   indices;  // rows of the mask; null: in order
     float*       staged;
     Index        first;
 
     template <class Env>
-    FN Rows(const LocalMemory& memory, const float* from, float* to, const Env& env, const u8* allowed = nullptr,
-            const int* places = nullptr)
-        : source(from), target(to), mask(allowed), indices(places), staged(reinterpret_cast<float*>(memory.at)),
+    FN Rows(const ScratchMemory& memory, const float* from, float* to, const Env& env, const u8* mask_ = nullptr,
+            const int* indices_ = nullptr)
+        : source(from), target(to), mask(mask_), indices(indices_), staged(reinterpret_cast<float*>(memory.at)),
           first(env.index(0)) {
-        [[maybe_unused]] constexpr int AT_A_TIME = 8;  // loads under way
+        [[maybe_unused]] constexpr int AT_A_TIME = 8;  // loads in flight
         if constexpr (BY_WARPS) {
             staged += thread_rank() / WARP * PARAMETERS;
             for (int begin = thread_rank() % WARP; env.has(0) && begin < PARAMETERS; begin += AT_A_TIME * WARP) {
                 UNROLL
                 for (int j = begin; j < begin + AT_A_TIME * WARP; j += WARP) {
-                    if (j < PARAMETERS) staged[j] = given(first, j);
+                    if (j < PARAMETERS) staged[j] = masked(first, j);
                 }
             }
             warp_barrier();
@@ -88,16 +89,18 @@ struct Rows {
             const int    lane  = thread_rank() % WARP;
             const Index  top   = first - lane, begin = top * PARAMETERS, left = env.count * PARAMETERS - begin;
             float* const warp  = staged + (thread_rank() - lane) * ROW_STRIDE;
-            for (int first_turn = 0; first_turn < PARAMETERS; first_turn += AT_A_TIME) {
+            for (int first_step = 0; first_step < PARAMETERS; first_step += AT_A_TIME) {
                 UNROLL
-                for (int turn = first_turn; turn < first_turn + AT_A_TIME; ++turn) {
-                    const int j = turn * WARP + lane;
-                    if (turn < PARAMETERS && j < left) warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS] = from[begin + j];
+                for (int step = first_step; step < first_step + AT_A_TIME; ++step) {
+                    const int j = step * WARP + lane;
+                    if (step < PARAMETERS && j < left) {
+                        warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS] = from[begin + j];
+                    }
                 }
             }
-            for (int turn = 0; mask != nullptr && turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
-                if (j < left && !possible(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
+            for (int step = 0; mask != nullptr && step < PARAMETERS; ++step) {
+                const int j = step * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
+                if (j < left && !allowed(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
             }
             warp_barrier();
             staged = warp + lane * ROW_STRIDE;
@@ -107,50 +110,50 @@ struct Rows {
                 FOR_EACH_LANE(k, env) staged[j * LANES + k] = from[(first + k) * PARAMETERS + j];
             }
             for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
-                FOR_EACH_LANE(k, env) staged[j * LANES + k] = possible(first + k, j) ? staged[j * LANES + k] : FORBIDDEN;
+                FOR_EACH_LANE(k, env) staged[j * LANES + k] = allowed(first + k, j) ? staged[j * LANES + k] : FORBIDDEN;
             }
         }
     }
-    FN bool possible(Index row, int j) const {
+    FN bool allowed(Index row, int j) const {
         return mask == nullptr || mask[(indices == nullptr ? row : Index(indices[row])) * PARAMETERS + j] != 0;
     }
-    FN float given(Index row, int j) const { return possible(row, j) ? source[row * PARAMETERS + j] : FORBIDDEN; }
+    FN float masked(Index row, int j) const { return allowed(row, j) ? source[row * PARAMETERS + j] : FORBIDDEN; }
     FN float get(int j, int k) const {
-        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : given(first, j);
+        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : masked(first, j);
     }
     FN void set(int j, int k, float gradient) const {
         if (!ON_GPU) staged[j * LANES + k] = gradient;
         else if (STAGED) staged[j] = gradient;
-        else target[first * PARAMETERS + j] = possible(first, j) ? gradient : 0.0f;
+        else target[first * PARAMETERS + j] = allowed(first, j) ? gradient : 0.0f;
     }
-    // To a gradient that has been set.
+    // Adds to a gradient that has been set.
     FN void add(int j, int k, float more) const {
         set(j, k, (!ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : target[first * PARAMETERS + j]) + more);
     }
-    // Writes the gradients where they belong: zero of what is forbidden. All of a warp's threads take part.
+    // Writes the gradients to `target`, zeros for masked choices. The whole warp calls it.
     template <class Env> FN void store(const Env& env) const {
         const int lane = thread_rank() % WARP;
         if constexpr (ON_GPU && STAGED && !BY_WARPS) {
             for (int j = 0; mask != nullptr && env.has(0) && j < PARAMETERS; ++j) {
-                if (!possible(first, j)) staged[j] = 0;
+                if (!allowed(first, j)) staged[j] = 0;
             }
         }
         warp_barrier();
         if constexpr (BY_WARPS) {
             for (int j = lane; env.has(0) && j < PARAMETERS; j += WARP)
-                target[first * PARAMETERS + j] = possible(first, j) ? staged[j] : 0.0f;
+                target[first * PARAMETERS + j] = allowed(first, j) ? staged[j] : 0.0f;
         } else if constexpr (ON_GPU && STAGED) {
             const Index  begin = (first - lane) * PARAMETERS, left = env.count * PARAMETERS - begin;
             const float* warp  = staged - lane * ROW_STRIDE;
             UNROLL
-            for (int turn = 0; turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane;
+            for (int step = 0; step < PARAMETERS; ++step) {
+                const int j = step * WARP + lane;
                 if (j < left) target[begin + j] = warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS];
             }
         }
         if constexpr (!ON_GPU) {
             for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
-                FOR_EACH_LANE(k, env) staged[j * LANES + k] = possible(first + k, j) ? staged[j * LANES + k] : 0.0f;
+                FOR_EACH_LANE(k, env) staged[j * LANES + k] = allowed(first + k, j) ? staged[j * LANES + k] : 0.0f;
             }
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) target[(first + k) * PARAMETERS + j] = staged[j * LANES + k];
@@ -161,13 +164,13 @@ struct Rows {
 
 // --- discrete ---
 
-// Heads of few elements are written out one after the other; of many, compilers would take minutes for that.
+// Loops over few elements are unrolled; with many elements that would take compilers minutes.
 constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
 
-// Elements are cut into SHARES shares, one after another. A warp's thread has one of them.
+// Elements are divided into SHARES contiguous shares, one for each thread of a warp.
 constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;
 
-// The log-probability and the entropy of all elements: sums over shares, then over those, always in this order.
+// Log-probability and entropy summed over all elements: first within each share, then over shares, in a fixed order.
 struct Total {
     float log_prob[LANES], entropy[LANES];
 };
@@ -176,7 +179,7 @@ template <class Env> FN void clear(Total& total, const Env& env) {
     FOR_EACH_LANE(k, env) total.log_prob[k] = total.entropy[k] = 0;
 }
 
-// Calls `each` with every element, or on a warp's thread with those of its share.
+// Calls `each(d)` for every element; if a warp shares a row, for the elements of this thread's share.
 template <class Each> FN void for_elements(Each each) {
     const int share = BY_WARPS ? thread_rank() % WARP : 0, end = BY_WARPS ? minimum(WIDTH, (share + 1) * SHARE) : WIDTH;
     for (int first = share * SHARE; first < end; first += AT_ONCE) {
@@ -185,14 +188,14 @@ template <class Each> FN void for_elements(Each each) {
     }
 }
 
-// The same for a sum: `each` is given what to add to.
+// Sums over elements: `each(total, d)` adds element d to a total.
 template <class Env, class Each> FN void sum_elements(Total& total, const Env& env, Each each) {
     clear(total, env);
     if constexpr (ON_GPU || SHARES == 1) {
         for_elements([&](int d) { each(total, d); });
         for (int distance = SHARES / 2; distance > 0; distance /= 2) {
-            total.log_prob[0] += from_lane_across(total.log_prob[0], distance);
-            total.entropy[0] += from_lane_across(total.entropy[0], distance);
+            total.log_prob[0] += shuffle_xor(total.log_prob[0], distance);
+            total.entropy[0] += shuffle_xor(total.entropy[0], distance);
         }
     } else {
         Total shares[SHARES];
@@ -210,31 +213,31 @@ template <class Env, class Each> FN void sum_elements(Total& total, const Env& e
     }
 }
 
-// One element's distribution: the probability of choice j is exp(logit - most) / sum.
+// One element's distribution: the probability of choice j is exp(logit - max_logit) / sum.
 struct Categorical {
-    float most[LANES];
+    float max_logit[LANES];
     float sum[LANES];
     float log_sum[LANES];
     float entropy[LANES];
 };
 
-template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, const Env& env) {
+template <class Env> FN void compute_categorical(Categorical& c, const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d), end = begin + size_of(d);
     float     weighted[LANES];
     FOR_EACH_LANE(k, env) {
-        c.most[k]   = rows.get(begin, k);
-        c.sum[k]    = 0;
-        weighted[k] = 0;
+        c.max_logit[k] = rows.get(begin, k);
+        c.sum[k]       = 0;
+        weighted[k]    = 0;
     }
     for (int j = begin + 1; j < end; ++j) {
-        FOR_EACH_LANE(k, env) c.most[k] = maximum(c.most[k], rows.get(j, k));
+        FOR_EACH_LANE(k, env) c.max_logit[k] = maximum(c.max_logit[k], rows.get(j, k));
     }
     for (int j = begin; j < end; ++j) {
         FOR_EACH_LANE(k, env) {
-            const float below = rows.get(j, k) - c.most[k];
-            const float share = exponential(below);
-            c.sum[k] += share;
-            weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
+            const float below  = rows.get(j, k) - c.max_logit[k];
+            const float weight = exponential(below);
+            c.sum[k] += weight;
+            weighted[k] += weight > 0 ? weight * below : 0.0f;  // a logit may be -inf, and 0 * -inf is NaN
         }
     }
     FOR_EACH_LANE(k, env) {
@@ -244,12 +247,12 @@ template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, co
 }
 
 FN float log_probability(const Categorical& c, const Rows& rows, int j, int k) {
-    return (rows.get(j, k) - c.most[k]) - c.log_sum[k];
+    return (rows.get(j, k) - c.max_logit[k]) - c.log_sum[k];
 }
 
 // --- Gaussian ---
 
-// Of a sample, given its distance from the mean in standard deviations.
+// Log-probability of a sample, from its distance to the mean in standard deviations.
 FN float gaussian_log_probability(float distance, float log_std) {
     return -0.5f * (distance * distance) - log_std - HALF_LOG_TWO_PI;
 }

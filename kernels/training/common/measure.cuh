@@ -1,43 +1,43 @@
-// What a horizon's advantages and returns are like: from the moments of each row those of all, and what the loss and the
-// figures of the iteration take from them.
+// Statistics of a horizon's advantages and returns: combines the moments of all rows, and writes the normalisation of
+// advantages and the iteration's figures.
 //
-// The sums are in doubles, of what rows' means lie apart from the first row's first number; and in an order that depends
-// on the number of rows alone.
+// Sums are float64, relative to the first sample of the first row, in an order that depends only on the number of rows.
 //
-// Generated before it: Figure, BLOCK, and SUMS: so many figures come first that the update adds to.
+// Generated before it: Figure, BLOCK, and SUMS, the number of figures that updates accumulate, which come first.
 
-constexpr int    STRIDE          = ON_GPU ? BLOCK : 1;
-constexpr double LEAST_DEVIATION = 1e-8, LEAST_VARIANCE = 1e-12;  // where all numbers are equal
+constexpr int    STRIDE  = ON_GPU ? BLOCK : 1;
+constexpr double MIN_STD = 1e-8, MIN_VARIANCE = 1e-12;  // lower bounds, if all samples are equal
 
-FN double moment_of(const MeasureCall& call, Index row, int place) {
-    return call.moments[row * call.row_stride + place * call.moment_stride];
+FN double moment_of(const MeasureCall& call, Index row, int moment) {
+    return call.moments[row * call.row_stride + moment * call.moment_stride];
 }
 
-// From the sums over all rows, at MEAN of what lies apart from the first, at SQUARES of its square.
-FN void finish(const MeasureCall& call, const double (&sum)[MOMENTS]) {
+// Writes the statistics, from sums over all rows of samples relative to the first one (MEAN) and of their squares
+// (SQUARES).
+FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) {
     const double count = maximum(sum[COUNT], 1.0);
     double       first[QUANTITIES], mean[QUANTITIES], squares[QUANTITIES];
     for (int q = 0; q < QUANTITIES; ++q) {
-        first[q]   = moment_of(call, 0, place_of(q, FIRST));
-        mean[q]    = sum[place_of(q, MEAN)] / count;
-        squares[q] = maximum(sum[place_of(q, SQUARES)] - sum[place_of(q, MEAN)] * mean[q], 0.0);
+        first[q]   = moment_of(call, 0, moment_index(q, FIRST));
+        mean[q]    = sum[moment_index(q, MEAN)] / count;
+        squares[q] = maximum(sum[moment_index(q, SQUARES)] - sum[moment_index(q, MEAN)] * mean[q], 0.0);
     }
     if (call.pooled != nullptr) {
         call.pooled[COUNT] = float(sum[COUNT]);
         for (int q = 0; q < QUANTITIES; ++q) {
-            call.pooled[place_of(q, FIRST)]   = float(first[q]);
-            call.pooled[place_of(q, MEAN)]    = float(mean[q]);
-            call.pooled[place_of(q, SQUARES)] = float(squares[q]);
+            call.pooled[moment_index(q, FIRST)]   = float(first[q]);
+            call.pooled[moment_index(q, MEAN)]    = float(mean[q]);
+            call.pooled[moment_index(q, SQUARES)] = float(squares[q]);
         }
         return;
     }
     if (call.normaliser != nullptr) {
         call.normaliser[0] = float(first[ADVANTAGE] + mean[ADVANTAGE]);
-        call.normaliser[1] = float(1.0 / (square_root(squares[ADVANTAGE] / count) + LEAST_DEVIATION));
+        call.normaliser[1] = float(1.0 / (square_root(squares[ADVANTAGE] / count) + MIN_STD));
     }
     for (int s = 0; s < SUMS; ++s) call.figures[s] = 0;
-    // Returns less values are the advantages.
-    const double unexplained = squares[ADVANTAGE] / count / maximum(squares[RETURN] / count, LEAST_VARIANCE);
+    // Returns minus values are the advantages.
+    const double unexplained = squares[ADVANTAGE] / count / maximum(squares[RETURN] / count, MIN_VARIANCE);
     call.figures[EXPLAINED_VARIANCE]  = float(1.0 - unexplained);
     call.figures[LARGEST_OBSERVATION] = *call.largest;
     *call.largest                     = 0;
@@ -52,10 +52,11 @@ KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, BLOCK, 1) {
             sum[COUNT] += count;
             UNROLL
             for (int q = 0; q < QUANTITIES; ++q) {
-                const double first = moment_of(call, row, place_of(q, FIRST)) - moment_of(call, 0, place_of(q, FIRST));
-                const double apart = first + moment_of(call, row, place_of(q, MEAN));
-                sum[place_of(q, MEAN)] += count * apart;
-                sum[place_of(q, SQUARES)] += count * apart * apart + moment_of(call, row, place_of(q, SQUARES));
+                const int    first = moment_index(q, FIRST);
+                const double shift = moment_of(call, row, first) - moment_of(call, 0, first);
+                const double mean  = shift + moment_of(call, row, moment_index(q, MEAN));
+                sum[moment_index(q, MEAN)] += count * mean;
+                sum[moment_index(q, SQUARES)] += count * mean * mean + moment_of(call, row, moment_index(q, SQUARES));
             }
         }
         UNROLL
@@ -66,11 +67,11 @@ KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, BLOCK, 1) {
         if (last_block(call.arrived, call.blocks)) {
             UNROLL
             for (int m = 0; m < MOMENTS; ++m) {
-                double own = 0;
-                for (int other = thread_rank(); other < call.blocks; other += STRIDE) own += call.sums[other * MOMENTS + m];
-                sum[m] = block_sum<BLOCK>(own);
+                double partial = 0;
+                for (int b = thread_rank(); b < call.blocks; b += STRIDE) partial += call.sums[b * MOMENTS + m];
+                sum[m] = block_sum<BLOCK>(partial);
             }
-            if (thread_rank() == 0) finish(call, sum);
+            if (thread_rank() == 0) write_statistics(call, sum);
         }
     }
 }

@@ -1,10 +1,11 @@
-// Adam over all parameters of a policy at once, in two launches: whatever the gradient comes from, and on a CPU.
+// Adam over all parameters of a policy, in two launches, on GPU and CPU, for gradients of any origin.
 //
-// What the step is to be is decided by the last block to come to it: the second kernel reads the outcome.
+// kernel_collect sums the message over processes; its last block computes the factors of the step. kernel_adam
+// applies it.
 
 enum Factor : int { ACTIVE, GRADIENT_FACTOR, STEP_SIZE, INVERSE_ROOT_CORRECTION };
 
-constexpr int WAYS = ON_GPU ? 1 : 8;  // sums at a time of one thread, which need not wait for one another
+constexpr int SUMS_AT_ONCE = ON_GPU ? 1 : 8;  // independent sums of a thread, so that additions overlap
 
 FN void prepare(const CollectCall& call, float norm_of_sum) {
     const i64     steps   = *call.steps + 1;
@@ -21,31 +22,31 @@ KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         const u32   round   = PROCESSES > 1 ? u32(call.rounds[block]) + 1 : 0;
         const Index first   = block * BLOCK + thread_rank(), end = minimum(call.count + SUMS, (block + 1) * BLOCK);
-        float       squares[WAYS] = {};
+        float       squares[SUMS_AT_ONCE] = {};
         if (PROCESSES > 1) {
-            for (Index n = first; n < end; n += STRIDE) tell_others(call, round, n, bits_of(call.message[n]));
+            for (Index n = first; n < end; n += STRIDE) send_to_peers(call, round, n, bits_of(call.message[n]));
         }
         Index n = first;
         if (!ON_GPU && PROCESSES == 1) {
-            for (; n + WAYS <= minimum(end, call.count); n += WAYS) {
-                for (int way = 0; way < WAYS; ++way) squares[way] += call.message[n + way] * call.message[n + way];
+            for (; n + SUMS_AT_ONCE <= minimum(end, call.count); n += SUMS_AT_ONCE) {
+                for (int j = 0; j < SUMS_AT_ONCE; ++j) squares[j] += call.message[n + j] * call.message[n + j];
             }
         }
         for (; n < end; n += STRIDE) {
             float value = call.message[n];
             if (PROCESSES > 1) call.message[n] = value = summed_over_processes(call, round, n, value);
-            if (n < call.count) squares[n % WAYS] += value * value;
+            if (n < call.count) squares[n % SUMS_AT_ONCE] += value * value;
         }
-        float own = 0;
-        for (int way = 0; way < WAYS; ++way) own += squares[way];
-        own = block_sum<BLOCK>(own);
+        float local = 0;
+        for (int j = 0; j < SUMS_AT_ONCE; ++j) local += squares[j];
+        local = block_sum<BLOCK>(local);
         if (thread_rank() == 0) {
-            call.block_squares[block] = own;
+            call.block_squares[block] = local;
             if (PROCESSES > 1) call.rounds[block] = int(round);
         }
         if (last_block(call.arrived, call.blocks)) {
             float sum = 0;
-            for (int other = thread_rank(); other < call.blocks; other += STRIDE) sum += call.block_squares[other];
+            for (int b = thread_rank(); b < call.blocks; b += STRIDE) sum += call.block_squares[b];
             sum = block_sum<BLOCK>(sum);
             if (thread_rank() == 0) prepare(call, square_root(sum));
         }
@@ -53,12 +54,12 @@ KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
 }
 
 KERNEL_OF_BLOCKS(kernel_adam, AdamCall, BLOCK, 1) {
-    const AdamCall own = call;  // what is written could be its numbers, as far as a CPU's compiler knows
+    const AdamCall local = call;  // a copy: a CPU's compiler assumes that the stores may alias it
     FOR_EACH_BLOCK(block) {
-        if (own.factors[ACTIVE] != 0) {
-            const float factor = own.factors[GRADIENT_FACTOR];
-            const Rates rates  = {own.factors[STEP_SIZE], own.factors[INVERSE_ROOT_CORRECTION]};
-            FOR_EACH_OF_BLOCK(i, block, BLOCK, own.count) take_step(own, i, moments_of(own, i), factor, rates);
+        if (local.factors[ACTIVE] != 0) {
+            const float factor = local.factors[GRADIENT_FACTOR];
+            const Rates rates  = {local.factors[STEP_SIZE], local.factors[INVERSE_ROOT_CORRECTION]};
+            FOR_EACH_OF_BLOCK(i, block, BLOCK, local.count) take_step(local, i, moments_of(local, i), factor, rates);
         }
     }
 }

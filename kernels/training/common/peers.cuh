@@ -1,90 +1,93 @@
-// What processes with a GPU each of one host tell one another, through memory of each that all of them can write to.
+// Messages between the processes of one host, each with a GPU, through peer memory that all of them can write to.
 //
-// A number goes to all others in a word with the number of the round. Words arrive as a whole, so that whoever finds the
-// round's number there has the number itself, and waits for nothing else. Each process has two places for every number,
-// used in turn: who writes those of a round has had all of the round before, and so nobody reads the one before that.
+// A process sends a number to its peers as the low half of a 64-bit word; the high half is the number of the round.
+// Words are written atomically: a reader that sees the current round has the number, without further synchronisation.
+// Each number has two slots, for even and odd rounds: a process that writes round n has received all of round n - 1, so
+// that no peer still reads round n - 2.
+//
+// Generated before it: PROCESSES; BLOCK, the numbers (and GPU threads) of a block; BLOCKS, the resident blocks of a
+// multiprocessor; PATIENCE, the timeout in nanoseconds. All blocks of a launch must be resident, or one that waits for
+// a number could keep its sender from starting.
 
-// The process gives BLOCK, the numbers of a block and a GPU's threads; BLOCKS, which a multiprocessor has room for: no
-// more are launched than a GPU has room for, so that none waits for one that cannot begin; and PATIENCE, in nanoseconds.
+constexpr int STRIDE = ON_GPU ? BLOCK : 1;  // between consecutive numbers of a thread
 
-constexpr int STRIDE = ON_GPU ? BLOCK : 1;  // from one number of a thread to its next
-
-template <class Call> FN u64* place_of(const Call& call, int process, u32 round, int source, Index number) {
+template <class Call> FN u64* slot_of(const Call& call, int process, u32 round, int sender, Index number) {
     u64* const memory = reinterpret_cast<u64*>(call.addresses[process]);
-    return memory + (Index(round % 2) * PROCESSES + source) * call.room + number;
+    return memory + (Index(round % 2) * PROCESSES + sender) * call.room + number;
 }
 
-template <class Call> FN void tell_others(const Call& call, u32 round, Index number, u32 own) {
+template <class Call> FN void send_to_peers(const Call& call, u32 round, Index number, u32 value) {
     UNROLL
-    for (int other = 0; other < PROCESSES; ++other) {
-        if (other != call.rank) store_word(place_of(call, other, round, call.rank, number), u64(round) << 32 | own);
+    for (int peer = 0; peer < PROCESSES; ++peer) {
+        if (peer != call.rank) store_word(slot_of(call, peer, round, call.rank, number), u64(round) << 32 | value);
     }
 }
 
-// What each process has told of a number, this one's own among it. One that is silent for too long is lost.
-template <class Call> FN void hear(const Call& call, u32 round, Index number, u32 own, u32 (&found)[PROCESSES]) {
-    bool missing = true;
-    u64  until   = 0;
-    for (u32 turn = 1; missing; ++turn) {
+// Waits for a number of every process; gives up if a peer sends nothing within PATIENCE. `values` has them by rank,
+// this process's `value` among them.
+template <class Call> FN void receive(const Call& call, u32 round, Index number, u32 value, u32 (&values)[PROCESSES]) {
+    bool missing  = true;
+    u64  deadline = 0;
+    for (u32 attempt = 1; missing; ++attempt) {
         missing = false;
         UNROLL
-        for (int other = 0; other < PROCESSES; ++other) {
-            u64 word = u64(round) << 32 | own;
-            if (other != call.rank) word = load_word(place_of(call, call.rank, round, other, number));
+        for (int peer = 0; peer < PROCESSES; ++peer) {
+            u64 word = u64(round) << 32 | value;
+            if (peer != call.rank) word = load_word(slot_of(call, call.rank, round, peer, number));
             missing |= u32(word >> 32) != round;
-            found[other] = u32(word);
+            values[peer] = u32(word);
         }
-        if (turn % 4096 == 0) {
-            if (until == 0) until = nanoseconds() + PATIENCE;
-            if (nanoseconds() > until) give_up();
+        if (attempt % 4096 == 0) {
+            if (deadline == 0) deadline = nanoseconds() + PATIENCE;
+            if (nanoseconds() > deadline) trap();
         }
     }
 }
 
-// The sum of a number over the processes, in their order. They have been told of this one's.
-template <class Call> FN float summed_over_processes(const Call& call, u32 round, Index number, float own) {
-    u32 found[PROCESSES];
-    hear(call, round, number, bits_of(own), found);
-    float sum = from_bits(found[0]);
+// The sum of a number over the processes, in order of rank. send_to_peers() has sent this process's `value`.
+template <class Call> FN float summed_over_processes(const Call& call, u32 round, Index number, float value) {
+    u32 values[PROCESSES];
+    receive(call, round, number, bits_of(value), values);
+    float sum = from_bits(values[0]);
     UNROLL
-    for (int process = 1; process < PROCESSES; ++process) sum += from_bits(found[process]);
+    for (int process = 1; process < PROCESSES; ++process) sum += from_bits(values[process]);
     return sum;
 }
 
-// Brings together what each process has.
+// Gathers the numbers of each process: `gathered` is [processes, count].
 template <class Call> FN void gather(const Call& call, Index block) {
     const u32   round = u32(call.rounds[block]) + 1;
     const Index end   = minimum(call.count, (block + 1) * BLOCK);
     for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
-        tell_others(call, round, number, u32(call.own[number]));
+        send_to_peers(call, round, number, u32(call.own[number]));
     }
     for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
-        u32 found[PROCESSES];
-        hear(call, round, number, u32(call.own[number]), found);
+        u32 values[PROCESSES];
+        receive(call, round, number, u32(call.own[number]), values);
         UNROLL
         for (int process = 0; process < PROCESSES; ++process) {
-            call.gathered[process * call.count + number] = int(found[process]);
+            call.gathered[process * call.count + number] = int(values[process]);
         }
     }
     block_barrier();
     if (thread_rank() == 0) call.rounds[block] = int(round);
 }
 
-// Puts into place the sums of so many numbers over the processes, in order of rank, and of the others the largest; NaN
-// counts as larger than all.
+// Combines numbers in place over the processes: sums the first `added`, in order of rank, and takes the maximum of the
+// rest, where NaN counts as the largest.
 template <class Call> FN void combine(const Call& call, Index block) {
     const u32   round = u32(call.rounds[block]) + 1;
     const Index first = block * BLOCK + thread_rank(), end = minimum(call.count, (block + 1) * BLOCK);
     for (Index number = first; number < end; number += STRIDE) {
-        tell_others(call, round, number, bits_of(call.figures[number]));
+        send_to_peers(call, round, number, bits_of(call.figures[number]));
     }
     for (Index number = first; number < end; number += STRIDE) {
-        u32 found[PROCESSES];
-        hear(call, round, number, bits_of(call.figures[number]), found);
-        float combined = from_bits(found[0]);
+        u32 values[PROCESSES];
+        receive(call, round, number, bits_of(call.figures[number]), values);
+        float combined = from_bits(values[0]);
         UNROLL
         for (int process = 1; process < PROCESSES; ++process) {
-            const float value = from_bits(found[process]);
+            const float value = from_bits(values[process]);
             if (number < call.added) {
                 combined += value;
             } else if (combined == combined && !(value <= combined)) {

@@ -1,10 +1,10 @@
-// A random order of 0 to count-1 without sorting: element i is a function of i, a key and a turn.
+// A random permutation of 0 to count-1 without sorting: element i is a function of i, a key and a counter, `turn`.
 //
-// An element is a pair: `bits` bits on the right, and on the left a number below `size`. In turn each of the two is
-// rotated by a random function of the other: a generalised Feistel network (Black & Rogaway 2002). It permutes all
-// pairs, of which there are hardly more than elements; what falls outside of 0 to count-1 is sent through again until it
-// falls inside, which is a permutation too. The round keys are Philox words of counter (draw, turn's low half, turn's
-// high half, PERMUTATION << 24).
+// An element is a pair: its low `bits` bits, and the rest, which is below `size`. Rounds alternately rotate each half
+// by a pseudorandom function of the other: a generalised Feistel network (Black & Rogaway 2002). It permutes all pairs,
+// a few more than `count`; a result outside 0 to count-1 is permuted again until it is inside (cycle walking), which is
+// a permutation, too. Round keys are Philox words of counter (draw, turn's low half, turn's high half, PERMUTATION <<
+// 24).
 
 constexpr int ROUNDS = 8;
 
@@ -23,8 +23,8 @@ FN RoundKeys round_keys(u64 key, u64 turn) {
     return keys;
 }
 
-// Scatters 32 bits so that the high ones depend on all: the constants of a search by C. Wellons for the least bias.
-FN u32 scattered(u32 x) {
+// Hashes 32 bits so that the high bits depend on all; C. Wellons searched for the constants with the lowest bias.
+FN u32 hashed(u32 x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     return (x ^ x >> 15) * 0x846ca68bu;
 }
@@ -34,28 +34,28 @@ FN u32 permuted(u32 element, const RoundKeys& keys, int bits, u32 size) {
     u32       left = element >> bits, right = element & mask;
     UNROLL
     for (int round = 0; round < ROUNDS; round += 2) {
-        left += u32(u64(scattered(right ^ keys.key[round])) * size >> 32);
-        left  = minimum(left, left - size);  // (a difference below zero is large)
-        right = (right + (scattered(left ^ keys.key[round + 1]) >> (32 - bits))) & mask;
+        left += u32(u64(hashed(right ^ keys.key[round])) * size >> 32);
+        left  = minimum(left, left - size);  // modulo `size`: a negative difference wraps to a large number
+        right = (right + (hashed(left ^ keys.key[round + 1]) >> (32 - bits))) & mask;
     }
     return left << bits | right;
 }
 
-// Every thread has several elements, `threads` apart: the keys cost as much as two of them.
+// Each thread permutes several elements, `threads` apart: computing the keys costs as much as two elements.
 KERNEL(kernel_permute, PermutationCall) {
     const RoundKeys keys  = round_keys(call.stream[0], call.stream[1] + call.turn);
     const u32       count = u32(call.count), size = u32(call.size);
     FOR_EACH_ENV(env, call.threads) {
-        for (Index turn = 0; turn < call.count; turn += call.threads) {
+        for (Index begin = 0; begin < call.count; begin += call.threads) {
             u32 element[LANES];
             int outside = 0;
-            NOTE_LANES(outside, k, env) {
-                element[k] = permuted(minimum(u32(turn + env.index(k)), count - 1), keys, call.bits, size);
+            FOR_EACH_LANE_OR(outside, k, env) {
+                element[k] = permuted(minimum(u32(begin + env.index(k)), count - 1), keys, call.bits, size);
                 outside |= element[k] >= count;
             }
             while (outside) {
                 outside = 0;
-                NOTE_LANES(outside, k, env) {
+                FOR_EACH_LANE_OR(outside, k, env) {
                     const u32 next = permuted(element[k], keys, call.bits, size);
                     element[k]     = element[k] >= count ? next : element[k];
                     outside |= element[k] >= count;
@@ -63,8 +63,8 @@ KERNEL(kernel_permute, PermutationCall) {
             }
             for (int j = 0; j < call.each; ++j) {
                 FOR_EACH_LANE(k, env) {
-                    const Index place = turn + env.index(k);
-                    if (place < call.count) call.indices[place * call.each + j] = int(element[k]) * call.each + j;
+                    const Index i = begin + env.index(k);
+                    if (i < call.count) call.indices[i * call.each + j] = int(element[k]) * call.each + j;
                 }
             }
         }

@@ -1,8 +1,8 @@
-// Draws actions from a policy's outputs, a row of them for each agent of each replica.
+// Draws actions from a policy's outputs; each agent of each replica has a row.
 //
-// The random numbers are a function of a key, a turn and the row: counter (row, turn's low half, turn's high half,
-// SAMPLER << 24 | draw), where each draw gives four words, for elements 4 draw to 4 draw + 3 of the action. So rows may
-// be cut in any way, and a turn is never repeated while its 64 bits last.
+// Random numbers are a function of a key, a 64-bit counter `turn`, and the row: Philox counter (row, turn's low half,
+// turn's high half, SAMPLER << 24 | draw). A draw gives four words, for elements 4 draw to 4 draw + 3 of the action.
+// The numbers do not depend on how rows are split among launches and processes.
 
 template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& call, int draw, const Env& env) {
     const u64 key = call.stream[0], turn = call.stream[1] + call.turn;
@@ -16,48 +16,48 @@ template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& 
     }
 }
 
-// The first choice whose cumulated share exceeds `unit` of the whole. The shares are summed as measure() summed them,
-// so the last sum is c.sum > unit * c.sum and there is such a choice; where a NaN makes every comparison false it is 0.
+// Draws a choice by inverse transform sampling: the first one whose cumulative weight exceeds unit * c.sum. Weights are
+// added in the order of compute_categorical(), so that the last sum is c.sum, which exceeds it. NaN logits give 0.
 template <class Env>
 FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[4][LANES], const Rows& rows, int d,
                const Env& env) {
     const int begin = offset_of(d), end = begin + size_of(d);
-    float     reached[LANES], wanted[LANES];
+    float     cumulative[LANES], threshold[LANES];
     FOR_EACH_LANE(k, env) {
-        const u32 own = d % 4 == 0 ? bits[0][k] : d % 4 == 1 ? bits[1][k] : d % 4 == 2 ? bits[2][k] : bits[3][k];
+        const u32 word = d % 4 == 0 ? bits[0][k] : d % 4 == 1 ? bits[1][k] : d % 4 == 2 ? bits[2][k] : bits[3][k];
         float     unit;
-        to_unit(own, unit);
-        choice[k]  = 0;
-        reached[k] = 0;
-        wanted[k]  = unit * c.sum[k];
+        to_unit(word, unit);
+        choice[k]     = 0;
+        cumulative[k] = 0;
+        threshold[k]  = unit * c.sum[k];
     }
     for (int j = begin; j < end; ++j) {
         FOR_EACH_LANE(k, env) {
-            reached[k] += exponential(rows.get(j, k) - c.most[k]);
-            choice[k] += reached[k] <= wanted[k];
+            cumulative[k] += exponential(rows.get(j, k) - c.max_logit[k]);
+            choice[k] += cumulative[k] <= threshold[k];
         }
     }
 }
 
-// The likeliest choice; of equals the first.
-template <class Env> FN void choose_likeliest(int (&choice)[LANES], const Rows& rows, int d, const Env& env) {
+// The most likely choice; the first one of equals.
+template <class Env> FN void choose_most_likely(int (&choice)[LANES], const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d);
-    float     most[LANES];
+    float     max_logit[LANES];
     FOR_EACH_LANE(k, env) {
-        choice[k] = 0;
-        most[k]   = rows.get(begin, k);
+        choice[k]    = 0;
+        max_logit[k] = rows.get(begin, k);
     }
     for (int j = 1; j < size_of(d); ++j) {
         FOR_EACH_LANE(k, env) {
             const float logit  = rows.get(begin + j, k);
-            const bool  better = most[k] < logit;
+            const bool  better = max_logit[k] < logit;
             choice[k]          = better ? j : choice[k];
-            most[k]            = better ? logit : most[k];
+            max_logit[k]       = better ? logit : max_logit[k];
         }
     }
 }
 
-// Standard normal numbers, two from two (Box & Muller 1958).
+// Standard normal numbers by pairs (Box & Muller 1958).
 template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bits)[4][LANES], const Env& env) {
     UNROLL
     for (int pair = 0; pair < 4; pair += 2) {
@@ -78,9 +78,9 @@ template <class Env> FN void draw_choices(Total& total, const SampleCall& call, 
     sum_elements(total, env, [&](Total& sum, int d) {
         Categorical c;
         int         choice[LANES];
-        measure(c, rows, d, env);
+        compute_categorical(c, rows, d, env);
         if (call.greedy) {
-            choose_likeliest(choice, rows, d, env);
+            choose_most_likely(choice, rows, d, env);
         } else {
             if (d % 4 == 0 || d % SHARE == 0) draw_bits(bits, call, d / 4, env);
             choose(choice, c, bits, rows, d, env);
@@ -93,7 +93,7 @@ template <class Env> FN void draw_choices(Total& total, const SampleCall& call, 
     });
 }
 
-// The policy acts where a box's bounds are -1 and 1; the environment is given what lies there within its own.
+// Maps a policy's action, in units where the box's bounds are -1 and 1, to the environment's bounds, and clips it.
 FN float within_bounds(float sample, int d) {
     const float low = low_of(d), high = high_of(d);
     return clip(low + (clip(sample, -1.0f, 1.0f) + 1.0f) * (high - low) / 2.0f, low, high);
@@ -118,7 +118,7 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
             const Index i       = env.index(k);
             const float mean    = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
             const float sample  = call.greedy ? mean : mean + exp(log_std) * normal[d % 4][k];
-            // (of the sample as it is stored, so that who evaluates it later finds the same)
+            // of the sample as it is stored: the loss computes the same log-probability from it
             total.log_prob[k] += gaussian_log_probability(gaussian_distance(sample, mean, log_std), log_std);
             total.entropy[k] += gaussian_entropy(log_std);
             call.actions[i * WIDTH + d] = Element(sample);
@@ -127,7 +127,7 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
     }
 }
 
-template <class Env> FN void sample(const SampleCall& call, const LocalMemory& memory, const Env& env) {
+template <class Env> FN void sample(const SampleCall& call, const ScratchMemory& memory, const Env& env) {
     const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
     Total      total;
     if constexpr (DISCRETE) draw_choices(total, call, rows, env);

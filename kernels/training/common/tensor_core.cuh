@@ -1,29 +1,29 @@
-// Matrix products of a warp on a GPU's tensor cores: CUDA only, for programs that have no other form.
+// Matrix products of a warp on a GPU's tensor cores. CUDA only.
 //
-// A product adds Left (16 x DEPTH) times Right (DEPTH x 8) to an accumulator of 16 x 8 floats, of which thread
-// 4 g + t of the warp holds rows g and g + 8, columns 2 t and 2 t + 1: {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}.
-// The order in which the depth is summed is free. It is chosen so that a thread's part of one product's result is its
-// part of the next one's Left: rows of activations go through layer after layer without leaving their registers.
+// A product adds Left (16 x DEPTH) times Right (DEPTH x 8) to an accumulator of 16 x 8 floats. Thread 4 g + t of the
+// warp holds rows g and g + 8, columns 2 t and 2 t + 1: {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}. The depth may be
+// summed in any order; the order here makes a thread's fragment of a product its fragment of the next product's Left,
+// so that activations stay in registers from layer to layer.
 //
 //   Tf32    10 bits of mantissa, DEPTH 8
-//   Split   float32: each number the sum of two of 10 bits and more, a product three products
+//   Split   float32: each number is the sum of two TF32 numbers, a product takes three TF32 products
 //   Bf16    7 bits of mantissa, DEPTH 16
 //
-// Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
-// (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
-// rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have depth_slot (where a depth comes in the order of
-// gather), load_pair, write_pair (into words), read_words and pair_of (a pair on its way, in as few words as it takes), and
-// for numbers that are stored more than once rounded_once and store_rounded.
+// Each has Stored (the type of a number in shared memory) and: stored, store_pair, gather (Left from accumulators),
+// weight (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from
+// (from rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have depth_slot (the position of a depth in
+// gather's order), load_pair, write_pair (into words), read_words and pair_of (a pair in as few words as possible), and
+// for numbers that are stored several times rounded_once and store_rounded.
 
 constexpr int WARP_ROWS = 16;
 
-// A thread's numbers c[j][q], four for each j below N: of an accumulator of 8 N columns, say.
+// Loops over a thread's numbers c[j][q], four for each j below N, such as an accumulator of 8 N columns.
 #define FOR_EACH_NUMBER(j, q, N)        \
     UNROLL for (int j = 0; j < (N); ++j) \
         UNROLL for (int q = 0; q < 4; ++q)
 
 FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
-FN float steep_tanh(float x) {  // within 2^-11 of the value
+FN float approximate_tanh(float x) {  // within 2^-11 of the value
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
@@ -42,7 +42,7 @@ struct Tf32 {
     struct Left  { u32 x[4]; };
     struct Right { u32 x[2]; };
 
-    // The tensor core cuts a number off after ten bits: half a unit of the last of them makes that rounding.
+    // The tensor core truncates to ten bits of mantissa; adding half a unit of the last bit rounds instead.
     FN static u32    rounded(float x) { return bits_of(x) + 0x1000u; }
     FN static Stored stored(float x)  { return from_bits(rounded(x)); }
     FN static void   store_pair(Stored* at, float x, float y) { store_rounded(at, stored(x), stored(y)); }
@@ -77,9 +77,9 @@ struct Tf32 {
         UNROLL
         for (int j = 0; j < N; ++j) right[j] = {{bits_of(at[8 * j]), bits_of(at[4 * stride + 8 * j])}};
     }
-    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+    FN static Right right_from(const float* column, int stride, int lane, bool in_range) {
         const float* at = column + lane % 4 * stride;
-        return {{wanted ? rounded(at[0]) : 0, wanted ? rounded(at[4 * stride]) : 0}};
+        return {{in_range ? rounded(at[0]) : 0, in_range ? rounded(at[4 * stride]) : 0}};
     }
     FN static Left  ones_left()  { return {{0x3F800000u, 0x3F800000u, 0x3F800000u, 0x3F800000u}}; }
     FN static Right ones_right() { return {{0x3F800000u, 0x3F800000u}}; }
@@ -110,14 +110,14 @@ struct Split {
         UNROLL
         for (int j = 0; j < N; ++j) right[j] = {{at[8 * j], at[4 * stride + 8 * j]}};
     }
-    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+    FN static Right right_from(const float* column, int stride, int lane, bool in_range) {
         const float* at = column + lane % 4 * stride;
-        return {{wanted ? at[0] : 0.0f, wanted ? at[4 * stride] : 0.0f}};
+        return {{in_range ? at[0] : 0.0f, in_range ? at[4 * stride] : 0.0f}};
     }
     FN static Left  ones_left()  { return {{1, 1, 1, 1}}; }
     FN static Right ones_right() { return {{1, 1}}; }
-    // The first ten bits, and what they leave: the product of what both leave is below float32's own rounding.
-    template <int N> FN static void cut(const float (&x)[N], u32 (&high)[N], u32 (&low)[N]) {
+    // Splits numbers into their first ten bits and the rest; the product of two rests is below float32's rounding.
+    template <int N> FN static void split(const float (&x)[N], u32 (&high)[N], u32 (&low)[N]) {
         UNROLL
         for (int j = 0; j < N; ++j) {
             high[j] = bits_of(x[j]) & 0xFFFFE000u;
@@ -126,8 +126,8 @@ struct Split {
     }
     FN static void add_product(float (&c)[4], const Left& a, const Right& b) {
         u32 a_high[4], a_low[4], b_high[2], b_low[2];
-        cut(a.x, a_high, a_low);
-        cut(b.x, b_high, b_low);
+        split(a.x, a_high, a_low);
+        split(b.x, b_high, b_low);
         product_tf32(c, a_low, b_high);
         product_tf32(c, a_high, b_low);
         product_tf32(c, a_high, b_high);
@@ -153,8 +153,8 @@ struct Bf16 {
     }
     FN static void  store_pair(Stored* at, float x, float y) { *reinterpret_cast<u32*>(at) = pair(x, y); }
     FN static void  store_rounded(Stored* at, float x, float y) { store_pair(at, x, y); }
-    FN static float rounded_once(float x) { return x; }  // (two are rounded together)
-    // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product: side by side where weights are packed.
+    FN static float rounded_once(float x) { return x; }  // store_pair rounds two numbers in one instruction
+    // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product, which are adjacent in packed weights.
     FN static constexpr int slot(int k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
     FN static constexpr int depth_slot(int k) { return k; }
     FN static void    write_pair(u32* words, int number, float x, float y) { words[number] = pair(x, y); }
@@ -187,17 +187,17 @@ struct Bf16 {
     template <int N> FN static void right_columns(Right (&right)[N], const Stored* tile, int stride, int lane) {
         UNROLL
         for (int j = 0; j < N; j += 2) {
-            // (of an odd last one the second half is the first again)
-            const int aside = j + 1 < N ? lane / 16 * 8 : 0;
+            // an odd last column has no partner: the second half repeats the first
+            const int offset = j + 1 < N ? lane / 16 * 8 : 0;
             u32       x[4];
-            load_transposed(x, tile + lane % 16 * stride + 8 * j + aside);
+            load_transposed(x, tile + lane % 16 * stride + 8 * j + offset);
             right[j] = {{x[0], x[1]}};
             if (j + 1 < N) right[j + 1] = {{x[2], x[3]}};
         }
     }
-    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+    FN static Right right_from(const float* column, int stride, int lane, bool in_range) {
         const float* at = column + lane % 4 * 2 * stride;
-        return {{wanted ? pair(at[0], at[stride]) : 0, wanted ? pair(at[8 * stride], at[9 * stride]) : 0}};
+        return {{in_range ? pair(at[0], at[stride]) : 0, in_range ? pair(at[8 * stride], at[9 * stride]) : 0}};
     }
     FN static Left  ones_left()  { return {{0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u}}; }
     FN static Right ones_right() { return {{0x3F803F80u, 0x3F803F80u}}; }

@@ -1,30 +1,31 @@
-// One or more perceptrons of the same form, forth and back, on a CPU. Rows go in tiles of LANES.
+// Forward and backward pass of one or more perceptrons of the same shape, on a CPU. Rows are processed in tiles of
+// LANES.
 //
-// What a tile leaves for the way back are lines of LANES numbers: its inputs, then for each net and hidden layer a line
-// for each unit. The derivatives by what goes into layers' activations, those by the outputs among them, are such lines
-// too. Weights are [outputs, inputs] of each layer.
+// The forward pass of a tile saves lines of LANES numbers: one for each input, then one for each unit of each net and
+// hidden layer. Gradients of pre-activations, the outputs' included, are such lines, too. A layer's weights are
+// [outputs, inputs].
 //
-// Generated before it: NETS, LAYERS, INPUTS, OUTPUTS, WIDEST, LINES (of a tile), BY_FIRST and BY (the inputs by which
-// derivatives are wanted), and of layer l: inputs_of(l), outputs_of(l), and with a net weights_at(net, l),
-// biases_at(net, l) and line_of(net, l), the last of the layer's first derivative and, of a hidden one, first output;
-// BLOCKS and block_at(net, l): how many groups of UNITS outputs there are, and the first of a layer; activation(x), and
-// slope(y) of an activation that gave y.
+// Generated before it: NETS, LAYERS, INPUTS, OUTPUTS, LINES (per tile), FIRST_GRAD_INPUT and GRAD_INPUTS (the range of
+// inputs with gradients), UNITS (outputs that are computed together); per layer inputs_of(l) and outputs_of(l); per net
+// and layer weights_at(net, l), biases_at(net, l), line_of(net, l) (the first line of its gradients and outputs) and
+// block_at(net, l) (its first of BLOCKS groups of UNITS outputs); activation(x), and slope(y) from the activation's
+// output y.
 
 static_assert(!ON_GPU);
 
 #if defined(__AVX512F__)
-constexpr int VECTOR = 16, TOGETHER = 4, ACROSS = 4;
+constexpr int VECTOR = 16, VECTORS_AT_ONCE = 4, COLUMNS_AT_ONCE = 4;
 #elif defined(__AVX__)
-constexpr int VECTOR = 8, TOGETHER = 2, ACROSS = 2;
+constexpr int VECTOR = 8, VECTORS_AT_ONCE = 2, COLUMNS_AT_ONCE = 2;
 #else
-constexpr int VECTOR = 4, TOGETHER = 4, ACROSS = 4;
+constexpr int VECTOR = 4, VECTORS_AT_ONCE = 4, COLUMNS_AT_ONCE = 4;
 #endif
 typedef float Vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
 
 typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 
 constexpr int VECTORS = LANES / VECTOR;
-static_assert(VECTORS % TOGETHER == 0);
+static_assert(VECTORS % VECTORS_AT_ONCE == 0);
 
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -32,43 +33,46 @@ static_assert(VECTORS % TOGETHER == 0);
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #endif
-// N lines from `line` on: the products of `in` lines with weights, which lie `stride` apart for neighbouring outputs and
-// 1 for neighbouring inputs, or the other way round.
-template <int N, bool TURNED>
-FN void multiply(float* to, const float* from, const float* weights, const float* biases, int line, int in, int stride) {
-    for (int v = 0; v < VECTORS; v += TOGETHER) {
-        Vector sum[N][TOGETHER];
+// Computes N lines from `line` on: products of `in` lines with weights. Weights of adjacent outputs are `stride` apart,
+// of adjacent inputs 1; if TRANSPOSED, vice versa.
+template <int N, bool TRANSPOSED>
+FN void multiply(float* to, const float* from, const float* weights, const float* biases, int line, int in,
+                 int stride) {
+    for (int v = 0; v < VECTORS; v += VECTORS_AT_ONCE) {
+        Vector sum[N][VECTORS_AT_ONCE];
         UNROLL
         for (int n = 0; n < N; ++n) {
             UNROLL
-            for (int t = 0; t < TOGETHER; ++t) sum[n][t] = Vector{} + (biases == nullptr ? 0.0f : biases[line + n]);
+            for (int t = 0; t < VECTORS_AT_ONCE; ++t) {
+                sum[n][t] = Vector{} + (biases == nullptr ? 0.0f : biases[line + n]);
+            }
         }
         for (int i = 0; i < in; ++i) {
-            const Vector* const given = (const Vector*)(from + i * LANES) + v;
+            const Vector* const input = (const Vector*)(from + i * LANES) + v;
             UNROLL
             for (int n = 0; n < N; ++n) {
-                const float weight = TURNED ? weights[i * stride + line + n] : weights[(line + n) * stride + i];
+                const float weight = TRANSPOSED ? weights[i * stride + line + n] : weights[(line + n) * stride + i];
                 UNROLL
-                for (int t = 0; t < TOGETHER; ++t) sum[n][t] += given[t] * (Vector{} + weight);
+                for (int t = 0; t < VECTORS_AT_ONCE; ++t) sum[n][t] += input[t] * (Vector{} + weight);
             }
         }
         UNROLL
         for (int n = 0; n < N; ++n) {
             UNROLL
-            for (int t = 0; t < TOGETHER; ++t) ((Vector*)(to + (line + n) * LANES))[v + t] = sum[n][t];
+            for (int t = 0; t < VECTORS_AT_ONCE; ++t) ((Vector*)(to + (line + n) * LANES))[v + t] = sum[n][t];
         }
     }
 }
 
-template <bool TURNED>
-SELDOM void multiply_all(float* to, const float* from, const float* weights, const float* biases, int out, int in,
+template <bool TRANSPOSED>
+NOINLINE void multiply_all(float* to, const float* from, const float* weights, const float* biases, int out, int in,
                          int stride) {
     int line = 0;
-    for (; line + UNITS <= out; line += UNITS) multiply<UNITS, TURNED>(to, from, weights, biases, line, in, stride);
-    for (; line < out; ++line) multiply<1, TURNED>(to, from, weights, biases, line, in, stride);
+    for (; line + UNITS <= out; line += UNITS) multiply<UNITS, TRANSPOSED>(to, from, weights, biases, line, in, stride);
+    for (; line < out; ++line) multiply<1, TRANSPOSED>(to, from, weights, biases, line, in, stride);
 }
 
-// A tile's numbers [rows, stride] as lines; what lies beyond the last row is zero.
+// Transposes a tile's rows, [rows, stride], to lines; numbers beyond the last row are zero.
 template <class Env>
 FN void to_lines(float* lines, const float* rows, int count, Index stride, const Env& env) {
     for (int i = 0; i < count; ++i) {
@@ -78,15 +82,15 @@ FN void to_lines(float* lines, const float* rows, int count, Index stride, const
 
 template <class Env> FN Index tile_of(const Env& env) { return env.index(0) / LANES; }
 
-KERNEL(kernel_forth, ForthCall) {
+KERNEL(kernel_forward, ForwardCall) {
     FOR_EACH_ENV(env, call.rows) {
         alignas(64) float last[OUTPUTS * LANES];
-        float* const      kept = call.kept + tile_of(env) * (LINES * LANES);
-        to_lines(kept, call.inputs, INPUTS, INPUTS, env);
+        float* const      saved = call.saved + tile_of(env) * (LINES * LANES);
+        to_lines(saved, call.inputs, INPUTS, INPUTS, env);
         for (int net = 0; net < NETS; ++net) {
-            const float* from = kept;
+            const float* from = saved;
             for (int l = 0; l < LAYERS; ++l) {
-                float* const to = l == LAYERS - 1 ? last : kept + line_of(net, l) * LANES;
+                float* const to = l == LAYERS - 1 ? last : saved + line_of(net, l) * LANES;
                 multiply_all<false>(to, from, call.weights + weights_at(net, l), call.weights + biases_at(net, l),
                                     outputs_of(l), inputs_of(l), inputs_of(l));
                 if (l < LAYERS - 1) {
@@ -103,33 +107,34 @@ KERNEL(kernel_forth, ForthCall) {
     }
 }
 
-KERNEL(kernel_back, BackCall) {
+KERNEL(kernel_backward, BackwardCall) {
     FOR_EACH_ENV(env, call.rows) {
-        const float* const kept = call.kept + tile_of(env) * (LINES * LANES);
-        float* const       slopes = call.slopes + tile_of(env) * (LINES * LANES);
+        const float* const saved = call.saved + tile_of(env) * (LINES * LANES);
+        float* const       grads = call.grads + tile_of(env) * (LINES * LANES);
         for (int net = 0; net < NETS; ++net) {
-            float* const last = slopes + line_of(net, LAYERS - 1) * LANES;
-            to_lines(last, call.by_outputs + net * OUTPUTS, OUTPUTS, NETS * OUTPUTS, env);
+            float* const last = grads + line_of(net, LAYERS - 1) * LANES;
+            to_lines(last, call.grad_outputs + net * OUTPUTS, OUTPUTS, NETS * OUTPUTS, env);
             for (int j = 0; call.curvatures != nullptr && j < OUTPUTS; ++j) {
                 FOR_EACH_LANE_ALONE(k, env) {
-                    const Index place = (env.index(k) * NETS + net) * OUTPUTS + j;
-                    last[j * LANES + k] += call.curvatures[place] * call.outputs[place];
+                    const Index index = (env.index(k) * NETS + net) * OUTPUTS + j;
+                    last[j * LANES + k] += call.curvatures[index] * call.outputs[index];
                 }
             }
             for (int l = LAYERS - 1; l > 0; --l) {
-                float* const       to = slopes + line_of(net, l - 1) * LANES;
-                const float* const gave = kept + line_of(net, l - 1) * LANES;
-                multiply_all<true>(to, slopes + line_of(net, l) * LANES, call.weights + weights_at(net, l), nullptr,
+                float* const       to      = grads + line_of(net, l - 1) * LANES;
+                const float* const outputs = saved + line_of(net, l - 1) * LANES;
+                multiply_all<true>(to, grads + line_of(net, l) * LANES, call.weights + weights_at(net, l), nullptr,
                                    inputs_of(l), outputs_of(l), inputs_of(l));
-                OMP_SIMD(omp simd) for (int i = 0; i < inputs_of(l) * LANES; ++i) to[i] *= slope(gave[i]);
+                OMP_SIMD(omp simd) for (int i = 0; i < inputs_of(l) * LANES; ++i) to[i] *= slope(outputs[i]);
             }
-            if (call.by_inputs == nullptr) continue;
-            alignas(64) float first[(BY + 1) * LANES];
-            multiply_all<true>(first, slopes + line_of(net, 0) * LANES, call.weights + weights_at(net, 0) + BY_FIRST,
-                               nullptr, BY, outputs_of(0), INPUTS);
-            for (int j = 0; j < BY; ++j) {
+            if (call.grad_inputs == nullptr) continue;
+            alignas(64) float first[(GRAD_INPUTS + 1) * LANES];
+            multiply_all<true>(first, grads + line_of(net, 0) * LANES,
+                               call.weights + weights_at(net, 0) + FIRST_GRAD_INPUT, nullptr, GRAD_INPUTS,
+                               outputs_of(0), INPUTS);
+            for (int j = 0; j < GRAD_INPUTS; ++j) {
                 FOR_EACH_LANE_ALONE(k, env) {
-                    call.by_inputs[(env.index(k) * NETS + net) * BY + j] = first[j * LANES + k];
+                    call.grad_inputs[(env.index(k) * NETS + net) * GRAD_INPUTS + j] = first[j * LANES + k];
                 }
             }
         }
@@ -144,29 +149,30 @@ FN float sum_of(const Vector& vector) {
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-// N outputs' weights from `line` on: sums over all rows of derivative times input.
+// The gradients of N outputs' weights and biases, from `line` on: sums over all rows of gradient times input.
 template <int N>
-FN void gather(float* gradient, float* of_biases, const float* slopes, const float* inputs, int line, int in, Index tiles) {
-    for (int i = 0; i < in; i += ACROSS) {
-        const int columns = in - i < ACROSS ? in - i : ACROSS;
-        Vector    sum[N][ACROSS] = {};
+FN void weight_gradients(float* gradient, float* bias_gradient, const float* grads, const float* inputs, int line,
+                         int in, Index tiles) {
+    for (int i = 0; i < in; i += COLUMNS_AT_ONCE) {
+        const int columns = in - i < COLUMNS_AT_ONCE ? in - i : COLUMNS_AT_ONCE;
+        Vector    sum[N][COLUMNS_AT_ONCE] = {};
         for (Index tile = 0; tile < tiles; ++tile) {
-            const float* const by = slopes + (tile * LINES + line) * LANES;
-            const float* const of = inputs + (tile * LINES + i) * LANES;
+            const float* const grad_lines  = grads + (tile * LINES + line) * LANES;
+            const float* const input_lines = inputs + (tile * LINES + i) * LANES;
             for (int v = 0; v < VECTORS; ++v) {
                 UNROLL
-                for (int c = 0; c < ACROSS; ++c) {
-                    // (of the columns beyond the last the sums are not read)
-                    const Vector given = ((const Vector*)(of + (c < columns ? c : 0) * LANES))[v];
+                for (int c = 0; c < COLUMNS_AT_ONCE; ++c) {
+                    // (sums of columns beyond the last are not read)
+                    const Vector input = ((const Vector*)(input_lines + (c < columns ? c : 0) * LANES))[v];
                     UNROLL
-                    for (int n = 0; n < N; ++n) sum[n][c] += given * ((const Vector*)(by + n * LANES))[v];
+                    for (int n = 0; n < N; ++n) sum[n][c] += input * ((const Vector*)(grad_lines + n * LANES))[v];
                 }
             }
         }
         UNROLL
         for (int n = 0; n < N; ++n) {
             UNROLL
-            for (int c = 0; c < ACROSS; ++c) {
+            for (int c = 0; c < COLUMNS_AT_ONCE; ++c) {
                 if (c < columns) gradient[(line + n) * in + i + c] = sum_of(sum[n][c]);
             }
         }
@@ -174,13 +180,13 @@ FN void gather(float* gradient, float* of_biases, const float* slopes, const flo
     for (int n = 0; n < N; ++n) {
         Vector sum = {};
         for (Index tile = 0; tile < tiles; ++tile) {
-            for (int v = 0; v < VECTORS; ++v) sum += ((const Vector*)(slopes + (tile * LINES + line + n) * LANES))[v];
+            for (int v = 0; v < VECTORS; ++v) sum += ((const Vector*)(grads + (tile * LINES + line + n) * LANES))[v];
         }
-        of_biases[line + n] = sum_of(sum);
+        bias_gradient[line + n] = sum_of(sum);
     }
 }
 
-// A tile of the launch for each group of outputs of a layer.
+// Each tile of the launch computes the gradients of a group of UNITS outputs of a layer.
 KERNEL(kernel_gradient, GradientCall) {
     const Index tiles = (call.rows + LANES - 1) / LANES;
     FOR_EACH_ENV(env, BLOCKS * LANES) {
@@ -189,17 +195,17 @@ KERNEL(kernel_gradient, GradientCall) {
             for (int l = 0; l < LAYERS; ++l) {
                 const int groups = (outputs_of(l) + UNITS - 1) / UNITS, group = block - block_at(net, l);
                 if (group < 0 || group >= groups) continue;
-                float* const       gradient = call.gradient + weights_at(net, l);
-                float* const       of_biases = call.gradient + biases_at(net, l);
-                const float* const slopes = call.slopes + line_of(net, l) * LANES;
-                const float* const inputs = call.kept + (l == 0 ? 0 : line_of(net, l - 1)) * LANES;
-                int                line = group * UNITS;
+                float* const       gradient      = call.gradient + weights_at(net, l);
+                float* const       bias_gradient = call.gradient + biases_at(net, l);
+                const float* const grads         = call.grads + line_of(net, l) * LANES;
+                const float* const inputs        = call.saved + (l == 0 ? 0 : line_of(net, l - 1)) * LANES;
+                int                line          = group * UNITS;
                 if (line + UNITS <= outputs_of(l)) {
-                    gather<UNITS>(gradient, of_biases, slopes, inputs, line, inputs_of(l), tiles);
+                    weight_gradients<UNITS>(gradient, bias_gradient, grads, inputs, line, inputs_of(l), tiles);
                     continue;
                 }
                 for (; line < outputs_of(l); ++line) {
-                    gather<1>(gradient, of_biases, slopes, inputs, line, inputs_of(l), tiles);
+                    weight_gradients<1>(gradient, bias_gradient, grads, inputs, line, inputs_of(l), tiles);
                 }
             }
         }

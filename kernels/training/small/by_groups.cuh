@@ -1,11 +1,11 @@
-// The gradient of a minibatch's loss by the weights of one network, warpgroup by warpgroup: on Hopper.
+// The gradient of a minibatch's loss with respect to one network's weights, by warpgroups, on Hopper.
 //
-// A warpgroup goes forth and back through the network with 64 samples, a row of activations never leaving its thread's
-// registers, and leaves activations and the loss's derivatives in shared memory, transposed: there their products, which
-// are the weights' gradients, are added up in registers while the next layer is worked on.
+// A warpgroup runs 64 samples forward and backward, with activations in registers. It stores activations and gradients
+// in shared memory, transposed; their products, the weights' gradients, accumulate in registers while the next layer is
+// computed.
 
 constexpr int GROUPS  = THREADS / GROUP;
-constexpr int X_LINES = padded(FEATURES + 1, 8), Y_LINES = HIDDEN_1 + 8;  // with a line of ones, for the biases
+constexpr int X_LINES = padded(FEATURES + 1, 8), Y_LINES = HIDDEN_1 + 8;  // with a line of ones
 static_assert(HIDDEN_1 == GROUP_ROWS && HIDDEN_2 == GROUP_ROWS);
 
 template <int OUTPUTS> struct GroupNet {
@@ -21,55 +21,58 @@ template <int OUTPUTS> struct GroupNet {
     float mean[INPUTS], inverse[INPUTS];
 };
 
-// A warpgroup's own.
+// The tiles of a warpgroup: x, y, z are inputs and activations, the rest gradients of pre-activations.
 template <int OUTPUTS> struct GroupSamples {
     GroupTile<X_LINES, GROUP_ROWS>         x;
     GroupTile<Y_LINES, GROUP_ROWS>         y;
-    GroupTile<HIDDEN_2, GROUP_ROWS>        z;  // and then the derivatives by the first layer's sums
-    GroupTile<HIDDEN_2, GROUP_ROWS>        by_z;
-    GroupTile<padded(OUTPUTS, 8), GROUP_ROWS> by_out;
+    GroupTile<HIDDEN_2, GROUP_ROWS>        z;  // reused for the gradients of the first layer's pre-activations
+    GroupTile<HIDDEN_2, GROUP_ROWS>        grad_z;
+    GroupTile<padded(OUTPUTS, 8), GROUP_ROWS> grad_out;
 };
 
 template <int OUTPUTS, int GROUPS> struct GroupMemory {
     GroupNet<OUTPUTS>     net;
     GroupSamples<OUTPUTS> samples[GROUPS];
     alignas(16) float outputs[GROUPS * GROUP * ROW_STRIDE];
-    float sums[GROUPS * GROUP / WARP][SUMS], by_bias_3[GROUPS * GROUP / WARP][OUTPUTS];
-    u32   roots[GROUPS + 1];
+    float sums[GROUPS * GROUP / WARP][SUMS], grad_bias_3[GROUPS * GROUP / WARP][OUTPUTS];
+    u32   bases[GROUPS + 1];
 
-    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block(alignof(GroupMemory))); }
+    FN static GroupMemory& of_block() {
+        return *reinterpret_cast<GroupMemory*>(aligned_shared_memory(alignof(GroupMemory)));
+    }
 };
 
-// Of a block of so many warpgroups; of three, each thread has 168 registers, which long heads and inputs exceed.
+// Shared memory of a block of up to three warpgroups. With three, a thread has 168 registers, too few for long heads
+// and inputs.
 FN constexpr u64 bytes_of_groups(int groups) {
     if (groups == 1) return sizeof(GroupMemory<PARAMETERS, 1>) + 1024;
     return (groups == 2 ? sizeof(GroupMemory<PARAMETERS, 2>) : sizeof(GroupMemory<PARAMETERS, 3>)) + 1024;
 }
-FN constexpr int most_groups() {
+FN constexpr int max_groups() {
     int groups = PARAMETERS <= 8 && FEATURES < 32 ? 3 : 2;
-    while (groups > 0 && bytes_of_groups(groups) > MOST_SHARED) --groups;
+    while (groups > 0 && bytes_of_groups(groups) > MAX_SHARED_BYTES) --groups;
     return groups;
 }
 constexpr int UPDATE_BLOCKS = 1;
 
-// Whether updates of actor and critic are one program: it is compiled in half the time, and faster in TF32, slower in bf16.
-constexpr bool ALIKE = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
+// Whether actor and critic run the same code: it compiles in half the time, and is faster in TF32 but slower in bf16.
+constexpr bool ONE_PROGRAM = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
-// Fills a layer's factors, and zeros where they are padded.
-template <int IN, int OUT, class Forth, class Back>
-FN void load_layer(Forth& forth, int outs, Back* back, const float* weights, int rows) {
+// Loads a layer's weights as the factors of both passes, with zeros as padding.
+template <int IN, int OUT, class ForwardTile, class BackwardTile>
+FN void load_layer(ForwardTile& forward, int outs, BackwardTile* backward, const float* weights, int rows) {
     constexpr int ins = padded(IN, DEPTH), count = ins * padded(OUT, DEPTH);
     _Pragma("unroll 8")
     for (int e = thread_rank(); e < count; e += THREADS) {
         const int    in = e % ins, out = e / ins;
         const Stored weight = Arithmetic::stored(in < IN && out < rows ? weights[out * IN + in] : 0.0f);
-        if (out < outs) *forth.at(out, Arithmetic::depth_slot(in)) = weight;
-        if (back != nullptr && in < IN) *back->at(in, Arithmetic::depth_slot(out)) = weight;
+        if (out < outs) *forward.at(out, Arithmetic::depth_slot(in)) = weight;
+        if (backward != nullptr && in < IN) *backward->at(in, Arithmetic::depth_slot(out)) = weight;
     }
 }
 
 template <int OUTPUTS>
-FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int rows, int outputs, const Scale& scale) {
+FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int rows, int outputs, const Scale& scale) {
     load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
                                    flat + at.weight_1, HIDDEN_1);
     load_layer<HIDDEN_1, HIDDEN_2>(net.second, HIDDEN_2, &net.second_back, flat + at.weight_2, HIDDEN_2);
@@ -78,9 +81,9 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
     if (j < HIDDEN_1) net.bias_1[j] = flat[at.bias_1 + j];
     if (j < HIDDEN_2) net.bias_2[j] = flat[at.bias_2 + j];
     if (j < net.OUTS) {
-        const bool apart = rows <= j && j < outputs;
-        net.bias_3[j]    = j < rows ? flat[at.bias_3 + j]
-                           : apart  ? clip(flat[at.log_std + j - rows], LOG_STD_LOW, LOG_STD_HIGH)
+        const bool stds = rows <= j && j < outputs;
+        net.bias_3[j]   = j < rows ? flat[at.bias_3 + j]
+                          : stds   ? clip(flat[at.log_std + j - rows], LOG_STD_LOW, LOG_STD_HIGH)
                                     : 0.0f;
     }
     if (j < INPUTS) {
@@ -90,8 +93,7 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
     }
 }
 
-// Behind a layer's inputs there is a line of ones, whose column is
-// the biases'.
+// The inputs of a layer end with a line of ones; its column of the gradient is the gradient of the biases.
 template <class Role, class Call> struct Learner {
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
@@ -100,137 +102,138 @@ template <class Role, class Call> struct Learner {
     using Memory = GroupMemory<OUTPUTS, GROUPS>;
     static_assert(sizeof(GroupMemory<1, GROUPS>) <= sizeof(GroupMemory<PARAMETERS, GROUPS>));
     Memory&                memory;
-    GroupSamples<OUTPUTS>& own;
+    GroupSamples<OUTPUTS>& tiles;
     const Call&            call;
-    Judge<Call>            judge;
+    SampleLoss<Call>       loss;
     Scale                  scale;
-    Root                   of_net, of_own;
+    TileBase               net_base, tiles_base;
     int                    lane, warp;
-    float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {}, by_bias_3[OUTPUTS] = {};
+    float grad_1[X_LINES / 8][4] = {}, grad_2[Y_LINES / 8][4] = {}, grad_3[OUTS / 8][4] = {}, grad_bias_3[OUTPUTS] = {};
 
-    FN Learner(const Role& role_, const Call& call_, const Places& places, int rows)
-        : role(role_), memory(Memory::of_block()), own(memory.samples[group_of_block()]), call(call_),
-          judge(call_), scale{call_.mean, call_.inverse, call_.limit},
-          of_net(&memory.net, &memory.net, memory.roots + GROUPS),
-          of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {
-        load<OUTPUTS>(memory.net, call.flat, places, rows, role.outputs(), scale);
-        for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones, where no sample writes
-            const int    line = e / GROUP_ROWS, row = e % GROUP_ROWS;
-            const Stored mark = Arithmetic::stored(line == 0 ? 1.0f : 0.0f);
-            *own.y.at(HIDDEN_1 + line, row) = mark;
-            if (X_LINES - 8 >= INPUTS) *own.x.at(X_LINES - 8 + line, row) = mark;
-            *own.by_out.at(OUTS - 8 + line, row) = Arithmetic::stored(0.0f);
+    FN Learner(const Role& role_, const Call& call_, const Offsets& offsets, int rows)
+        : role(role_), memory(Memory::of_block()), tiles(memory.samples[group_of_block()]), call(call_),
+          loss(call_), scale{call_.mean, call_.inverse, call_.limit},
+          net_base(&memory.net, &memory.net, memory.bases + GROUPS),
+          tiles_base(memory.samples, &tiles, memory.bases + group_of_block()), lane(warp_lane()),
+          warp(thread_rank() / WARP) {
+        load<OUTPUTS>(memory.net, call.flat, offsets, rows, role.outputs(), scale);
+        for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones and padding, for all tiles
+            const int    line  = e / GROUP_ROWS, row = e % GROUP_ROWS;
+            const Stored value = Arithmetic::stored(line == 0 ? 1.0f : 0.0f);
+            *tiles.y.at(HIDDEN_1 + line, row) = value;
+            if (X_LINES - 8 >= INPUTS) *tiles.x.at(X_LINES - 8 + line, row) = value;
+            *tiles.grad_out.at(OUTS - 8 + line, row) = Arithmetic::stored(0.0f);
         }
         publish();
         block_barrier();
     }
 
-    FN void learn(SampleRow& sample, Index after_next) {
+    FN void add_tile(SampleRow& sample, Index after_next) {
         const auto&  net     = memory.net;
-        const auto&  form    = memory.samples[0];
+        const auto&  layout  = memory.samples[0];
         float* const outputs = memory.outputs + warp * WARP * ROW_STRIDE;
-        of_net.recall(memory.roots + GROUPS);
-        of_own.recall(memory.roots + group_of_block());
-        silence(sample, lane);
+        net_base.reload(memory.bases + GROUPS);
+        tiles_base.reload(memory.bases + group_of_block());
+        clear_inactive(sample, lane);
         normalise(sample.x, net, scale, lane);
-        const Sample now = go_on(sample, role, call, after_next);
-        Left from_y[STEPS_1], from_z[STEPS_2];
+        const Sample now = take_sample(sample, role, call, after_next);
+        Left left_y[STEPS_1], left_z[STEPS_2];
         {
-            Left from_x[INPUTS / DEPTH];
-            gather(from_x, sample.x);
-            settle(from_x);
+            Left left_x[INPUTS / DEPTH];
+            gather(left_x, sample.x);
+            fence_registers(left_x);
             float y[HIDDEN_1 / 8][4];
-            begin(y, net.bias_1, lane);
-            finish<0>();  // of the tile before: beside the next ones the compiler would have each wait for the one before
-            multiply_now(y, from_x, net.first);
+            set_to_bias(y, net.bias_1, lane);
+            wait_products<0>();  // of the previous tile: the compiler would serialise them with the next products
+            multiply_now(y, left_x, net.first);
             activate(y);
-            group_barrier();  // all have done with the tile before
+            group_barrier();  // all warps have finished the previous tile
             store_inputs(sample.x);
             fetch_inputs(sample, call, lane);
-            own.y.store_rows(y);
-            gather(from_y, y);
-            settle(from_y);
+            tiles.y.store_rows(y);
+            gather(left_y, y);
+            fence_registers(left_y);
         }
         {
             float z[HIDDEN_2 / 8][4];
-            begin(z, net.bias_2, lane);
-            multiply_now(z, from_y, net.second);
+            set_to_bias(z, net.bias_2, lane);
+            multiply_now(z, left_y, net.second);
             activate(z);
-            own.z.store_rows(z);
-            gather(from_z, z);
-            settle(from_z);
+            tiles.z.store_rows(z);
+            gather(left_z, z);
+            fence_registers(left_z);
         }
         {
             float out[OUTS / 8][4];
-            begin(out, net.bias_3, lane);
-            multiply_now(out, from_z, net.third);
+            set_to_bias(out, net.bias_3, lane);
+            multiply_now(out, left_z, net.third);
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        judge_by(role, judge, now, memory.outputs, outputs + lane * ROW_STRIDE);
+        add_loss(role, loss, now, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         if (lane < WARP_ROWS) {
-            const int row = own.by_out.row_slot(warp % 4 * WARP_ROWS + lane);
+            const int row = tiles.grad_out.row_slot(warp % 4 * WARP_ROWS + lane);
             UNROLL
             for (int j = 0; j < OUTPUTS; ++j) {
-                const float by_one = outputs[lane * ROW_STRIDE + j];
-                by_bias_3[j] += by_one;
-                *own.by_out.at(j, row) = Arithmetic::stored(by_one);
+                const float grad = outputs[lane * ROW_STRIDE + j];
+                grad_bias_3[j] += grad;
+                *tiles.grad_out.at(j, row) = Arithmetic::stored(grad);
             }
         }
-        Left from_by_z[STEPS_2];
+        Left left_grad_z[STEPS_2];
         {
-            float by_out[BACK_OUTS / 8][4], by_z[HIDDEN_2 / 8][4];
-            fetch_outputs<OUTPUTS>(by_out, outputs, lane);
-            Left from_by_out[BACK_OUTS / DEPTH];
-            gather(from_by_out, by_out);
-            settle(from_by_out);
+            float grad_out[BACK_OUTS / 8][4], grad_z[HIDDEN_2 / 8][4];
+            fetch_outputs<OUTPUTS>(grad_out, outputs, lane);
+            Left left_grad_out[BACK_OUTS / DEPTH];
+            gather(left_grad_out, grad_out);
+            fence_registers(left_grad_out);
             publish();
             group_barrier();
-            begin_products();
-            multiply_rows(by_z, from_by_out, net.third_back, of_net, false);
+            start_products();
+            multiply_rows(grad_z, left_grad_out, net.third_back, net_base, false);
             commit_products();
-            multiply_tiles(by_3, form.z, form.by_out, of_own);
+            multiply_tiles(grad_3, layout.z, layout.grad_out, tiles_base);
             commit_products();
             float z[HIDDEN_2 / 8][4];
-            own.z.load_rows(z);
-            finish<1>();
-            settle(by_z);
-            chain(by_z, z);
-            own.by_z.store_rows(by_z);
-            gather(from_by_z, by_z);
-            settle(from_by_z);
-            finish<0>();  // z is read by no one any more, once all are here
-            settle(by_3);
+            tiles.z.load_rows(z);
+            wait_products<1>();
+            fence_registers(grad_z);
+            multiply_by_slope(grad_z, z);
+            tiles.grad_z.store_rows(grad_z);
+            gather(left_grad_z, grad_z);
+            fence_registers(left_grad_z);
+            wait_products<0>();  // no product reads z after the next barrier
+            fence_registers(grad_3);
         }
         publish();
         group_barrier();
-        float by_y[HIDDEN_1 / 8][4], y[HIDDEN_1 / 8][4];
-        begin_products();
-        multiply_rows(by_y, from_by_z, net.second_back, of_net, false);
+        float grad_y[HIDDEN_1 / 8][4], y[HIDDEN_1 / 8][4];
+        start_products();
+        multiply_rows(grad_y, left_grad_z, net.second_back, net_base, false);
         commit_products();
-        multiply_tiles(by_2, form.by_z, form.y, of_own);
+        multiply_tiles(grad_2, layout.grad_z, layout.y, tiles_base);
         commit_products();
-        finish<1>();
-        settle(by_y);
-        own.y.load_rows(y);
-        chain(by_y, y);
-        own.z.store_rows(by_y);
+        wait_products<1>();
+        fence_registers(grad_y);
+        tiles.y.load_rows(y);
+        multiply_by_slope(grad_y, y);
+        tiles.z.store_rows(grad_y);
         publish();
         group_barrier();
-        begin_products();
-        multiply_tiles(by_1, form.z, form.x, of_own);
+        start_products();
+        multiply_tiles(grad_1, layout.z, layout.x, tiles_base);
         commit_products();
     }
 
     template <int N, int STEPS, class Right>
     FN void multiply_now(float (&c)[N][4], const Left (&rows)[STEPS], const Right& right) const {
-        settle(c);
-        begin_products();
-        multiply_rows(c, rows, right, of_net);
+        fence_registers(c);
+        start_products();
+        multiply_rows(c, rows, right, net_base);
         commit_products();
-        finish<0>();
-        settle(c);
+        wait_products<0>();
+        fence_registers(c);
     }
 
     FN void store_inputs(const InputRows& x) {
@@ -238,65 +241,65 @@ template <class Role, class Call> struct Learner {
         FOR_EACH_NUMBER(j, q, INPUTS / 8) {
             with_ones[j][q] = 8 * j + lane % 4 * 2 + q % 2 == FEATURES ? 1.0f : x[j][q];
         }
-        constexpr int stored = INPUTS < X_LINES ? INPUTS : X_LINES;
-        float some[stored / 8][4];
-        FOR_EACH_NUMBER(j, q, stored / 8) some[j][q] = with_ones[j][q];
-        own.x.store_rows(some);
+        constexpr int stored_inputs = INPUTS < X_LINES ? INPUTS : X_LINES;
+        float stored_columns[stored_inputs / 8][4];
+        FOR_EACH_NUMBER(j, q, stored_inputs / 8) stored_columns[j][q] = with_ones[j][q];
+        tiles.x.store_rows(stored_columns);
     }
 
-    FN void write(float* partial, const Places& at, int rows) {
-        finish<0>();
-        settle(by_1);
-        settle(by_2);
-        add_up();
+    FN void write(float* partial, const Offsets& at, int rows) {
+        wait_products<0>();
+        fence_registers(grad_1);
+        fence_registers(grad_2);
+        sum_over_groups();
         if (group_of_block() == GROUPS - 1) {
-            write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, by_1);
-            write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, by_2);
-            each_of(by_3, [&](float sum, int row, int column) {
+            write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, grad_1);
+            write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, grad_2);
+            for_each_sum(grad_3, [&](float sum, int row, int column) {
                 if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
             });
         }
         UNROLL
         for (int j = 0; j < OUTPUTS; ++j) {
-            const float sum = summed_over_warp(by_bias_3[j]);
-            if (lane == 0) memory.by_bias_3[warp][j] = sum;
+            const float sum = warp_sum(grad_bias_3[j]);
+            if (lane == 0) memory.grad_bias_3[warp][j] = sum;
         }
-        judge.write(partial + call.parameters, memory.sums, role.acts, !role.acts, [] { block_barrier(); });
+        loss.write(partial + call.parameters, memory.sums, role.is_actor, !role.is_actor, [] { block_barrier(); });
         const int j = thread_rank();
         if (j < role.outputs()) {
             float sum = 0;
-            for (int w = 0; w < WARPS; ++w) sum += memory.by_bias_3[w][j];
+            for (int w = 0; w < WARPS; ++w) sum += memory.grad_bias_3[w][j];
             partial[j < rows ? at.bias_3 + j : at.log_std + j - rows] = sum;
         }
     }
 
-    // The last warpgroup gets the sums over all.
-    FN void add_up() {
+    // Sums over warpgroups, in their order, in the memory of the samples; the last warpgroup gets the sums.
+    FN void sum_over_groups() {
         static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(memory.samples));
-        float* const room = reinterpret_cast<float*>(memory.samples) + thread_rank() % GROUP;
-        for (int turn = 0; turn < GROUPS; ++turn) {
+        float* const scratch = reinterpret_cast<float*>(memory.samples) + thread_rank() % GROUP;
+        for (int g = 0; g < GROUPS; ++g) {
             block_barrier();
-            if (turn != group_of_block()) continue;
-            pass_on(by_1, room, turn);
-            pass_on(by_2, room + X_LINES / 2 * GROUP, turn);
-            pass_on(by_3, room + (X_LINES + Y_LINES) / 2 * GROUP, turn);
+            if (g != group_of_block()) continue;
+            add_and_store(grad_1, scratch, g);
+            add_and_store(grad_2, scratch + X_LINES / 2 * GROUP, g);
+            add_and_store(grad_3, scratch + (X_LINES + Y_LINES) / 2 * GROUP, g);
         }
     }
-    template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
+    template <int N> FN static void add_and_store(float (&c)[N][4], float* scratch, int g) {
         FOR_EACH_NUMBER(j, q, N) {
-            float& place = room[(4 * j + q) * GROUP];
-            if (turn > 0) c[j][q] += place;
-            if (turn < GROUPS - 1) place = c[j][q];
+            float& element = scratch[(4 * j + q) * GROUP];
+            if (g > 0) c[j][q] += element;
+            if (g < GROUPS - 1) element = c[j][q];
         }
     }
 
-    template <int N, class Use> FN void each_of(const float (&c)[N][4], const Use& use) const {
+    template <int N, class Use> FN void for_each_sum(const float (&c)[N][4], const Use& use) const {
         FOR_EACH_NUMBER(j, q, N) {
             use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
         }
     }
     template <int N> FN void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) const {
-        each_of(c, [&](float sum, int row, int column) {
+        for_each_sum(c, [&](float sum, int row, int column) {
             if (column < columns) weights[row * columns + column] = sum;
             if (column == columns) bias[row] = sum;
         });

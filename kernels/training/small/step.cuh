@@ -1,59 +1,62 @@
-// What follows the blocks of update.cuh: a step of Adam along the sum of what they found.
+// A step of Adam along the sum of the gradients of update.cuh's blocks.
 //
-// They leave a row each of one matrix, a column for each parameter and each of the loss's sums. Its columns are summed in
-// an order that depends on nothing but the number of rows, 32 columns, a strip, by a team of warps. Then the blocks wait for
-// one another once, and each takes the step of its own columns. The blocks of a launch have to be `together`.
+// Each block of the update wrote a row of partial sums, with a column for each parameter and each SUMS of the loss. A
+// team of warps sums a strip of 32 columns, in an order that depends only on the number of rows. After a grid barrier
+// each team updates its columns' parameters. The barrier needs a launch whose blocks are all resident (`together`).
 
-constexpr int SLICES  = 8;  // a column's rows go by turns to so many sums
-constexpr int AT_ONCE = 9;  // rows that a thread fetches at a time of each: 72 of a column, all of those of 144 blocks
-constexpr int STRIPS  = BLOCK / WARP;  // in what is a block in optimise.cuh
+constexpr int SLICES       = 8;  // partial sums of a column; rows are assigned round-robin
+constexpr int ROWS_AT_ONCE = 9;  // rows of a slice that are loaded at once: with 144 blocks all 72 rows of a column
+constexpr int STRIPS       = BLOCK / WARP;  // of a block of optimise.cuh
 
 struct StepMemory {
-    static constexpr int SHARERS = SLICES, TEAMS = STEP_THREADS / WARP / SHARERS;  // warps of a team
-    static_assert(STEP_THREADS % (SHARERS * WARP) == 0);
+    static constexpr int TEAM_WARPS = SLICES, TEAMS = STEP_THREADS / WARP / TEAM_WARPS;
+    static_assert(STEP_THREADS % (TEAM_WARPS * WARP) == 0);
     FN static StepMemory& of_block() { return *reinterpret_cast<StepMemory*>(staging); }
     float slices[TEAMS][SLICES][WARP];
     Rates rates;
 };
 
-// What a team's warp adds to its slices of a strip.
-template <int SHARERS, class Call>
-FN void add_rows(const Call& call, int column, int sharer, float (&slices)[SLICES][WARP]) {
-    constexpr int own    = SLICES / SHARERS, many = AT_ONCE * own;
+// Adds a strip's rows to the slices of a team's warp.
+template <int TEAM_WARPS, class Call>
+FN void add_rows(const Call& call, int column, int member, float (&slices)[SLICES][WARP]) {
+    constexpr int WARP_SLICES = SLICES / TEAM_WARPS, LOADS = ROWS_AT_ONCE * WARP_SLICES;
     const int     columns = int(call.parameters) + SUMS;
     const bool    critic  = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
     const int     rows    = column < columns ? (critic ? call.critics : call.actors) : 0;
-    const float*  place   = call.partials + column;
-    float         sums[own] = {};
-    for (int first = sharer; first < rows; first += many * SHARERS) {
-        float found[many];
+    const float*  partial = call.partials + column;
+    float         sums[WARP_SLICES] = {};
+    for (int first = member; first < rows; first += LOADS * TEAM_WARPS) {
+        float loaded[LOADS];
         UNROLL
-        for (int turn = 0; turn < many; ++turn) {
-            const int row = first + turn * SHARERS;
-            found[turn]   = row < rows ? place[Index(row) * columns] : 0.0f;
+        for (int load = 0; load < LOADS; ++load) {
+            const int row = first + load * TEAM_WARPS;
+            loaded[load]  = row < rows ? partial[Index(row) * columns] : 0.0f;
         }
         UNROLL
-        for (int turn = 0; turn < many; ++turn) sums[turn % own] += found[turn];
+        for (int load = 0; load < LOADS; ++load) sums[load % WARP_SLICES] += loaded[load];
     }
     UNROLL
-    for (int slice = 0; slice < own; ++slice) slices[sharer + slice * SHARERS][thread_rank() % WARP] = sums[slice];
+    for (int slice = 0; slice < WARP_SLICES; ++slice) {
+        slices[member + slice * TEAM_WARPS][thread_rank() % WARP] = sums[slice];
+    }
 }
 
-// Calls use(strip, column, sum) with all threads of the warp that has the sums of a strip's columns; of columns beyond the
-// last they are 0. The whole block calls it.
+// Calls use(strip, column, sum) for each strip, with all threads of one warp of its team; sums of columns beyond the
+// last are 0. All threads of the block call it.
 template <class Call, class Use> FN void for_each_strip(const Call& call, StepMemory& memory, const Use& use) {
-    const int warp = thread_rank() / WARP, team = warp / StepMemory::SHARERS, sharer = warp % StepMemory::SHARERS;
+    const int warp = thread_rank() / WARP, team = warp / StepMemory::TEAM_WARPS, member = warp % StepMemory::TEAM_WARPS;
     const int strips = (call.parameters + SUMS + WARP - 1) / WARP;
-    for (int turn = block_number() * StepMemory::TEAMS; turn < strips; turn += block_count() * StepMemory::TEAMS) {
-        const int strip = turn + team, column = strip * WARP + thread_rank() % WARP;
-        add_rows<StepMemory::SHARERS>(call, column, sharer, memory.slices[team]);
+    for (int begin = block_number() * StepMemory::TEAMS; begin < strips; begin += block_count() * StepMemory::TEAMS) {
+        const int strip = begin + team, column = strip * WARP + thread_rank() % WARP;
+        add_rows<StepMemory::TEAM_WARPS>(call, column, member, memory.slices[team]);
         block_barrier();
-        if (sharer == 0 && strip < strips) {
+        if (member == 0 && strip < strips) {
             float sum = 0;
             UNROLL
             for (int slice = 0; slice < SLICES; ++slice) sum += memory.slices[team][slice][thread_rank() % WARP];
             if (call.log_std <= column && column < call.log_std + call.log_stds) {
-                // One beyond a bound is as if at it; of its gradient only what leads back counts, lest it stay there.
+                // A log standard deviation beyond a bound is clipped to it; only gradients that lead back inside count,
+                // because without any it would stay outside.
                 const float log_std  = call.flat[column];
                 const bool  outwards = (log_std < call.low && sum > 0) || (log_std > call.high && sum < 0);
                 if (outwards) sum = 0;
@@ -64,54 +67,54 @@ template <class Call, class Use> FN void for_each_strip(const Call& call, StepMe
     }
 }
 
-// The sum of all strips' squares, in the order of optimise.cuh. The whole warp calls it.
+// The sum of all strips' squares, in the order of optimise.cuh. All threads of a warp call it.
 template <class Call> FN float sum_of_squares(const Call& call) {
     const auto* const blocks = reinterpret_cast<const Wide<STRIPS>*>(call.strip_squares);
     float             sum    = 0;
     for (int first = 0; first < call.blocks; first += WARP) {
         const int     block = first + thread_rank() % WARP;
-        float         own   = 0;
+        float         local = 0;
         if (block < call.blocks) {
             const Wide<STRIPS> strips = blocks[block];
             UNROLL
-            for (int strip = 0; strip < STRIPS; ++strip) own += strips.value[strip];
+            for (int strip = 0; strip < STRIPS; ++strip) local += strips.value[strip];
         }
-        sum += summed_over_warp(own);
+        sum += warp_sum(local);
     }
     return sum;
 }
 
-// With the step along the sum.
+// Sums the gradient, over processes, too, and takes the step.
 template <class Call> FN void step(const Call& call) {
     auto& memory = StepMemory::of_block();
-    // What the first block writes is read before it may.
+    // read before the grid barrier, after which the first block writes them
     const bool stopped = call.stop != nullptr && *call.stop != 0;
     const i64  steps   = *call.steps + 1;
     const u32  round   = PROCESSES > 1 ? u32(call.rounds[0]) + 1 : 0;
     for_each_strip(call, memory, [&](int strip, int column, float sum) {
         if (column < call.count + SUMS) {
-            if (PROCESSES > 1) {  // (Strips come in the same order to all, so that nobody waits for who waits for him.)
-                tell_others(call, round, column, bits_of(sum));
+            if (PROCESSES > 1) {  // (all processes visit strips in the same order: no deadlock)
+                send_to_peers(call, round, column, bits_of(sum));
                 sum = summed_over_processes(call, round, column, sum);
             }
             call.message[column] = sum;
         }
-        const float squares = summed_over_warp(column < call.count ? sum * sum : 0.0f);
+        const float squares = warp_sum(column < call.count ? sum * sum : 0.0f);
         if (thread_rank() % WARP == 0) call.strip_squares[strip] = squares;
     });
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
     const u32   before  = arrive_at_grid(arrived);
     const int   warp = thread_rank() / WARP, lane = thread_rank() % WARP, count = int(call.count);
-    const int   strip   = block_number() * StepMemory::TEAMS + warp / StepMemory::SHARERS;
-    const int   first   = warp % StepMemory::SHARERS == 0 ? strip * WARP + lane : count;
+    const int   strip   = block_number() * StepMemory::TEAMS + warp / StepMemory::TEAM_WARPS;
+    const int   first   = warp % StepMemory::TEAM_WARPS == 0 ? strip * WARP + lane : count;
     Moments     moments = {};
     if (first < count) moments = moments_of(call, first);
     if (thread_rank() == STEP_THREADS - 1) memory.rates = rates_of(call, steps);
     wait_for_grid(arrived, before);
-    if (warp % StepMemory::SHARERS != 0 || strip * WARP >= count) return;
+    if (warp % StepMemory::TEAM_WARPS != 0 || strip * WARP >= count) return;
     const Outcome outcome = outcome_of(call, stopped, square_root(sum_of_squares(call)));
     if (outcome.active) {
-        _Pragma("unroll 1")  // nearly always there is one
+        _Pragma("unroll 1")  // nearly always one iteration
         for (int i = first; i < count; i += block_count() * StepMemory::TEAMS * WARP) {
             if (i != first) moments = moments_of(call, i);
             take_step(call, i, moments, outcome.gradient_factor, memory.rates);
@@ -124,7 +127,7 @@ template <class Call> FN void step(const Call& call) {
     }
 }
 
-// Alone.
+// Sums the gradient without a step.
 template <class Call> FN void reduce(const Call& call) {
     for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) {
         if (column < call.parameters) call.gradient[column] = sum;

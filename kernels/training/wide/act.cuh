@@ -1,19 +1,21 @@
-// Acting and valuing with wide perceptrons: all layers, and the drawing of actions, in one launch. And the outputs of
-// functions.
+// Acting and values of wide perceptrons, and outputs of functions: all layers, and the sampling of actions, in one
+// launch.
 
 // --- choices whose logits are accumulators ---
 
-// Four threads of a warp share rows g and g + 8, two columns in eight each. What is said of a row is known to all four.
+// Four threads of a warp share rows g and g + 8; each has two of eight columns. Results per row are the same in all
+// four.
 
-constexpr int CHOICE_ENDS = DISCRETE ? PARAMETERS : 0;
+constexpr int CHOICES = DISCRETE ? PARAMETERS : 0;
 
-FN float over_row_most(float x) {
-    x = greater(x, from_lane_across(x, 1));
-    return greater(x, from_lane_across(x, 2));
+FN float row_max(float x) {
+    x = fast_maximum(x, shuffle_xor(x, 1));
+    return fast_maximum(x, shuffle_xor(x, 2));
 }
 
-// Calls `each(j, p, column, in)` for the columns, of 8 N, among which those of element d are, in their order. (Loops of
-// other lengths for other elements would not be written out, and sums that they count through lie in no registers.)
+// Calls each(j, p, column, in) in order for this thread's columns in the groups of 8 that contain element d's; `in`
+// tells whether the column is the element's. (Bounds that depend on d would prevent unrolling, and accumulators in
+// registers.)
 template <int N, class Each> FN void for_columns(int d, const Each& each) {
     const int begin = offset_of(d), end = begin + size_of(d);
     UNROLL
@@ -27,144 +29,151 @@ template <int N, class Each> FN void for_columns(int d, const Each& each) {
     }
 }
 
-// The number of one column of each row.
-template <int N> FN void number_at(float (&found)[2], const float (&c)[N][4], int d, const int (&wanted)[2]) {
-    found[0] = found[1] = 0;
+// The number in one column of each row.
+template <int N> FN void select_column(float (&number)[2], const float (&c)[N][4], int d, const int (&columns)[2]) {
+    number[0] = number[1] = 0;
     for_columns<N>(d, [&](int j, int p, int column, bool) {
         UNROLL
-        for (int h = 0; h < 2; ++h) found[h] += column == wanted[h] ? c[j][2 * h + p] : 0.0f;
+        for (int h = 0; h < 2; ++h) number[h] += column == columns[h] ? c[j][2 * h + p] : 0.0f;
     });
     UNROLL
-    for (int h = 0; h < 2; ++h) found[h] = over_row_sum(found[h]);
+    for (int h = 0; h < 2; ++h) number[h] = row_sum(number[h]);
 }
 
-template <int N> FN void most_of(float (&most)[2], const float (&c)[N][4], int d) {
-    most[0] = most[1] = -3.4e38f;
+// The maximum of element d's columns of each row.
+template <int N> FN void max_of_columns(float (&max_logit)[2], const float (&c)[N][4], int d) {
+    max_logit[0] = max_logit[1] = -3.4e38f;
     for_columns<N>(d, [&](int j, int p, int, bool in) {
         UNROLL
-        for (int h = 0; h < 2; ++h) most[h] = in ? greater(most[h], c[j][2 * h + p]) : most[h];
+        for (int h = 0; h < 2; ++h) max_logit[h] = in ? fast_maximum(max_logit[h], c[j][2 * h + p]) : max_logit[h];
     });
     UNROLL
-    for (int h = 0; h < 2; ++h) most[h] = over_row_most(most[h]);
+    for (int h = 0; h < 2; ++h) max_logit[h] = row_max(max_logit[h]);
 }
 
-// Forbids what a mask does; `place` is that of the row of each of the warp's first 16 threads, below 0 none.
-template <int N> FN void forbid(float (&c)[N][4], const u8* mask, int place) {
+// Sets the logits of masked choices to FORBIDDEN; `index` is the mask's row, of each of the warp's first 16 threads,
+// negative for none.
+template <int N> FN void apply_mask(float (&c)[N][4], const u8* mask, int index) {
     if (mask == nullptr) return;
     UNROLL
     for (int h = 0; h < 2; ++h) {
-        const int of_row = from_lane(place, warp_lane() / 4 + 8 * h);
+        const int row = shuffle(index, warp_lane() / 4 + 8 * h);
         UNROLL
-        for (int j = 0; 8 * j < CHOICE_ENDS; ++j) {
+        for (int j = 0; 8 * j < CHOICES; ++j) {
             UNROLL
             for (int p = 0; p < 2; ++p) {
-                const int  column = 8 * j + warp_lane() % 4 * 2 + p;
-                const bool known  = of_row >= 0 && column < CHOICE_ENDS;
-                if (known && mask[Index(of_row) * PARAMETERS + column] == 0) c[j][2 * h + p] = FORBIDDEN;
+                const int  column   = 8 * j + warp_lane() % 4 * 2 + p;
+                const bool in_range = row >= 0 && column < CHOICES;
+                if (in_range && mask[Index(row) * PARAMETERS + column] == 0) c[j][2 * h + p] = FORBIDDEN;
             }
         }
     }
 }
 
-// The least of a row's four threads.
-FN int over_row_least(int x) {
-    x = minimum_of(x, from_lane_across(x, 1));
-    return minimum_of(x, from_lane_across(x, 2));
+// The minimum of a row's four threads.
+FN int row_min(int x) {
+    x = minimum_of(x, shuffle_xor(x, 1));
+    return minimum_of(x, shuffle_xor(x, 2));
 }
 
-// Draws an action for rows `first` and `first` + 8, and writes what of it lies below `end`; leaves log-probabilities.
+// Draws an action for rows `first` and `first` + 8, and writes it if the row is below `end`; returns log-probabilities.
 template <int N>
 FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first, Index end, float (&log_prob)[2]) {
-    const int lane = warp_lane(), turn = lane % 4;
+    const int lane = warp_lane(), quarter = lane % 4;
     u32       bits[4][LANES] = {};
     log_prob[0] = log_prob[1] = 0;
     UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         const int size = size_of(d);
-        float     most[2], reached[2] = {}, sums[2][N][2], wanted[2], logit[2];
+        float     max_logit[2], cumulative[2] = {}, sums[2][N][2], threshold[2], logit[2];
         int       choice[2] = {size, size};
-        most_of(most, c, d);
-        if (d % 4 == 0 && !call.greedy) draw_bits(bits, call, d / 4, OneRow{first + 8 * (turn % 2), true});
-        // How much of all shares there is up to each column, in the columns' order; -1 where a column has none.
+        max_of_columns(max_logit, c, d);
+        if (d % 4 == 0 && !call.greedy) draw_bits(bits, call, d / 4, OneRow{first + 8 * (quarter % 2), true});
+        // Cumulative weights of the choices, in order of columns; -1 for choices of weight zero.
         UNROLL
         for (int j = 0; j < N; ++j) {
             if (8 * j + 8 <= offset_of(d) || offset_of(d) + size <= 8 * j) continue;
             UNROLL
             for (int h = 0; h < 2; ++h) {
-                float share[2];
+                float weight[2];
                 UNROLL
                 for (int p = 0; p < 2; ++p) {
-                    const int  column = 8 * j + turn * 2 + p;
+                    const int  column = 8 * j + quarter * 2 + p;
                     const bool in     = offset_of(d) <= column && column < offset_of(d) + size;
-                    share[p]          = in ? exponential(c[j][2 * h + p] - most[h]) : 0.0f;
+                    weight[p]         = in ? exponential(c[j][2 * h + p] - max_logit[h]) : 0.0f;
                 }
-                const float own = share[0] + share[1], beside = from_lane_across(own, 1), two = own + beside;
-                const float others = from_lane_across(two, 2);
-                const float before = reached[h] + ((turn % 2 != 0 ? beside : 0.0f) + (turn >= 2 ? others : 0.0f));
-                sums[h][j][0] = share[0] > 0 ? before + share[0] : -1.0f;
-                sums[h][j][1] = share[1] > 0 ? before + own : -1.0f;
-                reached[h] += two + others;
+                const float pair = weight[0] + weight[1], next = shuffle_xor(pair, 1), half = pair + next;
+                const float other_half = shuffle_xor(half, 2);
+                const float before =
+                    cumulative[h] + ((quarter % 2 != 0 ? next : 0.0f) + (quarter >= 2 ? other_half : 0.0f));
+                sums[h][j][0] = weight[0] > 0 ? before + weight[0] : -1.0f;
+                sums[h][j][1] = weight[1] > 0 ? before + pair : -1.0f;
+                cumulative[h] += half + other_half;
             }
         }
         UNROLL
         for (int h = 0; h < 2; ++h) {
             float unit;
-            to_unit(u32(from_lane(int(bits[d % 4][0]), lane / 4 * 4 + h)), unit);
-            wanted[h] = unit * reached[h];
+            to_unit(u32(shuffle(int(bits[d % 4][0]), lane / 4 * 4 + h)), unit);
+            threshold[h] = unit * cumulative[h];
         }
         for_columns<N>(d, [&](int j, int p, int column, bool in) {
             UNROLL
             for (int h = 0; h < 2; ++h) {
-                if (in && sums[h][j][p] > wanted[h]) choice[h] = minimum_of(choice[h], column - offset_of(d));
+                if (in && sums[h][j][p] > threshold[h]) choice[h] = minimum_of(choice[h], column - offset_of(d));
             }
         });
         UNROLL
-        for (int h = 0; h < 2; ++h) choice[h] = over_row_least(choice[h]);
-        // The likeliest, also where roundings left a sum beyond all others.
-        if (call.greedy || any_lane(maximum(choice[0], choice[1]) == size)) {
-            int likeliest[2] = {size - 1, size - 1};
+        for (int h = 0; h < 2; ++h) choice[h] = row_min(choice[h]);
+        // The most likely choice, also if rounding put the threshold above all sums.
+        if (call.greedy || warp_any(maximum(choice[0], choice[1]) == size)) {
+            int most_likely[2] = {size - 1, size - 1};
             for_columns<N>(d, [&](int j, int p, int column, bool in) {
                 UNROLL
                 for (int h = 0; h < 2; ++h) {
-                    if (in && c[j][2 * h + p] == most[h]) likeliest[h] = minimum_of(likeliest[h], column - offset_of(d));
+                    if (in && c[j][2 * h + p] == max_logit[h]) {
+                        most_likely[h] = minimum_of(most_likely[h], column - offset_of(d));
+                    }
                 }
             });
             UNROLL
             for (int h = 0; h < 2; ++h) {
-                const int one = over_row_least(likeliest[h]);
-                choice[h]     = call.greedy || choice[h] == size ? one : choice[h];
+                const int first_of_equals = row_min(most_likely[h]);
+                choice[h]                 = call.greedy || choice[h] == size ? first_of_equals : choice[h];
             }
         }
         const int columns[2] = {offset_of(d) + choice[0], offset_of(d) + choice[1]};
-        number_at(logit, c, d, columns);
+        select_column(logit, c, d, columns);
         UNROLL
         for (int h = 0; h < 2; ++h) {
-            log_prob[h] += (logit[h] - most[h]) - logarithm(reached[h]);
+            log_prob[h] += (logit[h] - max_logit[h]) - logarithm(cumulative[h]);
             const Index row = first + 8 * h;
-            if (turn == h && row < end) call.actions[row * WIDTH + d] = Element(choice[h] + start_of(d));
+            if (quarter == h && row < end) call.actions[row * WIDTH + d] = Element(choice[h] + start_of(d));
         }
     }
 }
 
 // --- boxes ---
 
-// Outputs as floats on a warpgroup's own rows, where the functions of distributions.cuh take them for those of the
-// block's warps.
+// Outputs as floats in the memory of a warpgroup's rows, at the addresses where the functions of distributions.cuh
+// expect the outputs of the block's warps.
 
-template <class Own> FN float* outputs_of_block(const Own& own) {
-    return reinterpret_cast<float*>(own.rows) - own.group * GROUP * ROW_STRIDE;
+template <class Runner> FN float* block_outputs(const Runner& runner) {
+    return reinterpret_cast<float*>(runner.rows) - runner.group * GROUP * ROW_STRIDE;
 }
-template <class Own> FN float* outputs_of_warp(const Own& own) {
-    return outputs_of_block(own) + thread_rank() / WARP * WARP * ROW_STRIDE;
+template <class Runner> FN float* warp_outputs(const Runner& runner) {
+    return block_outputs(runner) + thread_rank() / WARP * WARP * ROW_STRIDE;
 }
 
-// Those of 16 rows, each where its thread of the warp looks for it; log-deviations beside the means.
-template <class Net, class Own, int N> FN void store_means(const Own& own, const float (&c)[N][4], const float* flat) {
-    float* const outputs = outputs_of_warp(own);
-    store_outputs<Net::MEANS>(outputs, ROW_STRIDE, c, own.lane);
-    if (own.lane < WARP_ROWS) {
+// Stores the outputs of a warp's 16 rows, followed by the log standard deviations.
+template <class Net, class Runner, int N>
+FN void store_means(const Runner& runner, const float (&c)[N][4], const float* flat) {
+    float* const outputs = warp_outputs(runner);
+    store_outputs<Net::MEANS>(outputs, ROW_STRIDE, c, runner.lane);
+    if (runner.lane < WARP_ROWS) {
         for (int d = 0; d < Net::LOG_STDS; ++d) {
-            outputs[own.lane * ROW_STRIDE + Net::MEANS + d] = clip(flat[Net::LOG_STD_AT + d], LOG_STD_LOW, LOG_STD_HIGH);
+            outputs[runner.lane * ROW_STRIDE + Net::MEANS + d] =
+                clip(flat[Net::LOG_STD_AT + d], LOG_STD_LOW, LOG_STD_HIGH);
         }
     }
     warp_barrier();
@@ -172,28 +181,29 @@ template <class Net, class Own, int N> FN void store_means(const Own& own, const
 
 // --- launches ---
 
-// An action of each of a warp's rows, by its outputs.
-template <class Net, class Own, class Call, int N>
-FN void draw_action(const Own& own, float (&c)[N][4], const Call& call, const SampleCall& sample, Index row, int place) {
-    const bool wanted = own.lane < WARP_ROWS && place >= 0;
+// Draws an action for each of a warp's rows.
+template <class Net, class Runner, class Call, int N>
+FN void draw_action(const Runner& runner, float (&c)[N][4], const Call& call, const SampleCall& sample, Index row,
+                    int index) {
+    const bool active = runner.lane < WARP_ROWS && index >= 0;
     if (Net::SHARED_TRUNK && call.values != nullptr) {
-        own.store_values(c, Net::VALUE_AT);
-        if (wanted) call.values[row] = own.values()[own.lane];
+        runner.store_values(c, Net::VALUE_COLUMN);
+        if (active) call.values[row] = runner.values()[runner.lane];
     }
     if constexpr (DISCRETE) {
-        const Index first = row - own.lane % WARP_ROWS + own.lane / 4;
+        const Index first = row - runner.lane % WARP_ROWS + runner.lane / 4;
         float       log_prob[2];
-        forbid(c, call.action_mask, place);
+        apply_mask(c, call.action_mask, index);
         draw_choices(sample, c, first, call.rows, log_prob);
-        const int h = own.lane % 4;
+        const int h = runner.lane % 4;
         if (h < 2 && first + 8 * h < call.rows) call.log_probs[first + 8 * h] = h == 0 ? log_prob[0] : log_prob[1];
     } else {
-        store_means<Net>(own, c, call.flat);
-        const OneRow env = {row, wanted};
-        const Rows   rows(outputs_at(outputs_of_block(own)), nullptr, nullptr, env);
+        store_means<Net>(runner, c, call.flat);
+        const OneRow env = {row, active};
+        const Rows   rows(outputs_at(block_outputs(runner)), nullptr, nullptr, env);
         Total        total;
         draw_gaussians(total, sample, rows, env);
-        if (wanted) call.log_probs[row] = total.log_prob[0];
+        if (active) call.log_probs[row] = total.log_prob[0];
     }
 }
 
@@ -203,39 +213,41 @@ template <class Shape, class Call> FN void act(const Call& call) {
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     const auto in_order = [](Index row) { return int(row); };
     u32        largest  = 0;
-    const auto use      = [&](const Own<Net>& own, Outputs<Net>& c, Index row, int place) {
-        draw_action<Net>(own, c, call, sample, row, place);
+    const auto use      = [&](const Runner<Net>& runner, Outputs<Net>& c, Index row, int index) {
+        draw_action<Net>(runner, c, call, sample, row, index);
     };
-    run_wide<Net>(call, block_number(), block_count(), in_order, call.largest == nullptr ? nullptr : &largest, call.alive, use);
-    raise_to(call.largest, largest);
+    u32* const magnitude = call.largest == nullptr ? nullptr : &largest;
+    run_network<Net>(call, block_number(), block_count(), in_order, magnitude, call.alive, use);
+    raise_maximum(call.largest, largest);
 }
 
 template <class Shape, class Call> FN void values(const Call& call) {
     using Net = NetOf<Shape, Shape::NETS - 1>;
-    u32        largest = 0;
-    const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
-    const auto use     = [&](const Own<Net>& own, Outputs<Net>& c, Index row, int place) {
-        own.store_values(c, Net::VALUE_AT);
-        if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
+    u32        largest  = 0;
+    const auto index_of = [&](Index row) { return int(call.indices == nullptr ? row : call.indices[row]); };
+    const auto use      = [&](const Runner<Net>& runner, Outputs<Net>& c, Index row, int index) {
+        runner.store_values(c, Net::VALUE_COLUMN);
+        if (runner.lane < WARP_ROWS && index >= 0) call.values[row] = runner.values()[runner.lane];
     };
-    run_wide<Net>(call, block_number(), block_count(), find, call.largest == nullptr ? nullptr : &largest, call.alive, use);
-    raise_to(call.largest, largest);
+    u32* const magnitude = call.largest == nullptr ? nullptr : &largest;
+    run_network<Net>(call, block_number(), block_count(), index_of, magnitude, call.alive, use);
+    raise_maximum(call.largest, largest);
 }
 
-template <class Net, class Call> FN void find_outputs(const Call& call, int worker, int workers) {
+template <class Net, class Call> FN void net_outputs(const Call& call, int worker, int workers) {
     const auto in_order = [](Index row) { return int(row); };
-    run_wide<Net>(call, worker, workers, in_order, nullptr, nullptr,
-                  [&](const Own<Net>& own, Outputs<Net>& c, Index row, int) {
+    run_network<Net>(call, worker, workers, in_order, nullptr, nullptr,
+                     [&](const Runner<Net>& runner, Outputs<Net>& c, Index row, int) {
         constexpr int last = Net::LAYERS - 1;
-        for_accumulators<Net, Net::outs_of(last) / 8, Net::out_of(last)>(
-            own, call.rows, row / GROUP_ROWS,
-            [&](int j, int q, Index place) { if (place >= 0) call.outputs[place] = c[j][q]; });
+        for_accumulators<Net, Net::padded_outs(last) / 8, Net::out_of(last)>(
+            runner, call.rows, row / GROUP_ROWS,
+            [&](int j, int q, Index index) { if (index >= 0) call.outputs[index] = c[j][q]; });
     });
 }
 
 template <class Shape, class Call> FN void outputs(const Call& call) {
     constexpr int last  = Shape::NETS - 1;
     const int     first = last > 0 ? block_count() / 2 : block_count(), block = block_number();
-    if (block < first) find_outputs<NetOf<Shape, 0>>(call, block, first);
-    else if constexpr (last > 0) find_outputs<NetOf<Shape, last>>(call, block - first, block_count() - first);
+    if (block < first) net_outputs<NetOf<Shape, 0>>(call, block, first);
+    else if constexpr (last > 0) net_outputs<NetOf<Shape, last>>(call, block - first, block_count() - first);
 }

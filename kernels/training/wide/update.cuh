@@ -1,57 +1,59 @@
-// The derivatives of a minibatch's loss by the sums of all layers of wide perceptrons, in one launch.
+// The forward and backward pass of a minibatch's loss for wide perceptrons, in one launch; gradient.cuh computes the
+// gradients of the weights from the tiles that it saves.
 
 // --- the loss of choices whose logits are accumulators ---
 
-// Makes logits, and the value in column `value_at`, the loss's derivatives by them. Samples are those of the rows of the
-// warp's first 16 threads.
-template <bool ACTOR, bool CRITIC, class Judge, int N>
-FN void judge_choices(Judge& judge, const Sample& own, float (&c)[N][4], int value_at) {
+// Adds the loss of a warp's rows, and overwrites logits, and the value in column `value_at`, with their gradients.
+// `thread_sample` is the sample of this thread's row, in the warp's first 16 threads.
+template <bool ACTOR, bool CRITIC, class Losses, int N>
+FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4], int value_at) {
     const int lane = warp_lane();
     Sample    sample[2];
-    Samples   samples[2];
-    LossCall  one[2];
-    float     total[2] = {}, entropies[2] = {}, most[WIDTH][2], log_sum[WIDTH][2], entropy[WIDTH][2], value[2] = {};
+    LossSamples samples[2];
+    LossCall  arguments[2];
+    float     total[2] = {}, entropies[2] = {}, value[2] = {};
+    float     max_logit[WIDTH][2], log_sum[WIDTH][2], entropy[WIDTH][2];
     int       taken[WIDTH][2];
     UNROLL
     for (int h = 0; h < 2; ++h) {
         const int from = lane / 4 + 8 * h;
         Sample&   s    = sample[h];
-        s.alive        = from_lane(own.alive, from);
-        if (ACTOR) s.log_prob = from_lane(own.log_prob, from);
-        if (ACTOR) s.advantage = from_lane(own.advantage, from);
-        if (CRITIC) s.target = from_lane(own.target, from);
-        if (CRITIC) s.old_value = from_lane(own.old_value, from);
+        s.alive        = shuffle(thread_sample.alive, from);
+        if (ACTOR) s.log_prob = shuffle(thread_sample.log_prob, from);
+        if (ACTOR) s.advantage = shuffle(thread_sample.advantage, from);
+        if (CRITIC) s.target = shuffle(thread_sample.target, from);
+        if (CRITIC) s.old_value = shuffle(thread_sample.old_value, from);
         UNROLL
         for (int d = 0; ACTOR && d < WIDTH; ++d) {
-            const int action = from_lane(int(own.action[d]), from);
+            const int action = shuffle(int(thread_sample.action[d]), from);
             taken[d][h]      = offset_of(d) + clip(action - start_of(d), 0, size_of(d) - 1);
         }
-        samples[h].alive[0]  = s.alive;
-        one[h]               = judge.common();
-        one[h].log_probs     = &s.log_prob;
-        one[h].advantages    = &s.advantage;
-        one[h].returns       = &s.target;
-        one[h].old_values    = &s.old_value;
+        samples[h].alive[0]      = s.alive;
+        arguments[h]             = losses.shared_arguments();
+        arguments[h].log_probs   = &s.log_prob;
+        arguments[h].advantages  = &s.advantage;
+        arguments[h].returns     = &s.target;
+        arguments[h].old_values  = &s.old_value;
     }
     UNROLL
     for (int d = 0; ACTOR && d < WIDTH; ++d) {
         float sum[2] = {}, weighted[2] = {}, logit[2];
-        most_of(most[d], c, d);
+        max_of_columns(max_logit[d], c, d);
         for_columns<N>(d, [&](int j, int p, int, bool in) {
             UNROLL
             for (int h = 0; h < 2; ++h) {
-                const float below = c[j][2 * h + p] - most[d][h], share = in ? exponential(below) : 0.0f;
-                sum[h] += share;
-                weighted[h] += share > 0 ? share * below : 0.0f;
+                const float below = c[j][2 * h + p] - max_logit[d][h], weight = in ? exponential(below) : 0.0f;
+                sum[h] += weight;
+                weighted[h] += weight > 0 ? weight * below : 0.0f;
             }
         });
-        number_at(logit, c, d, taken[d]);
+        select_column(logit, c, d, taken[d]);
         UNROLL
         for (int h = 0; h < 2; ++h) {
-            sum[h]        = over_row_sum(sum[h]);
+            sum[h]        = row_sum(sum[h]);
             log_sum[d][h] = logarithm(sum[h]);
-            entropy[d][h] = log_sum[d][h] - quotient_of(over_row_sum(weighted[h]), sum[h]);
-            total[h] += (logit[h] - most[d][h]) - log_sum[d][h];
+            entropy[d][h] = log_sum[d][h] - quotient_of(row_sum(weighted[h]), sum[h]);
+            total[h] += (logit[h] - max_logit[d][h]) - log_sum[d][h];
             entropies[h] += entropy[d][h];
         }
     }
@@ -64,183 +66,192 @@ FN void judge_choices(Judge& judge, const Sample& own, float (&c)[N][4], int val
     for (int h = 0; h < 2; ++h) {
         const bool alive = sample[h].alive != 0, counts = alive && lane % 4 == 0;
         if (ACTOR) {
-            const PolicyLoss policy   = policy_loss(one[h], 0, total[h]);
-            samples[h].by_log_prob[0] = policy.by_log_prob;
-            judge.sums[POLICY_LOSS] += counts ? policy.value : 0.0f;
-            judge.sums[ENTROPY] += counts ? entropies[h] : 0.0f;
-            judge.sums[DIVERGENCE] += counts ? policy.divergence : 0.0f;
-            judge.sums[CLIPPED] += counts ? policy.clipped : 0.0f;
-            judge.sums[ALIVE] += counts ? 1.0f : 0.0f;
+            const PolicyLoss policy     = policy_loss(arguments[h], 0, total[h]);
+            samples[h].grad_log_prob[0] = policy.grad_log_prob;
+            losses.sums[POLICY_LOSS] += counts ? policy.value : 0.0f;
+            losses.sums[ENTROPY] += counts ? entropies[h] : 0.0f;
+            losses.sums[DIVERGENCE] += counts ? policy.divergence : 0.0f;
+            losses.sums[CLIPPED] += counts ? policy.clipped : 0.0f;
+            losses.sums[ALIVE] += counts ? 1.0f : 0.0f;
         }
         if (CRITIC) {
-            const Loss loss = value_loss(one[h], 0, over_row_sum(value[h]));
-            judge.sums[VALUE_LOSS] += counts ? loss.value : 0.0f;
-            value[h] = alive ? judge.call.value_weight * loss.gradient : 0.0f;
+            const Loss loss = value_loss(arguments[h], 0, row_sum(value[h]));
+            losses.sums[VALUE_LOSS] += counts ? loss.value : 0.0f;
+            value[h] = alive ? losses.call.value_weight * loss.gradient : 0.0f;
         }
     }
     FOR_EACH_NUMBER(j, q, N) {
         const int column = 8 * j + lane % 4 * 2 + q % 2, h = q / 2;
-        float     by     = 0;
+        float     grad   = 0;
         UNROLL
         for (int d = 0; ACTOR && d < WIDTH; ++d) {
             const bool in = offset_of(d) <= column && column < offset_of(d) + size_of(d);
             if (8 * j + 8 <= offset_of(d) || offset_of(d) + size_of(d) <= 8 * j) continue;
-            const float log_p = (c[j][q] - most[d][h]) - log_sum[d][h];
-            const float more  = column == taken[d][h] && samples[h].alive[0] ? samples[h].by_log_prob[0] : 0.0f;
-            const float sum   = by_logit(samples[h], one[h], log_p, entropy[d][h], 0) + more;
-            by                = in && c[j][q] != FORBIDDEN ? sum : by;
+            const float log_p          = (c[j][q] - max_logit[d][h]) - log_sum[d][h];
+            const bool  is_taken       = column == taken[d][h] && samples[h].alive[0];
+            const float taken_gradient = is_taken ? samples[h].grad_log_prob[0] : 0.0f;
+            const float sum = logit_gradient(samples[h], arguments[h], log_p, entropy[d][h], 0) + taken_gradient;
+            grad            = in && c[j][q] != FORBIDDEN ? sum : grad;
         }
-        c[j][q] = CRITIC && column == value_at ? value[h] : by;
+        c[j][q] = CRITIC && column == value_at ? value[h] : grad;
     }
 }
 
-// --- what the way back begins with ---
+// --- the gradients of the outputs ---
 
 template <class Net, class Call, bool = Net::FUNCTIONS> struct LossOfRows;
 
 // The loss of policies and values.
 template <class Net, class Call> struct LossOfRows<Net, Call, false> {
     static constexpr bool ACTOR = Net::HAS_POLICY, CRITIC = Net::HAS_VALUE;
-    static constexpr int  OUTS = Net::outs_of(Net::LAST), LOG_STDS = Net::LOG_STDS, MEANS = Net::MEANS;
-    Judge<Call>           judge;
+    static constexpr int  OUTS = Net::padded_outs(Net::LAST), LOG_STDS = Net::LOG_STDS, MEANS = Net::MEANS;
+    SampleLoss<Call>      loss;
     Sample                sample;
-    float                 by_log_std[LOG_STDS + !LOG_STDS] = {};
+    float                 grad_log_std[LOG_STDS + !LOG_STDS] = {};
 
-    FN explicit LossOfRows(const Call& call) : judge(call) {}
+    FN explicit LossOfRows(const Call& call) : loss(call) {}
 
-    FN static int place_at(const Call& call, Index number) { return place_of(call, number); }
-    FN void       fetch(const Call& call, int place) {
-        sample.place = place;
-        fetch_facts(sample, call, ACTOR, CRITIC);
+    FN static int index_at(const Call& call, Index number) { return sample_index(call, number); }
+    FN void       fetch(const Call& call, int index) {
+        sample.index = index;
+        fetch_sample(sample, call, ACTOR, CRITIC);
     }
 
-    // Makes derivatives of the outputs: the rows of the way back.
-    template <class Own, class Tile>
-    FN void take_back(Own& own, const Call& call, const Sample& of_row, Index, float (&c)[OUTS / 8][4], Tile& kept) {
+    // Turns the outputs into their gradients, and stores them as the rows of the backward pass.
+    template <class Runner, class Tile>
+    FN void loss_backward(Runner& runner, const Call& call, const Sample& row_sample, Index, float (&c)[OUTS / 8][4],
+                          Tile& saved) {
         if constexpr (!ACTOR || DISCRETE) {
-            if (ACTOR) forbid(c, call.action_mask, of_row.place);
-            judge_choices<ACTOR, CRITIC>(judge, of_row, c, Net::VALUE_AT);
+            if (ACTOR) apply_mask(c, call.action_mask, row_sample.index);
+            choice_loss<ACTOR, CRITIC>(loss, row_sample, c, Net::VALUE_COLUMN);
             round_once(c);
-            own.store(c);
-            kept.store_rounded(c);
+            runner.store(c);
+            saved.store_rounded(c);
         } else {
-            if (CRITIC) own.store_values(c, Net::VALUE_AT);
-            store_means<Net>(own, c, call.flat);
-            const int    of_warp = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + of_warp;
-            float* const outputs = outputs_of_warp(own) + of_warp * ROW_STRIDE;
-            judge.policy(of_row, outputs_of_block(own));
-            if (CRITIC) judge.value(of_row, own.values() + of_warp);
+            if (CRITIC) runner.store_values(c, Net::VALUE_COLUMN);
+            store_means<Net>(runner, c, call.flat);
+            const int    warp_row = runner.lane % WARP_ROWS, row = runner.warp * WARP_ROWS + warp_row;
+            float* const outputs  = warp_outputs(runner) + warp_row * ROW_STRIDE;
+            loss.policy(row_sample, block_outputs(runner));
+            if (CRITIC) loss.value(row_sample, runner.values() + warp_row);
             warp_barrier();
-            for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
-                const auto by = Arithmetic::stored(j < MEANS ? outputs[j] : CRITIC && j == MEANS ? own.values()[of_warp] : 0.0f);
-                *reinterpret_cast<Stored*>(own.rows + ASIDE<Net> + row_place(u32(row), u32(j))) = by;
-                *kept.at(j, kept.row_slot(row)) = by;
+            for (int j = runner.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads per row
+                const auto grad = Arithmetic::stored(j < MEANS             ? outputs[j]
+                                                     : CRITIC && j == MEANS ? runner.values()[warp_row]
+                                                                            : 0.0f);
+                *reinterpret_cast<Stored*>(runner.rows + GRAD_OFFSET<Net> + row_offset(u32(row), u32(j))) = grad;
+                *saved.at(j, saved.row_slot(row)) = grad;
             }
-            if (own.lane < WARP_ROWS) {
+            if (runner.lane < WARP_ROWS) {
                 UNROLL
-                for (int d = 0; d < LOG_STDS; ++d) by_log_std[d] += outputs[MEANS + d];
+                for (int d = 0; d < LOG_STDS; ++d) grad_log_std[d] += outputs[MEANS + d];
             }
         }
     }
 
-    template <class Own> FN void write(const Own& own, float* sums) {
-        auto& of_warps = reinterpret_cast<float (&)[WARPS][SUMS]>(own.numbers.sums);
-        judge.write(sums, of_warps, ACTOR, CRITIC, [] { block_barrier(); });
+    template <class Runner> FN void write(const Runner& runner, float* sums) {
+        auto& warp_sums = reinterpret_cast<float (&)[WARPS][SUMS]>(runner.vectors.sums);
+        loss.write(sums, warp_sums, ACTOR, CRITIC, [] { block_barrier(); });
         block_barrier();
         UNROLL
         for (int d = 0; d < LOG_STDS; ++d) {
-            const float sum = summed_over_warp(by_log_std[d]);
-            if (own.lane == 0) own.numbers.sums[thread_rank() / WARP][d] = sum;
+            const float sum = warp_sum(grad_log_std[d]);
+            if (runner.lane == 0) runner.vectors.sums[thread_rank() / WARP][d] = sum;
         }
         block_barrier();
         const int d = thread_rank();
         if (Net::NUMBER == 0 && d < LOG_STDS) {
             float sum = 0;
-            for (int w = 0; w < WARPS; ++w) sum += own.numbers.sums[w][d];
+            for (int w = 0; w < WARPS; ++w) sum += runner.vectors.sums[w][d];
             sums[SUMS + d] = sum;
         }
     }
 };
 
-// A loss of the outputs of functions whose derivatives by them are linear, each in its own output. The outputs are told
-// where they are wanted.
-struct FunctionRow { int place, alive; };
+// A loss of functions' outputs that is quadratic in each output: its gradient is grad_outputs + curvatures * output.
+// Writes the outputs, if an array is given for them.
+struct FunctionRow { int index, alive; };
 
 template <class Net, class Call> struct LossOfRows<Net, Call, true> {
-    static constexpr int OUTS  = Net::outs_of(Net::LAYERS - 1);
+    static constexpr int OUTS  = Net::padded_outs(Net::LAYERS - 1);
     FunctionRow          sample;
 
     FN explicit LossOfRows(const Call&) {}
-    FN static int place_at(const Call& call, Index number) { return number < call.rows ? int(number) : -1; }
-    FN void       fetch(const Call&, int place) { sample = {place, place >= 0}; }
+    FN static int index_at(const Call& call, Index number) { return number < call.rows ? int(number) : -1; }
+    FN void       fetch(const Call&, int index) { sample = {index, index >= 0}; }
 
-    template <class Own, class Tile>
-    FN void take_back(Own& own, const Call& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4], Tile& kept) {
-        for_accumulators<Net, OUTS / 8, Net::out_of(Net::LAYERS - 1)>(own, call.rows, unit, [&](int j, int q, Index place) {
+    template <class Runner, class Tile>
+    FN void loss_backward(Runner& runner, const Call& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4],
+                          Tile& saved) {
+        constexpr int COLUMNS = Net::out_of(Net::LAYERS - 1);
+        for_accumulators<Net, OUTS / 8, COLUMNS>(runner, call.rows, unit, [&](int j, int q, Index index) {
             const float output = c[j][q];
             c[j][q]            = 0;
-            if (place < 0) return;
-            if (call.outputs != nullptr) call.outputs[place] = output;
-            c[j][q] = call.by_outputs[place];
-            if (call.curvatures != nullptr) c[j][q] = fma(call.curvatures[place], output, c[j][q]);
+            if (index < 0) return;
+            if (call.outputs != nullptr) call.outputs[index] = output;
+            c[j][q] = call.grad_outputs[index];
+            if (call.curvatures != nullptr) c[j][q] = fma(call.curvatures[index], output, c[j][q]);
         });
         round_once(c);
-        own.store(c);
-        if (keeps_of<Net>(call)) kept.store_rounded(c);
+        runner.store(c);
+        if (saves_for_gradient<Net>(call)) saved.store_rounded(c);
     }
-    template <class Own> FN void write(const Own&, float*) {}
+    template <class Runner> FN void write(const Runner&, float*) {}
 };
 
 // --- the launch ---
 
-// A tile's samples are known a tile ahead, and their places two.
+// Runs tiles of samples; prefetches samples one tile ahead, their indices two tiles ahead.
 template <class Net, class Call> struct WideLearner {
     LossOfRows<Net, Call> loss;
     int                   after_next;
 
     FN explicit WideLearner(const Call& call) : loss(call) {}
 
-    FN int place_at(const Call& call, Index unit) const {
+    FN int index_at(const Call& call, Index unit) const {
         const int row = thread_rank() % GROUP / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
-        return loss.place_at(call, unit * GROUP_ROWS + row);
+        return loss.index_at(call, unit * GROUP_ROWS + row);
     }
-    FN void begin(const Call& call, Index unit, Index next) {
-        loss.fetch(call, place_at(call, unit));
-        after_next = place_at(call, next);
+    FN void start(const Call& call, Index unit, Index next) {
+        loss.fetch(call, index_at(call, unit));
+        after_next = index_at(call, next);
     }
-    template <class Own>
-    FN void learn(Own& own, const Call& call, const Scale& scale, Index unit, Index unit_after_next) {
+    template <class Runner>
+    FN void run_tile(Runner& runner, const Call& call, const Scale& scale, Index unit, Index unit_after_next) {
         const auto now = loss.sample;
-        const int  seen = now.alive ? now.place : -1;  // (what the dead saw may be no number: it must not meet even a zero)
-        const auto go_on = [&] {
+        const int  index    = now.alive ? now.index : -1;  // an inactive agent's NaN times zero would be NaN
+        const auto prefetch = [&] {
             loss.fetch(call, after_next);
-            after_next = place_at(call, unit_after_next);
+            after_next = index_at(call, unit_after_next);
         };
-        learn_tile(own, call, scale, unit, seen, go_on, [&](Outputs<Net>& c, KeptTile<Net, 2 * Net::LAYERS - 1>& kept) {
-            loss.take_back(own, call, now, unit, c, kept);
+        using OutputTile = SavedTile<Net, 2 * Net::LAYERS - 1>;
+        train_tile(runner, call, scale, unit, index, prefetch, [&](Outputs<Net>& c, OutputTile& saved) {
+            loss.loss_backward(runner, call, now, unit, c, saved);
         });
     }
 };
 
 template <class Net, class Call> FN void update_net(const Call& call, int worker, int workers) {
-    using Sizes       = Layout<typename Net::Shape>;
-    const Scale scale = {call.mean, call.inverse, call.limit};
-    const Index tiles = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    auto        own   = begin_rows<Net>(call, scale, turns_of(worker, workers, tiles));
+    using Sizes        = Layout<typename Net::Shape>;
+    const Scale scale  = {call.mean, call.inverse, call.limit};
+    const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
+    auto        runner = start_rows<Net>(call, scale, tiles_of_worker(worker, workers, tiles));
     WideLearner<Net, Call> learner(call);
-    const Index group = own.group, step = workers * GROUPS;
-    for (int j = own.lane; j < 2 * Net::NORMED; j += WARP) norm_sums<Net>(call)[j] = 0;
+    const Index group = runner.group, step = workers * GROUPS;
+    for (int j = runner.lane; j < 2 * Net::NORM_COLUMNS; j += WARP) norm_sums<Net>(call)[j] = 0;
     warp_barrier();
-    learner.begin(call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
+    learner.start(call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
     for (Index tile = worker; tile < tiles; tile += workers) {
-        learner.learn(own, call, scale, tile * GROUPS + group, tile * GROUPS + group + 2 * step);
+        learner.run_tile(runner, call, scale, tile * GROUPS + group, tile * GROUPS + group + 2 * step);
     }
-    float* const sums = call.sums + Sizes::SUMS_OF_BLOCK * block_number();
-    learner.loss.write(own, sums);
+    float* const sums = call.sums + Sizes::BLOCK_SUMS * block_number();
+    learner.loss.write(runner, sums);
     block_barrier();
-    for (int j = thread_rank(); j < 2 * Net::NORMED; j += THREADS) {
+    for (int j = thread_rank(); j < 2 * Net::NORM_COLUMNS; j += THREADS) {
         float sum = 0;
-        for (int w = 0; w < WARPS; ++w) sum += call.norm_sums[(block_number() * Index(WARPS) + w) * (2 * Net::NORMED) + j];
+        for (int w = 0; w < WARPS; ++w) {
+            sum += call.norm_sums[(block_number() * Index(WARPS) + w) * (2 * Net::NORM_COLUMNS) + j];
+        }
         sums[Net::LOSSES + Net::LOG_STDS + j] = sum;
     }
 }
