@@ -239,7 +239,7 @@ def _size(path: Path) -> int:
 
 def _external_environments() -> Status:
     """List the entry points of other distributions with environments, without importing them."""
-    entry_points = [f"{sources.distribution(point)} ({point.value})" for point in sources.installed()]
+    entry_points = [f"{sources.distribution_name(point)} ({point.value})" for point in sources.installed_entry_points()]
     return Status(", ".join(entry_points) or f"none: no distribution has an entry point in {sources.GROUP}")
 
 

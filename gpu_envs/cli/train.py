@@ -32,7 +32,7 @@ from gpu_envs.cli.report import (
 from gpu_envs.cli.settings import add_settings, combine_settings, explicit_settings, flag_of, split_policy_settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import catalog as registry
-from gpu_envs.registry.sources import parse
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.policy import algorithms_with
 from gpu_envs.training.presets import PRESETS
@@ -110,7 +110,7 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run; to continue it: gpu-envs train --resume {env}")
     config = _read_config(parser, args, env)
-    args.trust = parse(config.env) is not None  # the command line names the file
+    args.trust = parse_spec_path(config.env) is not None  # the command line names the file
     if (args.max_restarts or launcher_restarts() > 0) and (
         config.run_dir == "" or (launched() and config.run_dir is None)
     ):

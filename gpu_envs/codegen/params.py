@@ -109,7 +109,7 @@ def drawn_struct(layout: Layout) -> str:
 def _drawing(layout: Layout, name: str, target: str) -> str:
     """Generate the draw of one parameter, or of its elements from ``_first`` on, each with a separate stream."""
     param, stream = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
-    distribution = layout.drawn[name].within(*param.limits(layout.config.precision))
+    distribution = layout.drawn[name].with_limits(*param.limits(layout.config.precision))
     numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
     element = f"Random _random(_seed, _episode, PARAMETER, {stream}, u32(_e));"
 

@@ -423,11 +423,11 @@ def _read_params(
                 )
             on_gpu[name] = value
             continue
-        array = param.read(what, value)
+        array = param.to_array(what, value)
         if array.ndim:
             checked[name] = param.check_array(name, array, rows, precision, sizes)
         else:
-            checked[name] = value if isinstance(param, Derived) else param.check_one(what, value, precision)
+            checked[name] = value if isinstance(param, Derived) else param.check_scalar(what, value, precision)
         if param.fixed and checked[name] != sim.params[name]:
             raise ValueError(
                 f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: shapes depend on it, so make an "

@@ -1,1 +1,1 @@
-"""The environments by their ids and by the places of their specs."""
+"""Registered environments, by id and by spec path."""

@@ -1,4 +1,4 @@
-"""Imports files and modules of users, and tells what is wrong with them by their authors' own lines."""
+"""Imports users' files and modules, and reports errors with the user's line of code."""
 
 import contextlib
 import contextvars
@@ -15,51 +15,51 @@ from pathlib import Path
 from gpu_envs.errors import SourceError, did_you_mean, display
 from gpu_envs.registry import loading
 
-_INSTALLED_ALONE: contextvars.ContextVar[bool] = contextvars.ContextVar("installed_alone", default=False)
-"""Whether modules of the working folder are left out."""
+_WITHOUT_WORKING_FOLDER: contextvars.ContextVar[bool] = contextvars.ContextVar("without_working_folder", default=False)
+"""Whether modules of the working folder are ignored."""
 _LIBRARIES = {"site-packages", "dist-packages"}
-"""Folders of distributions, which may lie in the folder of a user's file, as in ``.venv``."""
+"""Folders of installed packages, which a user's folder may contain, as in ``.venv``."""
 
 
 def import_file(path: Path) -> types.ModuleType:
-    """The module of a file, which is imported once in a process.
+    """Returns the module of a file, which is imported once per process.
 
-    A warning names files that were imported and have been edited since. A failed import leaves nothing behind.
+    A warning names files that were edited after the import. A failed import has no effects.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        SourceError: It cannot be imported.
+        FileNotFoundError: The file does not exist.
+        SourceError: The file cannot be imported.
     """
-    folder, shown = path.parent, display(path)
+    folder, name = path.parent, display(path)
     if not path.is_file():
-        beside = [display(file) for file in folder.glob("*.py")] if folder.is_dir() else []
-        raise FileNotFoundError(f"there is no file {shown!r}{did_you_mean(shown, beside)}")
+        siblings = [display(file) for file in folder.glob("*.py")] if folder.is_dir() else []
+        raise FileNotFoundError(f"there is no file {name!r}{did_you_mean(name, siblings)}")
     _warn_of_edits(folder)
-    with loading.undone_on_failure(str(path)), explained(folder, shown):
+    with loading.undo_on_failure(str(path)), source_errors(folder, name):
         return loading.load(path)
 
 
 def _warn_of_edits(folder: Path) -> None:
-    """Warns once of each file in a folder that has been edited since it was imported."""
-    for file, text in [*loading.TEXTS.items()]:
+    """Warns once about each file in a folder that was edited after the import."""
+    for file, text in [*loading.SOURCE_TEXTS.items()]:
         if file.is_relative_to(folder) and file.is_file() and file.read_bytes() != text:
-            loading.TEXTS.pop(file, None)
+            loading.SOURCE_TEXTS.pop(file, None)
             warnings.warn(
-                f"{display(file)} has changed since it was imported; the edit is not used: restart this process (in a "
-                "notebook, the kernel) to use it",
+                f"{display(file)} has changed since it was imported, and the change has no effect: restart this "
+                "process (in a notebook, the kernel)",
                 stacklevel=2,
             )
 
 
 def import_module(name: str) -> types.ModuleType:
-    """A module by its name; those in the working folder are found too, as by ``python -m``.
+    """Imports a module by name, also from the working folder, like ``python -m``.
 
     Raises:
-        SourceError: It is not there, or cannot be imported.
+        SourceError: The module does not exist, or cannot be imported.
     """
-    with contextlib.nullcontext() if _INSTALLED_ALONE.get() else _importable(Path.cwd()):
+    with contextlib.nullcontext() if _WITHOUT_WORKING_FOLDER.get() else _importable(Path.cwd()):
         try:
-            with explained(None, f"the module {name!r}"):
+            with source_errors(None, f"the module {name!r}"):
                 return importlib.import_module(name)
         except SourceError as error:
             cause = error.__cause__
@@ -67,28 +67,28 @@ def import_module(name: str) -> types.ModuleType:
             if missing is None or not f"{name}.".startswith(f"{missing}."):
                 raise
             file = Path(f"{name.replace('.', '/')}.py")
-            hint = f"Did you mean {str(file)!r}, the file?" if file.is_file() else "A file is named by its path."
+            hint = f"Did you mean {str(file)!r}, the file?" if file.is_file() else "To import a file, give its path."
             raise SourceError(
                 f"there is no module {missing!r}: it is not installed, and not in {Path.cwd()}. {hint}"
             ) from cause
 
 
 @contextlib.contextmanager
-def installed_alone() -> Iterator[None]:
-    """Within it, no module is found because it stands in the working folder."""
-    before, token = list(sys.path), _INSTALLED_ALONE.set(True)
-    sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path.cwd()]
+def without_working_folder() -> Iterator[None]:
+    """Context without the working folder in the search path for modules."""
+    saved, token = list(sys.path), _WITHOUT_WORKING_FOLDER.set(True)
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path.cwd()]
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path[:] = before
-        _INSTALLED_ALONE.reset(token)
+        sys.path[:] = saved
+        _WITHOUT_WORKING_FOLDER.reset(token)
 
 
 @contextlib.contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Within it, modules of a folder can be imported."""
+    """Context with a folder in the search path for modules."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -98,10 +98,10 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(folder: Path | None, what: str) -> Iterator[None]:
-    """Turns what the import of a user's file raises into a SourceError with the user's own line.
+def source_errors(folder: Path | None, what: str) -> Iterator[None]:
+    """Context that turns an exception of a user's import into a SourceError with the user's line of code.
 
-    It is one in ``folder``; None: anywhere outside this package.
+    The line is in ``folder``. None: anywhere outside this package.
     """
     try:
         yield
@@ -110,25 +110,25 @@ def explained(folder: Path | None, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         hint = ""
         if isinstance(error, SystemExit):
-            hint = " (it ends the process: put all but definitions under if __name__ == '__main__')"
+            hint = " (the file ends the process: put all but definitions under if __name__ == '__main__')"
         elif isinstance(error, ImportError) and "relative import" in str(error):
-            hint = " (a file of a package is named as a module: package.module:MY_ENV)"
+            hint = " (to import a file of a package, name the module: package.module:MY_ENV)"
         kind = type(error).__name__
         if isinstance(error, SyntaxError) and error.filename:
-            place, line, text = error.filename, error.lineno or 0, error.msg
+            file, line, text = error.filename, error.lineno or 0, error.msg
         else:
-            place, line = _own_line(error, folder)
+            file, line = _user_line(error, folder)
             text = re.sub(r"gpu_envs_file_(\w+)_[0-9a-f]{12}", r"\1", str(error))
-        if not place:
+        if not file:
             raise SourceError(f"{what} cannot be imported: {kind}: {text}{hint}") from error
-        linecache.checkcache(place)
-        source = linecache.getline(place, line).strip()
-        shown = f"\n    {source}" if source else ""
-        raise SourceError(f"{display(place)}:{line}: {kind}: {text}{hint}{shown}") from error
+        linecache.checkcache(file)
+        source = linecache.getline(file, line).strip()
+        code = f"\n    {source}" if source else ""
+        raise SourceError(f"{display(file)}:{line}: {kind}: {text}{hint}{code}") from error
 
 
-def _own_line(error: BaseException, folder: Path | None) -> tuple[str, int]:
-    """The last line of the user's own that led to an error; an empty path where there is none."""
+def _user_line(error: BaseException, folder: Path | None) -> tuple[str, int]:
+    """Returns file and number of the user's last line in a traceback; an empty file if there is none."""
     package = Path(__file__).parents[1]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename)

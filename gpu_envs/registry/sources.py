@@ -1,4 +1,4 @@
-"""Where specs come from besides this package: Python files, modules, and installed distributions."""
+"""Sources of specs outside this package: Python files, modules and installed distributions."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import SourceError, did_you_mean, display
-from gpu_envs.registry.importing import explained, import_file, import_module
+from gpu_envs.registry.importing import import_file, import_module, source_errors
 from gpu_envs.registry.loading import importing
 from gpu_envs.specs.base import Spec
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "gpu_envs.environments"
-"""The entry points by which distributions name their specs: ``name = "package.module:MY_ENV"``, or an iterable."""
+"""Entry-point group for specs of distributions: ``name = "package.module:MY_ENV"``, or an iterable of specs."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Reference:
-    """What names a spec by its place: ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``."""
+class SpecPath:
+    """Path of a spec: ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``."""
 
-    place: str
-    """The absolute path of a file, or the name of a module."""
+    source: str
+    """Absolute path of a file, or name of a module."""
     name: str
-    """Of the spec there; empty where the file has only one."""
+    """Name of the spec there; empty if the file has only one."""
 
     @property
     def is_file(self) -> bool:
-        """Whether the place is a file."""
-        return self.place.endswith(".py")
+        """Whether the source is a file."""
+        return self.source.endswith(".py")
 
     def __str__(self) -> str:
-        """As it was given, but for the path, which is absolute."""
-        return f"{self.place}:{self.name}" if self.name else self.place
+        """The spec path, with an absolute file."""
+        return f"{self.source}:{self.name}" if self.name else self.source
 
 
 @final
@@ -46,17 +46,17 @@ class Origin:
     """Where a spec comes from."""
 
     shown: str
-    """For people."""
+    """Description for messages."""
     reference: str = ""
-    """What finds the spec in any process: an id or a reference. Empty where nothing does."""
+    """Id or spec path that is valid in any process; empty if there is none."""
     file: str = ""
-    """The file that makes the spec."""
+    """File that makes the spec."""
 
     def replaces(self, other: "Origin") -> bool:
-        """Whether a spec from here is another's from there, made again as its file is a script or a module too."""
+        """Whether a spec of this origin is a copy of the other's spec, because the file is a script or a module too."""
         if not self.file or self.file != other.file:
             return False
-        if not self.reference and not other.reference:  # both are registered by the file itself: by its two imports?
+        if not self.reference and not other.reference:  # both registered by the file: by two imports of it?
             return (self.shown == self.file) != (other.shown == self.file)
         same_name = self.reference.rpartition(":")[2] == other.reference.rpartition(":")[2]
         return same_name or not self.reference or not other.reference
@@ -65,79 +65,81 @@ class Origin:
 BY_HAND = Origin("registered by hand")
 
 
-def origin_now() -> Origin:
-    """The origin of a spec that is registered now: the file that is being imported, or by hand."""
+def current_origin() -> Origin:
+    """Returns the origin of a spec that is registered now: the file being imported, or ``BY_HAND``."""
     return Origin(importing()) if importing() else BY_HAND
 
 
-def parse(text: str) -> Reference | None:
-    """Reads ``path/to/my_env.py:MY_ENV``, ``path/to/my_env.py`` or ``package.module:MY_ENV``; None: it is an id."""
-    found = re.fullmatch(r"(?P<path>.+\.py)(?::(?P<name>.*))?", text)
-    if found is not None:
-        name = found["name"]
+def parse_spec_path(text: str) -> SpecPath | None:
+    """Parses ``path/to/my_env.py:MY_ENV``, ``path/to/my_env.py`` or ``package.module:MY_ENV``. None: it is an id."""
+    match = re.fullmatch(r"(?P<path>.+\.py)(?::(?P<name>.*))?", text)
+    if match is not None:
+        name = match["name"]
         if name is not None and not name.isidentifier():
-            raise SourceError(f"{text!r}: behind the colon stands the name of a spec in that file, such as MY_ENV")
-        return Reference(str(Path(found["path"]).expanduser().resolve()), name or "")
-    place, colon, name = text.rpartition(":")
-    if colon and name.isidentifier() and all(part.isidentifier() for part in place.split(".")):
-        return Reference(place, name)
+            raise SourceError(f"{text!r}: after the colon, give the name of a spec in that file, such as MY_ENV")
+        return SpecPath(str(Path(match["path"]).expanduser().resolve()), name or "")
+    source, separator, name = text.rpartition(":")
+    if separator and name.isidentifier() and all(part.isidentifier() for part in source.split(".")):
+        return SpecPath(source, name)
     return None
 
 
-def load(reference: Reference) -> tuple[Spec, Origin]:
-    """Imports a file or module, and takes the spec out of it.
+def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
+    """Imports a file or module, and returns its spec.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         SourceError: It cannot be imported, or has no such spec.
     """
-    module = _imported(reference)
+    module = _imported(spec_path)
     specs = specs_of(module)
-    where = display(reference.place) if reference.is_file else f"the module {reference.place!r}"
-    listed = f"Its specs are: {', '.join(specs)}" if specs else "It has no spec: assign an EnvSpec or a TeamSpec there"
-    name = reference.name
+    source = display(spec_path.source) if spec_path.is_file else f"the module {spec_path.source!r}"
+    available = (
+        f"Its specs are: {', '.join(specs)}" if specs else "It has no spec: assign an EnvSpec or a TeamSpec to a name"
+    )
+    name = spec_path.name
     if not name:
         if len(specs) != 1:
-            which = f"; say which, such as {where}:{next(iter(specs))}" if specs else ""
-            raise SourceError(f"{where} has {len(specs)} specs{which}. {listed}")
+            example = f"; name one, such as {source}:{next(iter(specs))}" if specs else ""
+            raise SourceError(f"{source} has {len(specs)} specs{example}. {available}")
         (name,) = specs
     if name not in vars(module):
-        raise SourceError(f"{where} has no {name!r}{did_you_mean(name, specs)} {listed}")
+        raise SourceError(f"{source} has no {name!r}{did_you_mean(name, specs)} {available}")
     spec = getattr(module, name)
     if not isinstance(spec, Spec):
         raise SourceError(
-            f"{where}:{name} is {_described(spec)}, not an EnvSpec or a TeamSpec{did_you_mean(name, specs)} {listed}"
+            f"{source}:{name} is {_describe(spec)}, not an EnvSpec or a TeamSpec{did_you_mean(name, specs)} {available}"
         )
-    found = str(Reference(reference.place, name))
-    return spec, Origin(found, found)
+    full_path = str(SpecPath(spec_path.source, name))
+    return spec, Origin(full_path, full_path)
 
 
-def load_all(reference: Reference) -> list[tuple[Spec, Origin]]:
-    """All specs of a file or a module, whatever name the reference has."""
-    names = list(specs_of(_imported(reference)))
+def load_all(spec_path: SpecPath) -> list[tuple[Spec, Origin]]:
+    """Returns all specs of a file or module, whatever its spec path names."""
+    names = list(specs_of(_imported(spec_path)))
     if not names:
-        return [load(reference)]  # says that there are none
-    return [load(Reference(reference.place, name)) for name in names]
+        return [load(spec_path)]  # raises: there are none
+    return [load(SpecPath(spec_path.source, name)) for name in names]
 
 
-def _imported(reference: Reference) -> types.ModuleType:
-    return import_file(Path(reference.place)) if reference.is_file else import_module(reference.place)
+def _imported(spec_path: SpecPath) -> types.ModuleType:
+    return import_file(Path(spec_path.source)) if spec_path.is_file else import_module(spec_path.source)
 
 
 def specs_of(module: types.ModuleType) -> dict[str, Spec]:
-    """The specs that a module's names stand for, each once; those of this package, which it may use, left out."""
+    """Returns the specs of a module by name, without duplicates and without specs of this package."""
     from gpu_envs.envs import ALL
 
-    taken = {id(spec) for spec in ALL}
-    found: dict[str, Spec] = {}
+    seen_ids = {id(spec) for spec in ALL}
+    specs: dict[str, Spec] = {}
     for name, value in vars(module).items():
-        if isinstance(value, Spec) and id(value) not in taken:
-            taken.add(id(value))
-            found[name] = value
-    return found
+        if isinstance(value, Spec) and id(value) not in seen_ids:
+            seen_ids.add(id(value))
+            specs[name] = value
+    return specs
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value):
@@ -148,29 +150,29 @@ def _described(value: object) -> str:
 # --- distributions ---
 
 
-def installed() -> Iterable["EntryPoint"]:
-    """The entry points of all distributions that are installed, in the order of their names."""
+def installed_entry_points() -> Iterable["EntryPoint"]:
+    """Returns the entry points of all installed distributions, ordered by name."""
     from importlib.metadata import entry_points
 
-    return sorted(entry_points(group=GROUP), key=lambda point: (distribution(point), point.name))
+    return sorted(entry_points(group=GROUP), key=lambda point: (distribution_name(point), point.name))
 
 
-def of_distribution(point: "EntryPoint") -> list[tuple[Spec, Origin]]:
-    """The specs of an entry point; none, and a warning, where it does not import or names none."""
-    shown = f"{distribution(point)} ({point.value})"
+def load_entry_point(point: "EntryPoint") -> list[tuple[Spec, Origin]]:
+    """Returns the specs of an entry point; none, with a warning, if it cannot be imported or names no spec."""
+    description = f"{distribution_name(point)} ({point.value})"
     try:
-        with explained(None, shown):
+        with source_errors(None, description):
             value = point.load()
         specs = [value] if isinstance(value, Spec) else list(value)
-        wrong = next((each for each in specs if not isinstance(each, Spec)), None)
-        if wrong is not None:
-            raise SourceError(f"it names {_described(wrong)}, not an EnvSpec or a TeamSpec")
+        invalid = next((value for value in specs if not isinstance(value, Spec)), None)
+        if invalid is not None:
+            raise SourceError(f"it contains {_describe(invalid)}, not an EnvSpec or a TeamSpec")
     except (SourceError, TypeError) as error:
-        warnings.warn(f"the environments of {shown} are left out: {error}", stacklevel=2)
+        warnings.warn(f"the environments of {description} are ignored: {error}", stacklevel=2)
         return []
-    return [(spec, Origin(shown, spec.id)) for spec in specs]
+    return [(spec, Origin(description, spec.id)) for spec in specs]
 
 
-def distribution(point: "EntryPoint") -> str:
-    """The distribution that has an entry point, with its version."""
+def distribution_name(point: "EntryPoint") -> str:
+    """Returns name and version of the distribution that has an entry point."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"

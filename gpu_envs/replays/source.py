@@ -14,7 +14,7 @@ import gpu_envs
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry import catalog as registry
-from gpu_envs.registry.sources import parse
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.rendering.frames import MAX_TILES
 from gpu_envs.replays.actors import AnyEnv, RandomActions
 from gpu_envs.seeds import derived_seed
@@ -88,7 +88,7 @@ def find(source: str | os.PathLike[str]) -> str | Path:
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
     known = {spec.id for spec in registry.registered()}
-    if name in known or (parse(source) is not None and not Path(source).is_dir()):
+    if name in known or (parse_spec_path(source) is not None and not Path(source).is_dir()):
         return registry.spec(source).id
     if Path(source).exists() or os.sep in name:
         return Path(source)

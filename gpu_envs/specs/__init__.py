@@ -1,1 +1,1 @@
-"""What an environment is: everything but its rules, which are a header or functions in Python."""
+"""Environment specs: ids, parameters, state fields, spaces and limits. The rules are a header or Python functions."""

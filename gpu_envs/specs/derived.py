@@ -1,4 +1,4 @@
-"""Parameters that follow from others: computed on the host, and never given."""
+"""Parameters computed from other parameters, on the host."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Set
@@ -15,26 +15,26 @@ from gpu_envs.specs.params import Param, ParamValue
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Derived(Param):
-    """A real parameter, or an array of them, that follows from others.
+    """A real parameter, or an array of real numbers, that is computed from other parameters.
 
-    ``default`` is the function that computes it, of one replica's parameters. It is called when an environment is made
-    and whenever a parameter is set, also by the options of a reset, for that reset; where replicas have their own of
-    what it asks for, once for each replica.
+    ``default`` is a function of one replica's parameters. It is called when an environment is made and whenever a
+    parameter is set, also by the options of a reset, for that reset; once for each replica if it reads a parameter
+    with one value for each replica.
     """
 
     def __post_init__(self) -> None:
-        """Refuses what is no function."""
+        """Checks that the default is a function."""
         if not callable(self.default):
-            raise TypeError(f"a derived parameter is {self.default!r}; give a function of the parameters")
+            raise TypeError(f"the default of a Derived is {self.default!r}; give a function of the parameters")
         if self.shape is not None:
             self._check_array()
 
     def check(
         self, name: str, value: Any, num_envs: int, precision: str = "float64", sizes: tuple[int, ...] = ()
     ) -> Never:
-        """Raises a ValueError: nobody gives it."""
+        """Raises a ValueError: a derived parameter cannot be set."""
         del value, num_envs, precision, sizes
-        raise ValueError(f"parameter {name!r} follows from other parameters; give those")
+        raise ValueError(f"parameter {name!r} is computed from other parameters; set those instead")
 
     def compute(
         self,
@@ -45,32 +45,32 @@ class Derived(Param):
         precision: str,
         sizes: tuple[int, ...],
     ) -> tuple[ParamValue, Set[str]]:
-        """Its value under these parameters, and the names of those that it was computed from.
+        """Returns the value under these parameters, and the names of the parameters that the function read.
 
         Args:
-            name: Its name, for a message.
-            values: The parameters, checked.
-            settings: What they are.
-            num_envs: The number of replicas.
-            precision: Of real numbers in the simulation.
-            sizes: Of an array.
+            name: Name of the parameter, for messages.
+            values: Validated parameters.
+            settings: Declarations of the parameters.
+            num_envs: Number of replicas.
+            precision: Precision of the simulation.
+            sizes: Shape of an array; ``()`` for a scalar.
         """
-        own = frozenset(n for n, value in values.items() if settings[n].is_per_replica(value))
-        seen = {n: _seen(value, precision) for n, value in values.items()}
-        one, what = _OneReplica(seen, own, settings, 0), f"the parameter {name!r}"
-        with np.errstate(all="ignore"):  # what comes of it is looked at
-            made = evaluate(self.default, one, what)
-            if one.asked & own:
-                others = (_OneReplica(seen, own, settings, i) for i in range(1, num_envs))
-                made = np.stack([made, *(evaluate(self.default, other, what) for other in others)])
+        per_replica = frozenset(n for n, value in values.items() if settings[n].is_per_replica(value))
+        rounded = {n: _rounded(value, precision) for n, value in values.items()}
+        first, what = _OneReplica(rounded, per_replica, settings, 0), f"the parameter {name!r}"
+        with np.errstate(all="ignore"):  # check() refuses the results
+            result = evaluate(self.default, first, what)
+            if first.read & per_replica:
+                replicas = (_OneReplica(rounded, per_replica, settings, i) for i in range(1, num_envs))
+                result = np.stack([result, *(evaluate(self.default, replica, what) for replica in replicas)])
         try:
-            return Param.check(self, name, made, num_envs, precision, sizes), one.asked
+            return Param.check(self, name, result, num_envs, precision, sizes), first.read
         except ValueError as error:
-            raise ValueError(f"{error} (it follows from {', '.join(sorted(one.asked)) or 'none'})") from None
+            raise ValueError(f"{error} (computed from {', '.join(sorted(first.read)) or 'no parameter'})") from None
 
 
-def _seen(value: Any, precision: str) -> Any:
-    """A value as kernels have it, in float64 where it is real."""
+def _rounded(value: Any, precision: str) -> Any:
+    """Returns a value as kernels read it, rounded to the precision; real arrays as float64."""
     if isinstance(value, float):
         return float(np.asarray(value, precision))
     return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
@@ -78,16 +78,18 @@ def _seen(value: Any, precision: str) -> Any:
 
 @final
 class _OneReplica(Mapping[str, Any]):
-    """The parameters of one replica, and which of them were asked for."""
+    """The parameters of one replica; records which were read."""
 
-    def __init__(self, values: Mapping[str, Any], own: Set[str], settings: Mapping[str, Param], replica: int) -> None:
-        self._values, self._own, self._settings, self._replica = values, own, settings, replica
-        self.asked: set[str] = set()
+    def __init__(
+        self, values: Mapping[str, Any], per_replica: Set[str], settings: Mapping[str, Param], replica: int
+    ) -> None:
+        self._values, self._per_replica, self._settings, self._replica = values, per_replica, settings, replica
+        self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         value = self._values[name]
-        self.asked.add(name)
-        if name not in self._own:
+        self.read.add(name)
+        if name not in self._per_replica:
             return value
         choices = self._settings[name].choices
         return choices[value[self._replica]] if choices else value[self._replica]

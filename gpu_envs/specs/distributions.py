@@ -1,6 +1,6 @@
-"""Distributions that parameters are drawn from, for each replica when an episode begins.
+"""Distributions of parameters: each replica draws a value when an episode starts.
 
-Each has one text, such as ``uniform:0.05:0.4``, which is taken wherever the object is, and is what is stored.
+Each has a text form, such as ``uniform:0.05:0.4``, which is accepted wherever the object is, and is what files store.
 """
 
 import abc
@@ -17,84 +17,84 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 
 MIN_PROBABILITY = 0.01
-"""Of a normal distribution that must lie within its limits: with less, shares that are drawn would be too small for
-``normal_below`` in ``kernels/dialect/distributions.cuh``."""
+"""Minimum probability mass of a normal distribution between its limits. With less, the tail probabilities are too small
+for ``normal_below`` in ``kernels/dialect/distributions.cuh``."""
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
 
 @dataclasses.dataclass(frozen=True)
 class Distribution(abc.ABC):
-    """What a parameter may be given in place of a number; ``str`` tells its text, and ``parse`` reads it."""
+    """Distribution of a parameter, given in place of a number. ``str`` returns its text form, which ``parse`` reads."""
 
     name: ClassVar[str]
 
     @property
     @abc.abstractmethod
     def numbers(self) -> tuple[float, ...]:
-        """What stands in its text, after the name."""
+        """Numbers of the text form, after the name."""
 
     @property
     @abc.abstractmethod
     def range(self) -> tuple[float, float]:
-        """The least and the greatest number that may be drawn."""
+        """Smallest and largest value that may be drawn."""
 
     @property
     def start(self) -> float:
-        """What replicas have before their first episode."""
+        """Value of the parameter before a replica's first episode."""
         return self.range[0]
 
     @property
     def derived(self) -> tuple[float, ...]:
-        """What a draw takes besides, rounded correctly, so that it is the same on every host."""
+        """Further constants for kernels, correctly rounded, so that every host computes the same."""
         return ()
 
     @property
     def factors(self) -> Mapping[str, float]:
-        """Numbers that a draw multiplies by, so that the precision must have them as normal numbers."""
+        """Factors in the arithmetic of a draw, by name, which must be normal numbers in the simulation's precision."""
         return {}
 
-    def within(self, least: float, greatest: float) -> "Distribution":
-        """This distribution, which ends at these limits where it had none of its own."""
-        del least, greatest
+    def with_limits(self, low: float, high: float) -> "Distribution":
+        """Returns this distribution with these limits where it has none."""
+        del low, high
         return self
 
     def __str__(self) -> str:
-        """Its text."""
+        """Text form."""
         return ":".join([self.name, *map(_text, self.numbers)])
 
 
 @dataclasses.dataclass(frozen=True)
-class _Between(Distribution):
-    """Between two numbers."""
+class _Range(Distribution):
+    """Base class of distributions between two numbers."""
 
     low: float
-    """The least."""
+    """Minimum."""
     high: float
-    """The greatest."""
+    """Maximum."""
 
     def __post_init__(self) -> None:
-        """Refuses what is no range."""
-        _keep_numbers(self)
+        """Checks that the limits are finite and in order."""
+        _convert_numbers(self)
         if not -math.inf < self.low <= self.high < math.inf:
-            raise ValueError(f"{self!r} needs two finite numbers, low not above high")
+            raise ValueError(f"{self!r} needs two finite numbers, the first at most the second")
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Both ends."""
+        """Minimum and maximum."""
         return self.range
 
     @property
     def range(self) -> tuple[float, float]:
-        """Both ends."""
+        """Minimum and maximum."""
         return self.low, self.high
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
-class Uniform(_Between):
-    """Any number from ``low`` to ``high`` is as likely as another: ``uniform:0.05:0.4``."""
+class Uniform(_Range):
+    """Uniform distribution from ``low`` to ``high``: ``uniform:0.05:0.4``."""
 
     name: ClassVar[str] = "uniform"
 
@@ -102,25 +102,25 @@ class Uniform(_Between):
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
-class LogUniform(_Between):
-    """The logarithm is uniform, so that each order of magnitude is as likely as another: ``loguniform:0.1:10``."""
+class LogUniform(_Range):
+    """Distribution whose logarithm is uniform: each order of magnitude is equally likely. ``loguniform:0.1:10``."""
 
     name: ClassVar[str] = "loguniform"
 
     def __post_init__(self) -> None:
-        """Refuses what has no logarithm."""
-        _Between.__post_init__(self)
+        """Checks that the limits are positive."""
+        _Range.__post_init__(self)
         if self.low <= 0:
             raise ValueError(f"{self!r} needs a low above 0")
 
     @property
     def derived(self) -> tuple[float, ...]:
-        """The logarithm of ``high / low``."""
+        """Logarithm of ``high / low``."""
         return (float((Decimal(self.high) / Decimal(self.low)).ln()),)
 
     @property
     def factors(self) -> Mapping[str, float]:
-        """The least number."""
+        """Minimum."""
         return {"low": self.low}
 
 
@@ -128,138 +128,136 @@ class LogUniform(_Between):
 @documented
 @dataclasses.dataclass(frozen=True)
 class Normal(Distribution):
-    """A normal distribution, cut off below ``low`` and above ``high``: ``normal:9.8:0.2:9:10.6``.
+    """Normal distribution, truncated to ``low`` and ``high``: ``normal:9.8:0.2:9:10.6``.
 
-    Where there is no ``low`` or ``high``, the parameter's own limits hold.
+    ``low`` and ``high`` default to the limits of the parameter.
     """
 
     name: ClassVar[str] = "normal"
 
     mean: float
-    """Of the whole distribution, without limits."""
-    deviation: float
-    """The standard deviation, likewise."""
+    """Mean of the distribution before truncation."""
+    std: float
+    """Standard deviation before truncation."""
     low: float = -math.inf
-    """The least number that is drawn."""
+    """Minimum."""
     high: float = math.inf
-    """The greatest."""
+    """Maximum."""
 
     def __post_init__(self) -> None:
-        """Refuses what is no distribution, or hardly ever within its limits."""
-        _keep_numbers(self)
-        if not (math.isfinite(self.mean) and 0 < self.deviation < math.inf and self.low < self.high):
-            raise ValueError(f"{self!r} needs a finite mean, a deviation above 0, and low below high")
+        """Checks the numbers, and that enough of the distribution is between the limits."""
+        _convert_numbers(self)
+        if not (math.isfinite(self.mean) and 0 < self.std < math.inf and self.low < self.high):
+            raise ValueError(f"{self!r} needs a finite mean, a standard deviation above 0, and low below high")
         if (share := 1 - sum(self.derived)) < MIN_PROBABILITY:
             raise ValueError(
-                f"{self!r} lies within {self.low:g} to {self.high:g} for {share:.2g} of its numbers; at least "
-                f"{MIN_PROBABILITY:g} must"
+                f"{self!r} has a probability of {share:.2g} between {self.low:g} and {self.high:g}; "
+                f"it must be {MIN_PROBABILITY:g} or more"
             )
 
     @property
     def derived(self) -> tuple[float, ...]:
-        """The shares of the distribution that lie below and above its limits."""
-        return _share_above((self.mean - self.low) / self.deviation), _share_above(
-            (self.high - self.mean) / self.deviation
-        )
+        """Probabilities below ``low`` and above ``high``."""
+        return _upper_tail((self.mean - self.low) / self.std), _upper_tail((self.high - self.mean) / self.std)
 
     @property
     def factors(self) -> Mapping[str, float]:
-        """More than any draw is away from the mean, whose share is 1e-12 or more."""
-        return {"8 standard deviations": 8 * self.deviation}
+        """Bound of the distance from the mean: a draw that is farther away has a probability below 1e-12."""
+        return {"8 standard deviations": 8 * self.std}
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Mean and deviation, and the limits where there are some."""
+        """Mean and standard deviation, and the limits if there are any."""
         limited = self.low > -math.inf or self.high < math.inf
-        return (self.mean, self.deviation, *(self.range if limited else ()))
+        return (self.mean, self.std, *(self.range if limited else ()))
 
     @property
     def range(self) -> tuple[float, float]:
-        """The limits."""
+        """Minimum and maximum."""
         return self.low, self.high
 
     @property
     def start(self) -> float:
-        """The mean, or the limit nearest to it."""
+        """The mean, clipped to the limits."""
         return min(max(self.mean, self.low), self.high)
 
-    def within(self, least: float, greatest: float) -> "Normal":
-        """This distribution, which ends at these limits where it had none of its own."""
-        low = least if self.low == -math.inf else self.low
-        return dataclasses.replace(self, low=low, high=greatest if self.high == math.inf else self.high)
+    def with_limits(self, low: float, high: float) -> "Normal":
+        """Returns this distribution with these limits where it has none."""
+        low = low if self.low == -math.inf else self.low
+        return dataclasses.replace(self, low=low, high=high if self.high == math.inf else self.high)
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True, init=False)
 class Choice(Distribution):
-    """One of several numbers, each as likely as another: ``choice:1:2:5``."""
+    """One of several numbers, each equally likely: ``choice:1:2:5``."""
 
     name: ClassVar[str] = "choice"
 
     values: tuple[float, ...]
-    """The numbers."""
+    """The numbers to choose from."""
 
     def __init__(self, *values: float) -> None:
-        """Takes the numbers."""
+        """Takes the numbers to choose from."""
         object.__setattr__(self, "values", values)
-        _keep_numbers(self)
+        _convert_numbers(self)
         if not values or not all(map(math.isfinite, self.values)):
-            raise ValueError(f"{self!r} needs one finite number or more")
+            raise ValueError(f"{self!r} needs at least one number, all of them finite")
 
     def __repr__(self) -> str:
-        """As it is made."""
+        """The call that makes it."""
         return f"Choice({', '.join(map(repr, self.values))})"
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All of them."""
+        """The numbers to choose from."""
         return self.values
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the greatest."""
+        """Smallest and largest of the numbers."""
         return min(self.values), max(self.values)
 
 
 EXAMPLES = {"Uniform": "0.05, 0.4", "LogUniform": "0.1, 10", "Normal": "9.8, 0.2", "Choice": "1, 2, 5"}
-"""What each is given, in messages."""
+"""Example arguments of each class, for messages."""
 
 KINDS: dict[str, type[Distribution]] = {kind.name: kind for kind in (Uniform, LogUniform, Normal, Choice)}
-"""By the word that begins their text."""
+"""Classes by the name at the start of their text form."""
 
 
 def parse(given: Any) -> Any:
-    """Returns the distribution that a text stands for, or what was given where it is no such text.
+    """Parses the text form of a distribution; returns any other value unchanged.
 
     Raises:
-        ValueError: A text with colons is none of a distribution.
+        ValueError: The text has colons, but is not a distribution.
     """
     if not isinstance(given, str) or ":" not in given:
         return given
-    word, *written = given.split(":")
-    kind = KINDS.get(word.strip().lower())
+    name, *arguments = given.split(":")
+    kind = KINDS.get(name.strip().lower())
     if kind is None:
         raise ValueError(
-            f"got {given!r}; there is no distribution {word!r}{did_you_mean(word, KINDS)} Give one such as "
+            f"got {given!r}; there is no distribution {name!r}{did_you_mean(name, KINDS)} Give one such as "
             "'uniform:0.05:0.4', 'loguniform:0.1:10', 'normal:9.8:0.2:9:10.6' or 'choice:1:2:5'"
         )
     try:
-        return kind(*map(float, written))
+        return kind(*map(float, arguments))
     except TypeError:
-        wanted = ", ".join(field.name for field in dataclasses.fields(kind))
-        raise ValueError(f"got {given!r}; {word} has {wanted}, divided by colons") from None
+        fields = ", ".join(field.name for field in dataclasses.fields(kind))
+        raise ValueError(f"got {given!r}; {name} takes {fields}, separated by colons") from None
     except ValueError as error:
         raise ValueError(f"got {given!r}: {error}") from None
 
 
 def stored(value: Any) -> Any:
-    """What is written down of a parameter's value: of a distribution its text."""
+    """Returns a parameter's value as files store it: the text form of a distribution, any other value unchanged."""
     return str(value) if isinstance(value, Distribution) else value
 
 
-def _share_above(x: float) -> float:
-    """Of the standard normal distribution; below 1e-23 it is zero."""
+def _upper_tail(x: float) -> float:
+    """Probability above x under the standard normal distribution; 0 if it is less than 1e-23."""
     if abs(x) > 10:
         return 0.0 if x > 0 else 1.0
     with localcontext(prec=60):
@@ -271,19 +269,21 @@ def _share_above(x: float) -> float:
         return float(Decimal("0.5") - total * (-square / 2).exp() / (2 * PI).sqrt())
 
 
-def _keep_numbers(made: Distribution) -> None:
-    """Turns what a distribution was made with into Python's floats, or raises what is wrong with it."""
-    for field in dataclasses.fields(made):
-        given = getattr(made, field.name)
-        several = given if isinstance(given, tuple) else (given,)
-        wrong = [x for x in several if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real)]
-        if wrong:
-            kind = type(made).__name__
-            raise TypeError(f"{kind} got {wrong[0]!r}; give numbers one by one, such as {kind}({EXAMPLES[kind]})")
-        kept = tuple(float(x) for x in several)
-        object.__setattr__(made, field.name, kept if isinstance(given, tuple) else kept[0])
+def _convert_numbers(distribution: Distribution) -> None:
+    """Converts the fields of a distribution to floats, or raises a TypeError."""
+    for field in dataclasses.fields(distribution):
+        value = getattr(distribution, field.name)
+        values = value if isinstance(value, tuple) else (value,)
+        invalid = [x for x in values if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real)]
+        if invalid:
+            name = type(distribution).__name__
+            raise TypeError(
+                f"{name} got {invalid[0]!r}; give numbers as separate arguments, such as {name}({EXAMPLES[name]})"
+            )
+        converted = tuple(float(x) for x in values)
+        object.__setattr__(distribution, field.name, converted if isinstance(value, tuple) else converted[0])
 
 
 def _text(number: float) -> str:
-    """A number as short as it can be told exactly."""
+    """Shortest text that parses to the same number."""
     return repr(number).removesuffix(".0")

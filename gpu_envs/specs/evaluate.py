@@ -1,4 +1,4 @@
-"""What a spec derives from parameters by functions: called, with errors that say whose they are."""
+"""Calls functions of the parameters in a spec, and names the spec and field in errors."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
@@ -7,19 +7,19 @@ from gpu_envs.errors import did_you_mean
 
 
 class NotFixedError(ValueError):
-    """A function asked for a parameter that may change, or for a reset option."""
+    """A function read a parameter that is not ``fixed``, or a reset option."""
 
 
 @final
 class FixedParams(Mapping[str, Any]):
-    """Of all parameters those on which memory may depend: the others, which may change, are refused."""
+    """Parameters that memory may depend on; reading any other raises ``NotFixedError``."""
 
     def __init__(self, fixed: frozenset[str], values: Mapping[str, Any]) -> None:
-        """Takes the names of those that may be looked at, and all values."""
+        """Takes the names of the readable parameters, and all values."""
         self._fixed, self._values = fixed, values
 
     def also(self, values: Mapping[str, Any]) -> "FixedParams":
-        """These, and further values that stay."""
+        """Returns these parameters with further fixed values."""
         return FixedParams(self._fixed | values.keys(), {**self._values, **values})
 
     def __getitem__(self, name: str) -> Any:
@@ -30,34 +30,34 @@ class FixedParams(Mapping[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        """The names of those that may be looked at."""
+        """Names of the fixed parameters."""
         return (name for name in self._values if name in self._fixed)
 
     def __len__(self) -> int:
-        """How many those are."""
+        """Number of fixed parameters."""
         return sum(1 for _ in self)
 
 
 def evaluate(function: Callable[[Mapping[str, Any]], Any], params: Mapping[str, Any], what: str) -> Any:
-    """What a function makes of the parameters, or a ValueError that says what it did wrong.
+    """Calls a function of the parameters, and raises a ValueError if it fails.
 
     Args:
         function: The function.
         params: The parameters.
-        what: Spec and field, for a message.
+        what: Start of messages: spec and field.
     """
     name = getattr(function, "__name__", "it")
     try:
         return function(params)
     except NotFixedError as error:
         raise ValueError(
-            f"{what}: {name} asks for {error.args[0]!r}, which may change, and memory depends on it: make it a "
+            f"{what}: {name} reads {error.args[0]!r}, which may change, and memory depends on it: make it a "
             "parameter and mark it fixed=True"
         ) from error
     except KeyError as error:
         known = ", ".join(params)
         raise ValueError(
-            f"{what}: {name} asks for the parameter {error.args[0]!r}"
+            f"{what}: {name} reads the parameter {error.args[0]!r}, which does not exist"
             f"{did_you_mean(str(error.args[0]), params)} There are: {known or 'none'}"
         ) from error
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a spec names of an episode besides its return and its length."""
+"""Metrics of episodes, in addition to return and length."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -11,37 +11,37 @@ from gpu_envs.specs.names import check_name
 REDUCTIONS = ("last", "mean", "sum", "max")
 
 _STATISTICS = ("r", "l", "t")
-"""What stands beside metrics in ``infos["episode"]``: return, length and time."""
+"""Other keys of ``infos["episode"]``: return, length and time."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a replica's episode, which the rules write in ``measure``."""
+    """A metric of a replica's episode, which ``measure`` of the rules writes in each step."""
 
     description: str = ""
-    """What it is, and its unit."""
+    """Meaning of the metric, with its unit."""
     reduce: str = "last"
-    """What an episode has of it: its value at the ``last`` step, or the ``mean``, ``sum`` or ``max`` over all steps."""
+    """Value reported for an episode: that of the ``last`` step, or the ``mean``, ``sum`` or ``max`` over all steps."""
 
     def __post_init__(self) -> None:
-        """Refuses an unknown reduction."""
+        """Validates the reduction."""
         if self.reduce not in REDUCTIONS:
             hint = did_you_mean(str(self.reduce), REDUCTIONS)
             raise ValueError(f"a metric's reduce is {self.reduce!r}{hint} Allowed: {', '.join(REDUCTIONS)}")
 
 
 def check_metrics(names: Iterable[str], what: str) -> None:
-    """Refuses names that metrics cannot have.
+    """Raises a ValueError if a metric has a reserved name.
 
     Args:
-        names: Of the metrics.
-        what: The spec.
+        names: Names of the metrics.
+        what: Start of messages: the spec.
     """
     for name in names:
         check_name(name, f"{what}: the metric")
         if name in _STATISTICS:
             raise ValueError(
-                f'{what}: the metric {name!r} has a name that means something in infos["episode"]; give another'
+                f'{what}: the metric {name!r} has the name of another entry of infos["episode"]; rename it'
             )

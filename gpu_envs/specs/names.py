@@ -1,4 +1,4 @@
-"""Names in a spec, which are names in C++ too: which of them mean something there already."""
+"""Checks that names in a spec are valid in C++, and not used by the headers."""
 
 import keyword
 import re
@@ -15,7 +15,7 @@ CPP_WORDS = frozenset(
     "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
     "wchar_t while xor xor_eq".split()
 )
-"""Words that mean something in C++ and no name may be."""
+"""Reserved words of C++."""
 
 MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
@@ -34,12 +34,12 @@ TYPES = frozenset(
     "StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 "
     "u16 u32 u64 u8".split()
 )
-"""Types of the headers and of what is generated."""
+"""Types in the headers and in generated code."""
 
-_OF_ONE = frozenset(
+_SINGLE_AGENT_TYPES = frozenset(
     "ActionBounds Actions DiscreteActions BoxActions Episodes States Outcome Spare SpareParams Sums Tile".split()
 )
-"""Those that a team's environment may name a choice by, as there they are not, or not by that name."""
+"""Types in single-agent programs only: a team may have a choice of these names."""
 
 CONSTANTS = frozenset(
     "ACTION_NAN ACTION_NOISE ACTION_OUT_OF_RANGE ACTION_SIZE ACTIVE_HEADS AGENTS ALL_ROWS APART AUTORESET BLOCK "
@@ -50,74 +50,74 @@ CONSTANTS = frozenset(
     "ROW_WRITING SAME_STEP SAMPLER SCHEDULE SHARED SPREAD STATE_PUSH STATISTICS STEP TEAMS TERMINATED THREADS TOTALS "
     "TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
 )
-"""Constants of a team's program."""
+"""Constants in a team's program."""
 
 PARAMS_MEMBERS = frozenset({"get"})
-"""What ``Params`` are got by, which none of them may be called."""
+"""Member functions of ``Params``."""
 
 WORLD_MEMBERS = frozenset({"put", "put_arrays", "store", "store_arrays", "store_shared"})
-"""The functions of ``World``, which none of its fields may be called."""
+"""Member functions of ``World``."""
 
 
 def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -> None:
-    """Refuses what is not a name in both languages, and names that the headers use.
+    """Raises a ValueError if a name is invalid in C++ or Python, or if the headers use it.
 
     Args:
         name: The name.
-        what: Spec and what it is the name of.
-        members: Functions of the struct that it will be in.
+        what: Start of messages: the spec, and what has this name.
+        members: Member functions of the struct that gets a member of this name.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
         raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
     if name in MACROS | TYPES | members:
-        raise ValueError(f"{what} {name!r} has a name that means something in the headers; give another")
+        raise ValueError(f"{what} {name!r} has a name that the headers use; rename it")
 
 
 def enum_name(name: str) -> str:
-    """The name of the enum of a choice."""
+    """Name of the C++ enum of a choice."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> None:
-    """Refuses choices that make no enum in C++.
+    """Raises a ValueError if a choice cannot be a C++ enum.
 
     Args:
         settings: All parameters and reset options, by name.
-        what: The spec.
-        team: It has a team of agents.
+        what: Start of messages: the spec.
+        team: Whether the environment has a team of agents.
     """
     chosen = {name: param.choices for name, param in settings.items() if param.choices}
     enums: dict[str, str] = {}
     for name, choices in chosen.items():
-        if enum_name(name) in TYPES - (_OF_ONE if team else frozenset()):
+        if enum_name(name) in TYPES - (_SINGLE_AGENT_TYPES if team else frozenset()):
             raise ValueError(
-                f"{what}: the choice {name!r} is an enum {enum_name(name)} in C++, which means something else; give "
-                "another name"
+                f"{what}: the choice {name!r} would be the C++ enum {enum_name(name)}, which the headers use for "
+                "something else; rename it"
             )
         if enums.setdefault(enum_name(name), name) != name:
             raise ValueError(
-                f"{what}: the choices {enums[enum_name(name)]!r} and {name!r} are both {enum_name(name)} in C++"
+                f"{what}: the choices {enums[enum_name(name)]!r} and {name!r} are both the C++ enum {enum_name(name)}"
             )
         words = [choice.replace("-", "_") for choice in choices]
         for choice, word in zip(choices, words, strict=True):
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", word) or word in CPP_WORDS | MACROS:
                 raise ValueError(
-                    f"{what}: {name!r} has the choice {choice!r}, which must be a name in C++ once '-' is '_': a "
-                    "letter, then letters, digits, '_', '-', and no word of the language"
+                    f"{what}: {name!r} has the choice {choice!r}, which must be a C++ name once '-' is replaced by "
+                    "'_': a letter, then letters, digits, '_', '-', and no reserved word"
                 )
         if len(set(words)) < len(words):
-            raise ValueError(f"{what}: {name!r} has choices that are the same once '-' is '_': {choices}")
+            raise ValueError(f"{what}: {name!r} has choices that are equal once '-' is replaced by '_': {choices}")
 
 
 def check_constants(names: Iterable[str], what: str) -> None:
-    """Refuses roles and fixed parameters of a team that would be the same constant in C++, or one of the headers'."""
-    found: dict[str, str] = {}
+    """Raises a ValueError if a role or fixed parameter of a team would be a C++ constant that exists already."""
+    constants: dict[str, str] = {}
     for name in names:
-        capitals = name.upper()
-        if capitals in CONSTANTS | MACROS:
+        constant = name.upper()
+        if constant in CONSTANTS | MACROS:
+            raise ValueError(f"{what}: {name!r} would be the C++ constant {constant}, which the headers use; rename it")
+        if constant in constants:
             raise ValueError(
-                f"{what}: {name!r} is the constant {capitals} in C++, which means something else; give another name"
+                f"{what}: {constants[constant]!r} and {name!r} would be the same C++ constant, {constant}; rename one"
             )
-        if capitals in found:
-            raise ValueError(f"{what}: {found[capitals]!r} and {name!r} are both the constant {capitals} in C++")
-        found[capitals] = name
+        constants[constant] = name

@@ -1,4 +1,4 @@
-"""One parameter of an environment: what it may be, and the form in which the simulation keeps it."""
+"""Declaration of one parameter of an environment, with its limits; validation and conversion of its values."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from gpu_envs.specs.distributions import Distribution, parse
 from gpu_envs.specs.fields import Size, check_shape, sizes_of
 
 ParamValue: TypeAlias = bool | float | str | np.ndarray
-"""A parameter's value: one for all replicas, or an array with one for each (choices as indices)."""
+"""Value of a parameter: one for all replicas, or an array with one for each (choices as indices)."""
 
 ARGUMENTS = (
     *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
@@ -22,7 +22,7 @@ ARGUMENTS = (
     "shared_observations",
     *("active_heads", "observe_params"),
 )
-"""What environments are made with besides their parameters, none of which can have such a name."""
+"""Names of other arguments of ``make`` and the environments, which no parameter may have."""
 
 SYNONYMS = {
     "n_envs": "num_envs",
@@ -35,52 +35,53 @@ SYNONYMS = {
     "masscart": "cart_mass",
     "masspole": "pole_mass",
 }
-"""Options and parameters by their names in Gymnasium and other libraries, where those differ by more than spelling."""
+"""Names of options and parameters by their names in Gymnasium and other libraries, for "Did you mean"."""
 
-_MOST_SHOWN = 200
-"""Characters of a value in a message."""
+_MAX_SHOWN = 200
+"""Maximum number of characters of a value in a message."""
 
-_MOST_WHOLE = 2**31
-"""Whole numbers in kernels are nearer to zero than this."""
+_INT_BOUND = 2**31
+"""Bound of the absolute value of integer parameters, which are int32."""
 
 
 Default: TypeAlias = Any
-"""A bool, an int, a float or a string; of an array a number, nested lists, an array, or a function that gives it. Of a
-real parameter also a distribution, from which each replica draws its own when an episode begins, or its text."""
+"""A bool, int, float or string; for an array a number, nested lists, an array, or a function that returns it. A real
+parameter may have a ``Distribution`` or its text form: each replica draws a value when an episode starts."""
 
 
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Param:
-    """One number, switch or choice that the rules depend on, or an array of numbers.
+    """Parameter of the rules: a number, a switch, a choice, or an array of numbers.
 
-    The type of ``default`` says what it is: a bool is a switch, a string a choice among ``choices``, an int a whole
-    number, a float a real one. Of an array it may be a number for all its elements, or a function of the parameters
-    marked ``fixed`` that gives real ones.
+    The type of ``default`` sets the kind: bool for a switch, str for a choice among ``choices``, int for an integer,
+    float for a real number. The default of an array may be a number for all elements, or a function of the ``fixed``
+    parameters that returns real numbers.
     """
 
     default: Default
-    """Its value where the user gives none."""
+    """Value if the user gives none."""
     description: str = ""
-    """What it is, with its unit."""
+    """Meaning of the parameter, with its unit."""
     minimum: float = -math.inf
-    """The least value allowed."""
+    """Minimum value."""
     maximum: float = math.inf
-    """The greatest value allowed."""
+    """Maximum value."""
     positive: bool = False
-    """Zero and below are not allowed."""
+    """Whether the value must be greater than zero."""
     choices: tuple[str, ...] = ()
-    """The words allowed, for a choice; in C++ the members of an enum."""
+    """Values of a choice: members of an enum in C++."""
     baked: bool = False
-    """Compile the value in, so that a branch on it costs nothing; another value compiles anew. Switches, choices and
-    whole numbers always are, unless each replica has its own. Derived ones never are in a spec with reset options."""
+    """Whether to compile the value in: branches on it cost nothing, but another value needs another compilation.
+    Switches, choices and integers always are, unless each replica has its own value; ``Derived`` parameters never are
+    in a spec with reset options."""
     fixed: bool = False
-    """Shapes depend on it, so it is the same for all replicas and stays as it was when the environment was made."""
+    """Whether shapes may depend on it: then it is the same for all replicas, and cannot be set after ``make``."""
     shape: tuple[Size, ...] | None = None
-    """The sizes of an array, as a field's; None: a single number, or as the default has them."""
+    """Shape of an array, as in ``Field``. None: the shape of ``default``."""
 
     def __post_init__(self) -> None:
-        """Refuses a default that is none, or that breaks the parameter's own limits."""
+        """Validates the default."""
         if not self.choices and isinstance(default := parse(self.default), Distribution):
             object.__setattr__(self, "default", default)
             self.distribution("default", default)
@@ -96,7 +97,7 @@ class Param:
             )
         if isinstance(self.default, str) != bool(self.choices):
             raise ValueError(
-                f"a choice needs a string as its default and choices; got {self.default!r}, {self.choices}"
+                f"a choice needs choices and a string as its default; got {self.choices}, {self.default!r}"
             )
         try:
             self.check("default", self.default, 1)
@@ -105,58 +106,56 @@ class Param:
             raise ValueError(f"the default {self.default!r} is not allowed: give {allowed}") from None
 
     def _check_array(self) -> None:
-        """Refuses what an array of numbers cannot be."""
+        """Validates the default and the shape of an array."""
         if self.choices or self.baked or self.fixed:
-            raise ValueError("a parameter with a shape has no choices, and is neither baked nor fixed")
+            raise ValueError("a parameter with a shape cannot have choices, be baked or be fixed")
         if isinstance(self.default, Distribution):
             pass
         elif callable(self.default):
             if self.shape is None:
-                raise ValueError(
-                    "a function gives a parameter's default; give its shape too, such as shape=('AGENTS',)"
-                )
+                raise ValueError("a parameter's default is a function; give its shape too, such as shape=('AGENTS',)")
         else:
-            given = self.read("a parameter's default", self.default)
-            if given.dtype.kind not in "iuf":
+            array = self.to_array("a parameter's default", self.default)
+            if array.dtype.kind not in "iuf":
                 raise ValueError(f"a parameter's default is {_shown(self.default)}; give numbers")
-            object.__setattr__(self, "default", _nested(given.tolist()))
-            object.__setattr__(self, "shape", given.shape if self.shape is None else self.shape)
+            object.__setattr__(self, "default", _nested(array.tolist()))
+            object.__setattr__(self, "shape", array.shape if self.shape is None else self.shape)
         shape = check_shape(self.shape, "a parameter's shape")
         if callable(shape):
-            raise TypeError("a parameter's shape is a function; give its sizes, any of which may be a function")
+            raise TypeError("a parameter's shape is a function; give a tuple of sizes, whose elements may be functions")
         object.__setattr__(self, "shape", shape)
 
     @property
     def rank(self) -> int:
-        """How many dimensions it has; 0: it is a single number."""
+        """Number of dimensions; 0 for a scalar."""
         return len(self.shape or ())
 
     def is_per_replica(self, value: Any) -> bool:
-        """Whether a checked value has one for each replica."""
+        """Whether a validated value has an element for each replica."""
         return np.ndim(value) > self.rank
 
     def sizes(self, params: Mapping[str, Any], what: str = "{} of a parameter") -> tuple[int, ...]:
-        """Its shape under the parameters marked ``fixed``; of a single number ``()``."""
+        """Shape under the ``fixed`` parameters; ``()`` for a scalar."""
         return sizes_of(self.shape, params, what.format("the shape")) if self.shape is not None else ()
 
     @property
     def kind(self) -> str:
-        """Its kind: ``bool``, ``choice``, ``int`` or ``real``."""
+        """Kind of the parameter: ``bool``, ``choice``, ``int`` or ``real``."""
         if self.shape is not None:
-            whole = not callable(self.default) and np.asarray(self.default).dtype.kind in "iu"
-            return "int" if whole else "real"
+            is_int = not callable(self.default) and np.asarray(self.default).dtype.kind in "iu"
+            return "int" if is_int else "real"
         if self.choices:
             return "choice"
         return "bool" if isinstance(self.default, bool) else "int" if isinstance(self.default, int) else "real"
 
     @property
     def allowed(self) -> str:
-        """What may be given, in words."""
+        """Description of the valid values, for messages."""
         if self.choices:
             return "one of " + ", ".join(repr(c) for c in self.choices)
         if isinstance(self.default, bool):
             return "True or False"
-        number = "a whole number" if self.kind == "int" else "a finite number"
+        number = "an integer" if self.kind == "int" else "a finite number"
         if self.positive:
             return f"{number} above 0" + (f", at most {self.maximum:g}" if self.maximum < math.inf else "")
         if self.maximum == math.inf > -self.minimum:
@@ -170,198 +169,202 @@ class Param:
     def check(
         self, name: str, value: Any, num_envs: int, precision: str = "float64", sizes: tuple[int, ...] = ()
     ) -> ParamValue:
-        """Returns ``value`` in the form the simulation keeps it, or raises a ValueError.
+        """Validates a value and converts it to the form that the simulation stores.
 
         Args:
-            name: The parameter's name, for the message.
-            value: A scalar, or one value a replica: a list or an array of any library, shape ``[num_envs]``.
-            num_envs: The number of replicas.
-            precision: Of real numbers in the simulation, in which they must keep to the limits.
-            sizes: Of an array.
+            name: Name of the parameter, for messages.
+            value: A scalar, or one value for each replica: a list or an array of any library, shape ``[num_envs]``.
+            num_envs: Number of replicas.
+            precision: Precision of the simulation; limits apply to the rounded value.
+            sizes: Shape of an array parameter; ``()`` for a scalar.
 
         Returns:
-            A bool, a float, a string, or an array of ``[num_envs]`` of the precision (reals) or int32 (the others); of
-            an array one, or one for each replica.
+            A bool, float or string; or an array, shape ``[num_envs]``, in the precision (real) or int32 (other kinds).
+            For an array parameter, shape ``sizes`` or ``[num_envs, *sizes]``.
         """
         if (drawn := self.distribution(name, value, precision)) is not None:
-            return np.full((num_envs, *sizes), drawn.within(*self.limits(precision)).start, precision)
-        given = self.read(f"parameter {name!r}", value)
+            return np.full((num_envs, *sizes), drawn.with_limits(*self.limits(precision)).start, precision)
+        array = self.to_array(f"parameter {name!r}", value)
         if sizes:
-            if given.dtype.kind not in "iuf":
+            if array.dtype.kind not in "iuf":
                 raise ValueError(f"parameter {name!r} got {_shown(value)}; allowed: {self.allowed}")
-            whole = np.broadcast_to(given, sizes) if given.ndim == 0 else given
-            return self.check_array(name, np.array(whole), num_envs, precision, sizes)
-        if given.ndim == 0:
-            return self.check_one(f"parameter {name!r}", value, precision)
+            full = np.broadcast_to(array, sizes) if array.ndim == 0 else array
+            return self.check_array(name, np.array(full), num_envs, precision, sizes)
+        if array.ndim == 0:
+            return self.check_scalar(f"parameter {name!r}", value, precision)
         if self.fixed:
             raise ValueError(
-                f"parameter {name!r} got one value for each replica; shapes depend on it, so give one for all"
+                f"parameter {name!r} got one value for each replica; give one for all, because shapes depend on it"
             )
-        if given.shape == (num_envs,) and (given.dtype.kind in "UOb" or self.choices):
-            words = enumerate(given.tolist())
-            scalars = [self.check_one(f"parameter {name!r} of replica {i}", v, precision) for i, v in words]
-            given = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
-        return self.check_array(name, given, num_envs, precision)
+        if array.shape == (num_envs,) and (array.dtype.kind in "UOb" or self.choices):
+            values = enumerate(array.tolist())
+            scalars = [self.check_scalar(f"parameter {name!r} of replica {i}", v, precision) for i, v in values]
+            array = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
+        return self.check_array(name, array, num_envs, precision)
 
     @property
     def observed_limits(self) -> tuple[float, float]:
-        """The least and the greatest number that it is in an observation, where switches and choices are numbers."""
-        most = {"bool": 1.0, "choice": len(self.choices) - 1.0}.get(self.kind)
+        """Minimum and maximum in an observation, where switches and choices are numbers."""
+        maximum = {"bool": 1.0, "choice": len(self.choices) - 1.0}.get(self.kind)
         return (
-            (0.0, most)
-            if most is not None
+            (0.0, maximum)
+            if maximum is not None
             else (max(self.minimum, 0.0) if self.positive else self.minimum, self.maximum)
         )
 
     def limits(self, precision: str) -> tuple[float, float]:
-        """The least and the greatest real number allowed, both finite."""
+        """Minimum and maximum of a real parameter in a precision, both finite."""
         numbers = np.finfo(precision)
-        least = max(self.minimum, float(numbers.tiny if self.positive else numbers.min))
-        return least, min(self.maximum, float(numbers.max))
+        minimum = max(self.minimum, float(numbers.tiny if self.positive else numbers.min))
+        return minimum, min(self.maximum, float(numbers.max))
 
     def distribution(self, name: str, value: Any, precision: str = "float64") -> Distribution | None:
-        """The distribution that a value is, or that its text names, checked; None: it is another value.
+        """Returns the distribution that a value is, or None if it is another value. Validates the distribution.
 
         Args:
-            name: The parameter's name, for the message.
-            value: As given.
-            precision: Of real numbers in the simulation.
+            name: Name of the parameter, for messages.
+            value: A distribution, its text form, or any other value.
+            precision: Precision of the simulation.
         """
         if self.choices:
             return None
         try:
-            found = parse(value)
-            if not isinstance(found, Distribution):
+            distribution = parse(value)
+            if not isinstance(distribution, Distribution):
                 return None
             if self.fixed or self.baked or self.kind != "real":
                 reason = "shapes depend on it" if self.fixed else "it is compiled in" if self.baked else ""
-                reason = reason or f"it is {'a switch' if self.kind == 'bool' else 'a whole number'}"
-                raise ValueError(f"is drawn from {found}, and {reason}: only real numbers that may change are drawn")
-            limited = found.within(*self.limits(precision))
+                reason = reason or f"it is {'a switch' if self.kind == 'bool' else 'an integer'}"
+                raise ValueError(
+                    f"is drawn from {distribution}, and {reason}: only real numbers that may change are drawn"
+                )
+            limited = distribution.with_limits(*self.limits(precision))
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
-        if not all(math.isfinite(_rounded(number, precision)) for number in found.numbers if math.isfinite(number)):
-            raise ValueError(f"parameter {name!r} is drawn from {found}, of which {precision} makes a number infinite")
-        least, most = float(np.finfo(precision).tiny), float(np.finfo(precision).max)
-        for what, number in found.factors.items():
-            if not least <= number <= most:
-                allowed = f"allowed in {precision}: {least:g} to {most:g}"
-                raise ValueError(f"parameter {name!r} is drawn from {found}: {what} is {number:g}; {allowed}")
+        if not all(
+            math.isfinite(_rounded(number, precision)) for number in distribution.numbers if math.isfinite(number)
+        ):
+            raise ValueError(f"parameter {name!r} is drawn from {distribution}, which is not finite in {precision}")
+        minimum, maximum = float(np.finfo(precision).tiny), float(np.finfo(precision).max)
+        for what, number in distribution.factors.items():
+            if not minimum <= number <= maximum:
+                allowed = f"allowed in {precision}: {minimum:g} to {maximum:g}"
+                raise ValueError(f"parameter {name!r} is drawn from {distribution}: {what} is {number:g}; {allowed}")
         for number in limited.range:
-            self.check_one(f"parameter {name!r}, drawn from {found},", number, precision)
-        return found
+            self.check_scalar(f"parameter {name!r}, drawn from {distribution},", number, precision)
+        return distribution
 
     def check_array(
         self, name: str, values: np.ndarray, num_envs: int, precision: str, sizes: tuple[int, ...] = ()
     ) -> np.ndarray:
-        """Returns the numbers of all replicas as the simulation keeps them, or raises a ValueError.
+        """Validates an array of numbers, and converts it to the form that the simulation stores.
 
         Args:
-            name: The parameter's name, for the message.
-            values: Numbers: of switches 0 and 1, of choices their indices.
-            num_envs: The number of replicas.
-            precision: Of real numbers.
-            sizes: Of an array, which all replicas may have in common.
+            name: Name of the parameter, for messages.
+            values: Numbers: 0 and 1 for a switch, indices for a choice.
+            num_envs: Number of replicas.
+            precision: Precision of the simulation.
+            sizes: Shape of an array parameter, which all replicas may share; ``()`` for a scalar.
         """
-        each = (num_envs, *sizes)
-        if values.shape != each and (not sizes or values.shape != sizes):
-            one = f"one of shape {sizes}" if sizes else "one value"
+        per_replica = (num_envs, *sizes)
+        if values.shape != per_replica and (not sizes or values.shape != sizes):
+            shared = f"one of shape {sizes}" if sizes else "one value"
             raise ValueError(
-                f"parameter {name!r} got an array of shape {values.shape}; give {one}, or one for each of the "
-                f"{num_envs} replicas: shape {each}"
+                f"parameter {name!r} got an array of shape {values.shape}; give {shared}, or one for each of the "
+                f"{num_envs} replicas: shape {per_replica}"
             )
         if values.dtype.kind not in ("iuf" if self.kind == "real" else "iu"):
             raise ValueError(f"parameter {name!r} got an array of {values.dtype}; allowed: {self.allowed}")
-        kept = _rounded(values, precision) if self.kind == "real" else values
-        wrong = self._wrong(kept)
-        if wrong.any():
-            at = tuple(np.argwhere(wrong)[0].tolist())
+        stored = _rounded(values, precision) if self.kind == "real" else values
+        invalid = self._invalid(stored)
+        if invalid.any():
+            index = tuple(np.argwhere(invalid)[0].tolist())
             allowed = f"0 to {len(self.choices) - 1} for {self.choices}" if self.choices else self.allowed
-            owner, element = (f" of replica {at[0]}", at[1:]) if values.shape == each else ("", at)
+            owner, element = (f" of replica {index[0]}", index[1:]) if values.shape == per_replica else ("", index)
             place = "".join(f"[{i}]" for i in element)
-            raise ValueError(f"parameter {name!r}{place}{owner} is {values[at]!r}; allowed: {allowed}")
-        return kept if self.kind == "real" else kept.astype(np.int32)
+            raise ValueError(f"parameter {name!r}{place}{owner} is {values[index]!r}; allowed: {allowed}")
+        return stored if self.kind == "real" else stored.astype(np.int32)
 
-    def check_one(self, what: str, value: Any, precision: str = "float64") -> bool | float | str:
-        """Returns one value for all replicas as a bool, a float or a string, or raises a ValueError.
+    def check_scalar(self, what: str, value: Any, precision: str = "float64") -> bool | float | str:
+        """Validates one value for all replicas, and returns it as a bool, float or string.
 
         Args:
-            what: Begins the message.
+            what: Start of messages.
             value: A scalar of Python or of any array library.
-            precision: Of real numbers in the simulation.
+            precision: Precision of the simulation.
         """
-        given, kind, note = self.read(what, value), self.kind, ""
-        value = value if isinstance(value, str) or given.ndim else given.item()
-        whole = isinstance(value, numbers.Integral)
+        array, kind, note = self.to_array(what, value), self.kind, ""
+        value = value if isinstance(value, str) or array.ndim else array.item()
+        is_integer = isinstance(value, numbers.Integral)
         if kind == "choice":
             if isinstance(value, str) and value in self.choices:
                 return str(value)
         elif kind == "bool":
-            if whole and value in (0, 1):
+            if is_integer and value in (0, 1):
                 return bool(value)
         elif isinstance(value, bool):
             pass
-        elif kind == "int" and whole:
-            if abs(value) >= _MOST_WHOLE:
-                note = f" (of 32 bits: {1 - _MOST_WHOLE} to {_MOST_WHOLE - 1})"
-            elif not self._wrong(np.asarray(int(value))):
+        elif kind == "int" and is_integer:
+            if abs(value) >= _INT_BOUND:
+                note = f" (32 bits: {1 - _INT_BOUND} to {_INT_BOUND - 1})"
+            elif not self._invalid(np.asarray(int(value))):
                 return int(value)
         elif kind == "real" and isinstance(value, numbers.Real):
             number = _as_float(value)
             rounded = _rounded(number, precision)
-            if not self._wrong(rounded):
+            if not self._invalid(rounded):
                 return number
-            note = "" if self._wrong(np.asarray(number)) else f" ({precision} makes it {rounded})"
+            note = "" if self._invalid(np.asarray(number)) else f" ({precision} rounds it to {rounded})"
         raise ValueError(f"{what} got {_shown(value)}; allowed: {self.allowed}{note}")
 
-    def read(self, what: str, value: Any) -> np.ndarray:
-        """A value as NumPy reads it, or a ValueError, which ``what`` begins."""
+    def to_array(self, what: str, value: Any) -> np.ndarray:
+        """Converts a value to a NumPy array, or raises a ValueError that starts with ``what``."""
         try:
-            given = to_numpy(value)
-        except (TypeError, ValueError, RuntimeError):  # rows of several lengths, elements that NumPy does not know
-            given = None
-        if given is None or given.dtype.kind not in "biufUO":
+            array = to_numpy(value)
+        except (TypeError, ValueError, RuntimeError):  # ragged rows, unknown elements
+            array = None
+        if array is None or array.dtype.kind not in "biufUO":
             raise ValueError(f"{what} got {_shown(value)}; allowed: {self.allowed}")
-        return given
+        return array
 
-    def _wrong(self, values: np.ndarray) -> np.ndarray:
-        """Which of the numbers that the simulation would keep are not allowed."""
+    def _invalid(self, values: np.ndarray) -> np.ndarray:
+        """Which of the values are not allowed."""
         if self.kind != "real":
-            whole = max(self.minimum, 1 - _MOST_WHOLE), min(self.maximum, _MOST_WHOLE - 1)
-            low, high = {"bool": (0, 1), "choice": (0, len(self.choices) - 1), "int": whole}[self.kind]
+            integers = max(self.minimum, 1 - _INT_BOUND), min(self.maximum, _INT_BOUND - 1)
+            low, high = {"bool": (0, 1), "choice": (0, len(self.choices) - 1), "int": integers}[self.kind]
             return np.asarray((values < low) | (values > high) | ((values <= 0) & self.positive))
         limits = _rounded([self.minimum, self.maximum], values.dtype.name)
-        wrong = ~np.isfinite(values) | (values < limits[0]) | (values > limits[1])
-        least = np.finfo(values.dtype).tiny if self.positive else -math.inf  # what is less, kernels take for zero
-        return np.asarray(wrong | (values < least))
+        invalid = ~np.isfinite(values) | (values < limits[0]) | (values > limits[1])
+        minimum = np.finfo(values.dtype).tiny if self.positive else -math.inf  # kernels flush denormals to zero
+        return np.asarray(invalid | (values < minimum))
 
     def index(self, value: bool | float | str) -> int:
-        """The integer that stands for a switch or a choice in C++."""
+        """The C++ integer of a switch or choice."""
         return self.choices.index(str(value)) if self.choices else int(value)
 
 
 def _nested(values: Any) -> Any:
-    """Nested lists as tuples, which can be compared."""
+    """Converts nested lists to tuples, which are hashable and comparable."""
     return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
 def _shown(value: object) -> str:
-    """What was given, cut to what people read."""
+    """The ``repr`` of a value, truncated for a message."""
     try:
         text = repr(value)
-    except ValueError:  # Python prints no whole number of more than 4,300 digits
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
         text = f"a number of type {type(value).__name__}"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _rounded(values: Any, precision: str) -> np.ndarray:
-    """Real numbers as an array of the precision; infinite where they are too large for it."""
+    """Real numbers as an array of the precision; infinite beyond its range."""
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(values, np.float64).astype(precision)
 
 
 def _as_float(number: Any) -> float:
-    """A real number as a float; infinite where it is too large for one."""
+    """A real number as a float; infinite beyond its range."""
     try:
         return float(number)
     except OverflowError:

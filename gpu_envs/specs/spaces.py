@@ -1,4 +1,4 @@
-"""What a spec says of observations and actions: a space, or a function of the parameters that gives one."""
+"""Observation and action spaces of a spec: constant, or functions of the parameters."""
 
 import dataclasses
 import numbers
@@ -13,32 +13,32 @@ from gpu_envs.specs.evaluate import evaluate
 from gpu_envs.specs.params import ParamValue
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
-"""A space, or a function that derives it from the parameters."""
+"""A space, or a function of the parameters that returns one."""
 
 
 def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = "a space") -> gymnasium.Space[Any]:
-    """A space, derived from the parameters where it depends on them.
+    """Returns a space, and evaluates it if it is a function.
 
     Args:
-        source: The space, or what derives it.
+        source: The space, or a function that returns it.
         params: The parameters.
-        what: Spec and field, for a message.
+        what: Start of messages: spec and field.
     """
     if isinstance(source, gymnasium.Space):
         return source
     space = evaluate(source, params, what)
     if not isinstance(space, gymnasium.Space):
         raise TypeError(
-            f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium's"
+            f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium"
         )
     return space
 
 
 def check_space(what: str, given: object) -> None:
-    """Refuses what is neither a space nor a function that derives one."""
+    """Raises a TypeError unless this is a space or a function."""
     if isinstance(given, type) or not (isinstance(given, gymnasium.Space) or callable(given)):
         raise TypeError(
-            f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
+            f"{what} is {given!r}; give a space of Gymnasium, such as Discrete(2), or a function of the parameters "
             "that returns one"
         )
 
@@ -70,48 +70,47 @@ class RoleObservation(NamedTuple):
 
 
 def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) -> Box:
-    """A space of a team's observations, which are rows of floats.
+    """Returns a team's observation space, which must be a row of float32.
 
     Args:
-        source: The space, or what derives it.
+        source: The space, or a function that returns it.
         params: The parameters.
-        what: Spec, role and field, for a message.
+        what: Start of messages: spec, role and field.
     """
     space = space_of(source, params, what)
     if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
         return space
     raise ValueError(
-        f"{what} is {space}; a team's must be float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
+        f"{what} is {space}; a team needs one-dimensional float32 Boxes, such as Box(-1, 1, (8,), numpy.float32)"
     )
 
 
 def append_to_box(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
-    """A space of observations that end with further numbers.
+    """Appends elements to an observation space.
 
     Args:
-        space: What the rules write.
-        limits: The least and the greatest of each number.
-        what: Spec and field, for a message.
+        space: Space of the elements that the rules write.
+        limits: Minimum and maximum of each further element.
+        what: Start of messages: spec and field.
     """
     if not (isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32):
-        raise ValueError(
-            f"{what} is {space}; with observe_params it must be a float32 Box of one dimension, which they follow"
-        )
+        raise ValueError(f"{what} is {space}; observe_params needs a one-dimensional float32 Box")
     low, high = (np.append(own, more) for own, more in zip((space.low, space.high), np.transpose(limits), strict=True))
     return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
 def space_layout(space: gymnasium.Space[Any]) -> object:
-    """What of a space the memory for its values depends on."""
+    """Properties of a space that its memory depends on: class, shape and dtype."""
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: space_layout(part) for key, part in space.spaces.items()}
     return type(space), space.shape, str(space.dtype)
 
 
 def comparison_key(value: Any) -> Any:
-    """Returns what two parts of specs have in common only if they make the same environment.
+    """Returns an object that is equal for two parts of specs only if they describe the same environment.
 
-    Python counts 1, 1.0, True and mappings of any order as equal, and Gymnasium bounds of a Box that are close.
+    Plain ``==`` does not suffice: 1, 1.0 and True are equal in Python, mappings are whatever their order, and Gymnasium
+    ignores small differences between bounds of a Box.
     """
     if isinstance(value, gymnasium.Space):
         return type(value), comparison_key({name: part for name, part in vars(value).items() if name != "_np_random"})
@@ -127,7 +126,7 @@ def comparison_key(value: Any) -> Any:
 
 
 def mask_entries(space: gymnasium.Space[Any]) -> int:
-    """How many choices an action mask is about: of a MultiDiscrete those of all its elements; 0 where there is none."""
+    """Number of elements of an action mask: the sum over a MultiDiscrete; 0 if the space has no mask."""
     if isinstance(space, Discrete):
         return int(space.n)
     if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
@@ -136,7 +135,7 @@ def mask_entries(space: gymnasium.Space[Any]) -> int:
 
 
 def from_zero(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], np.ndarray | None]:
-    """The space that whole numbers from 0 up make of it, and what to add to them; None: nothing.
+    """Returns the space with a start of 0, and the start to add to actions (None: 0).
 
     Policies of other libraries count from 0, whatever the space.
     """

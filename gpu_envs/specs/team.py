@@ -1,4 +1,4 @@
-"""The spec of an environment with a team of agents."""
+"""Spec of an environment with a team of agents."""
 
 import dataclasses
 import re
@@ -23,47 +23,46 @@ _WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finishe
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Role:
-    """The agents of one kind in a team."""
+    """Agents of one kind in a team."""
 
     name: str
-    """In the singular."""
+    """Name of the role, in the singular."""
     count: int | str | Callable[[Mapping[str, Any]], int]
-    """How many there are, the parameter that says so, or a function of the parameters marked ``fixed``."""
+    """Number of agents, name of a ``fixed`` integer parameter, or a function of the ``fixed`` parameters."""
     observation: SpaceSource
-    """What one of them sees, and others may see otherwise."""
+    """Observation space of one agent: elements that ``observe`` writes for each agent."""
     action: SpaceSource
-    """What one of them may do."""
+    """Action space of one agent."""
     shared_observation: SpaceSource | None = None
-    """What all of them see alike, written once a replica by ``observe_shared``."""
+    """Space of elements that are equal for all agents of the role, written once per replica by ``observe_shared``."""
     shared_at: int | str | None = None
-    """How many numbers of ``observation`` stand before it in an agent's row, or the parameter that says so; None: all
-    of them."""
+    """Index in an agent's row at which the shared elements start, or the name of a parameter. None: at the end."""
 
     state: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What only these have, by their numbers in the role: ``[num_envs, count]``, arrays ``[num_envs, count, ...]``."""
+    """State fields of this role only: ``[num_envs, count]``, arrays ``[num_envs, count, ...]``."""
     names: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] | None = None
-    """The agents', or a function of the parameters marked ``fixed``; None: ``name_0``, ``name_1`` and so on."""
+    """Names of the agents, or a function of the ``fixed`` parameters. None: ``name_0``, ``name_1`` and so on."""
 
     def size(self, params: Mapping[str, Any], spec: str = "a team") -> int:
-        """How many there are under these parameters, or raises what is wrong with that; ``spec`` is whose they are."""
+        """Number of agents under these parameters. Messages start with ``spec``, its id."""
         if callable(self.count):
             what = f"{spec}: the role {self.name!r}: its count"
             return check_count(evaluate(self.count, params, what), what)
         return self.count if isinstance(self.count, int) else int(params[self.count])
 
     def agents(self, params: Mapping[str, Any], what: str) -> tuple[str, ...]:
-        """Their names under these parameters, or raises what is wrong with them.
+        """Names of the agents under these parameters.
 
         Args:
-            params: The parameters marked ``fixed``.
-            what: Spec and role, for a message.
+            params: The ``fixed`` parameters.
+            what: Start of messages: spec and role.
         """
-        count, given = self.size(params), self.names
-        if given is None:
+        count = self.size(params)
+        if self.names is None:
             return tuple(f"{self.name}_{i}" for i in range(count))
-        names = tuple(evaluate(given, params, f"{what} names") if callable(given) else given)
+        names = tuple(evaluate(self.names, params, f"{what} names") if callable(self.names) else self.names)
         if len(names) != count or len({*names}) < count or not all(isinstance(name, str) and name for name in names):
-            raise ValueError(f"{what} its names are {names}; give each of its {count} agents one of its own")
+            raise ValueError(f"{what} its names are {names}; give {count} different names, one for each agent")
         return names
 
 
@@ -71,82 +70,86 @@ class Role:
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TeamSpec(Spec):
-    """Names the roles, the state, the parameters and the limits of an environment with a team of agents.
+    """Roles, state, parameters and limits of an environment with a team of agents.
 
-    PettingZoo knows it as ``gpu_envs/<id>``. The state's fields become arrays of ``World``, one element an agent, in
-    the order of the roles. ``in_game`` and ``elapsed`` are there in every world, and ``present``, ``reward`` and
-    ``terminated`` during a step.
+    PettingZoo registers it as ``gpu_envs/<id>``. State fields are arrays of ``World`` with one element per agent, role
+    after role. Every ``World`` also has ``in_game`` and ``elapsed``, and during a step ``present``, ``reward`` and
+    ``terminated``.
     """
 
     has_team: ClassVar[bool] = True
 
     roles: tuple[Role, ...]
-    """The kinds of agents, in order."""
+    """The roles; agents are ordered by role."""
     state: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What each agent has, ``[num_envs, num_agents]``; of arrays ``[num_envs, num_agents, ...]``."""
+    """State fields of each agent: ``[num_envs, num_agents]``, arrays ``[num_envs, num_agents, ...]``."""
     shared: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What a replica has once, ``[num_envs]``; of arrays ``[num_envs, ...]``."""
+    """State fields of each replica: ``[num_envs]``, arrays ``[num_envs, ...]``."""
     scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What each agent has from one phase of a step to the next, and no longer."""
+    """Fields of each agent that pass values between the phases of one step, and are not saved."""
     shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What a replica has once, and no longer than a step."""
+    """Fields of each replica that pass values between the phases of one step, and are not saved."""
     active_heads: bool = False
-    """The rules say in ``active`` which elements of an action mean something now. With ``make(..., active_heads=True)``
-    masks leave the others one choice, so that policies learn nothing of them; the trainer asks for that."""
+    """Whether the rules have ``active``, which says if an element of an action has an effect now. With ``make(...,
+    active_heads=True)``, as in training, masks leave one choice for the other elements: policies do not learn them."""
     columns: Callable[[Mapping[str, Any]], int] | None = None
-    """How many columns ``FOR_EACH_COLUMN`` goes through, so that so many threads share a row; None: many."""
+    """Number of columns that ``FOR_EACH_COLUMN`` loops over, so that as many threads share a row. None: unknown."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the state's fields, of agents and of replicas."""
+        """Names of all state fields, of agents and of replicas."""
         return (*self.state, "in_game", *self.role_state, *self.shared, "elapsed")
 
     @property
     def role_state(self) -> dict[str, Field]:
-        """The fields that roles have of their own."""
+        """State fields of single roles."""
         return {name: field for role in self.roles for name, field in role.state.items()}
 
     def __post_init__(self) -> None:
-        """Checks the names of roles and fields."""
+        """Validates the roles and fields."""
         for what in ("state", "shared", "scratch", "shared_scratch"):
             check_types(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
         for role in self.roles:
             check_types(f"{self.id}: the role {role.name!r}: state", role.state, Field, "Field('int')")
         Spec.__post_init__(self)
-        taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
-        for name in taken:
+        names = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
+        for name in names:
             check_name(name, f"{self.id}: the field", members=WORLD_MEMBERS)
-        repeated = {n for n in taken if taken.count(n) > 1}
+        repeated = {n for n in names if names.count(n) > 1}
         if repeated:
-            raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
+            raise ValueError(f"{self.id}: {sorted(repeated)} occur more than once, or are fields that every World has")
         if self.active_heads and not self.action_mask:
-            raise ValueError(f"{self.id}: active_heads=True tells policies by masks: give action_mask=True too")
+            raise ValueError(f"{self.id}: active_heads=True needs masks: give action_mask=True too")
         if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
-            raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
+            raise ValueError(
+                f"{self.id}: give one role or more, with different names; got {[r.name for r in self.roles]}"
+            )
         for role in self.roles:
             if not re.fullmatch(r"[a-z]+", role.name):
-                raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
+                raise ValueError(f"{self.id}: the role {role.name!r} must consist of the letters a to z")
             self._check_role(role)
         fixed = (name for name, param in self.params.items() if param.fixed)
         check_constants([*(role.name for role in self.roles), *fixed], self.id)
 
     def _check_role(self, role: Role) -> None:
-        """Refuses wrong counts and spaces."""
+        """Validates counts and spaces."""
         what = f"{self.id}: the role {role.name!r}:"
-        for name, given in (("count", role.count), ("shared_at", role.shared_at)):
-            if isinstance(given, str):
-                self._check_number(f"{what} its {name}", given)
+        for name, parameter in (("count", role.count), ("shared_at", role.shared_at)):
+            if isinstance(parameter, str):
+                self._check_number(f"{what} its {name}", parameter)
         if role.shared_at is not None and role.shared_observation is None:
-            raise ValueError(f"{what} shared_at says where its shared_observation stands, and it has none")
+            raise ValueError(f"{what} shared_at is the position of a shared_observation, which is missing")
         if not (isinstance(role.count, str) or callable(role.count)) and (
             isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1
         ):
-            raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
+            raise ValueError(
+                f"{what} its count is {role.count!r}; give an integer of at least 1, or a parameter's name"
+            )
         for name in ("observation", "action", *(["shared_observation"] if role.shared_observation is not None else [])):
             check_space(f"{what} {name}", getattr(role, name))
 
     def _check_number(self, what: str, name: str) -> None:
-        """Refuses the name of what is no fixed whole number among the parameters."""
+        """Raises a ValueError unless this is the name of a fixed integer parameter."""
         param = self.params.get(name)
         if param is None:
             raise ValueError(
@@ -155,28 +158,28 @@ class TeamSpec(Spec):
             )
         if param.kind != "int" or not param.fixed:
             raise ValueError(
-                f"{what} is the parameter {name!r}, which must be a whole number and fixed: "
+                f"{what} is the parameter {name!r}, which must be an integer and fixed: "
                 f"Param({int(param.default) if param.kind in ('int', 'real') else 1}, positive=True, fixed=True)"
             )
 
     @property
     def spaces(self) -> Mapping[str, SpaceSource]:
-        """Each role's."""
+        """Observation, shared observation and action spaces of each role."""
         named = [(f"the role {role.name!r}:", role) for role in self.roles]
-        seen = {f"{n} observation": r.observation for n, r in named}
+        individual = {f"{n} observation": r.observation for n, r in named}
         shared = {f"{n} shared_observation": r.shared_observation for n, r in named if r.shared_observation is not None}
-        return seen | shared | {f"{n} action": r.action for n, r in named}
+        return individual | shared | {f"{n} action": r.action for n, r in named}
 
     def check_params(
-        self, given: Mapping[str, Any], num_envs: int, precision: str = "float64"
+        self, params: Mapping[str, Any], num_envs: int, precision: str = "float64"
     ) -> dict[str, ParamValue]:
-        """Completes the parameters, or says which is wrong: as of every spec, and each role has an agent."""
-        values = Spec.check_params(self, given, num_envs, precision)
+        """Validates parameters as ``Spec`` does, and checks that each role has an agent and actions fit together."""
+        values = Spec.check_params(self, params, num_envs, precision)
         for role in self.roles:
             if isinstance(role.count, str) and role.size(values) < 1:
                 raise ValueError(
                     f"{self.id}: the role {role.name!r}: its count is the parameter {role.count!r}, which is "
-                    f"{values[role.count]!r}; give a whole number from 1 up"
+                    f"{values[role.count]!r}; give an integer of at least 1"
                 )
         actions = {r.name: space_of(r.action, values, f"{self.id}: the role {r.name!r}: action") for r in self.roles}
         if not all(isinstance(space, Box) for space in actions.values()):
@@ -184,57 +187,57 @@ class TeamSpec(Spec):
                 if not isinstance(space, Discrete | MultiDiscrete) or len(space.shape or ()) > 1:
                     raise ValueError(
                         f"{self.id}: the actions of all roles must be Discrete or MultiDiscrete, or all of them Box; "
-                        f"those of {name} are {space}"
+                        f"{name} has {space}"
                     )
         return values
 
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
-        """The parameters that stay as they are, and ``AGENTS``, how many agents there are."""
+        """The ``fixed`` parameters, and ``AGENTS``, the number of agents."""
         fixed = Spec.fixed_params(self, params)
         return fixed.also({"AGENTS": sum(role.size(fixed, self.id) for role in self.roles)})
 
     def max_dimensions(self, name: str) -> int:
-        """Of a field's shape: one less where agents have it each."""
+        """Maximum number of dimensions of a field, without the dimension of the agents."""
         of_agents = any(name in group for group in (self.state, self.scratch, self.role_state))
         return Spec.max_dimensions(self, name) - of_agents
 
     def role_observation(self, role: Role, params: Mapping[str, Any]) -> RoleObservation:
-        """What one agent of a role sees under these parameters."""
+        """Observation spaces of one agent of a role under these parameters."""
         what = f"{self.id}: the role {role.name!r}:"
-        own = row_space(role.observation, params, f"{what} observation")
-        seen = self.append_observed_params(own, params, f"{what} observation")
-        assert isinstance(seen, Box)
+        individual = row_space(role.observation, params, f"{what} observation")
+        extended = self.append_observed_params(individual, params, f"{what} observation")
+        assert isinstance(extended, Box)
         if role.shared_observation is None:
-            return RoleObservation(seen)
+            return RoleObservation(extended)
         shared = row_space(role.shared_observation, params, f"{what} shared_observation")
-        given, size = role.shared_at, int(own.shape[0])
+        position, size = role.shared_at, int(individual.shape[0])
         if not size or not shared.shape[0]:
-            both = f"observation and shared_observation are {own} and {shared}"
-            raise ValueError(f"{what} {both}; give each a number or more")
-        at = size if given is None else params.get(given) if isinstance(given, str) else given
-        if isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at <= size:
+            both = f"observation and shared_observation are {individual} and {shared}"
+            raise ValueError(f"{what} {both}; give each at least one element")
+        shared_at = size if position is None else params.get(position) if isinstance(position, str) else position
+        if isinstance(shared_at, bool) or not isinstance(shared_at, int | np.integer) or not 0 <= shared_at <= size:
             raise ValueError(
-                f"{what} shared_at is {given!r}; give a whole number from 0 to {size}, the numbers of its observation, "
-                "or the name of a parameter that is one"
+                f"{what} shared_at is {position!r}; give an integer from 0 to {size}, the size of its observation, or "
+                "the name of an integer parameter"
             )
-        return RoleObservation(seen, shared, int(at))
+        return RoleObservation(extended, shared, int(shared_at))
 
     @property
     def has_shared_observations(self) -> bool:
-        """Whether agents of a role see something alike, which ``observe_shared`` writes."""
+        """Whether the rules write shared observations in ``observe_shared``."""
         return any(role.shared_observation is not None for role in self.roles)
 
     def counts(self, params: Mapping[str, ParamValue]) -> dict[str, int]:
-        """How many agents each role has under these parameters."""
+        """Number of agents of each role under these parameters."""
         return {role.name: role.size(params) for role in self.roles}
 
     def agents(self, params: Mapping[str, ParamValue]) -> list[str]:
-        """The names of all agents, role after role."""
+        """Names of all agents, role after role."""
         names = [name for role in self.roles for name in self.role_agents(role, params)]
         if len({*names}) < len(names):
-            raise ValueError(f"{self.id}: agents of several roles have the same name; they are {names}")
+            raise ValueError(f"{self.id}: names of agents must be different; got {names}")
         return names
 
     def role_agents(self, role: Role, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
-        """The names of a role's agents."""
+        """Names of a role's agents."""
         return role.agents(self.fixed_params(params), f"{self.id}: the role {role.name!r}:")

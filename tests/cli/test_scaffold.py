@@ -119,7 +119,7 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     del registry.SPECS["Mine-v0"]
     _, *both = output_of(capsys, "list", "mine/both.py").splitlines()
     assert [line.split()[0] for line in both] == ["Mine-v0", "Other-v0"]
-    assert "say which, such as mine/both.py:MINE" in error_of(capsys, "train", "mine/both.py")
+    assert "name one, such as mine/both.py:MINE" in error_of(capsys, "train", "mine/both.py")
 
 
 # --- typical mistakes in a first environment: each works, or the message names the fix ---
@@ -165,20 +165,20 @@ def test_parameters_cannot_have_names_of_arguments() -> None:
     [
         (lambda: one(state=("x", "y", "x")), "Wrong-v0: state names 'x' more than once"),
         (lambda: Param(0.4, minimum=1), "the default 0.4 is not allowed: give a finite number of at least 1"),
-        (lambda: Param(0, positive=True), "the default 0 is not allowed: give a whole number above 0"),
+        (lambda: Param(0, positive=True), "the default 0 is not allowed: give an integer above 0"),
         (lambda: Param("a", choices=("b",)), "the default 'a' is not allowed: give one of 'b'"),
         (
             lambda: Param(2**40),
-            "the default 1099511627776 is not allowed: give a whole number (of 32 bits: -2147483647 to 2147483647)",
+            "the default 1099511627776 is not allowed: give an integer (32 bits: -2147483647 to 2147483647)",
         ),
         (
             lambda: Param(3).check("count", -(2**31), 1),
-            "parameter 'count' got -2147483648; allowed: a whole number (of 32 bits: -2147483647 to 2147483647)",
+            "parameter 'count' got -2147483648; allowed: an integer (32 bits: -2147483647 to 2147483647)",
         ),
         (lambda: Table([1.0, float("nan")]), "a table holds NaN (the first at [1]), which is not allowed"),
         (
             lambda: Table([[1.0, 2.0], [3.0]]),
-            "a table's rows are not all of one length; give numbers in one to three dimensions",
+            "a table has rows of different lengths; give an array of one to three dimensions",
         ),
     ],
 )

@@ -184,10 +184,10 @@ def test_numbers_that_the_precision_cannot_hold(make: Make, variant: Variant) ->
         with pytest.raises(ValueError, match=name):
             make_variant(make, Variant(variant.env_id, {name: value}), 2)
     large = {"gravity": 1e39}
-    with pytest.raises(ValueError, match=r"gravity.*float32 makes it inf"):
+    with pytest.raises(ValueError, match=r"gravity.*float32 rounds it to inf"):
         make("CartPole-v1", 2, device="cpu", **large)
     assert make("CartPole-v1", 2, device="cpu", precision="float64", **large).params["gravity"] == 1e39
     small = gpu_envs.Param(1.0, positive=True)
     assert small.check("mass", 1e-50, 1) == 1e-50
-    with pytest.raises(ValueError, match=r"mass.*float32 makes it 0"):
+    with pytest.raises(ValueError, match=r"mass.*float32 rounds it to 0"):
         small.check("mass", 1e-50, 1, "float32")

@@ -323,9 +323,9 @@ MEASURE = "FN void measure(const State& s, const Params& p, Metrics& metrics)"
 @pytest.mark.parametrize(
     ("metrics", "further", "message"),
     [
-        ({"r": Metric()}, "", "the metric 'r' has a name that means something"),
+        ({"r": Metric()}, "", "the metric 'r' has the name of another entry"),
         ({"no good": Metric()}, "", "the metric 'no good' must be a name"),
-        ({"Metrics": Metric()}, "", "the metric 'Metrics' has a name that means something in the headers"),
+        ({"Metrics": Metric()}, "", "the metric 'Metrics' has a name that the headers use"),
         ({"far": 1}, "", r"metrics: 'far' is 1; give a Metric"),
         (("far",), "", r"metrics is \('far',\); give a mapping"),
         ({"far": Metric()}, "", r"metrics names far, but .*walk\.cuh has no function measure"),

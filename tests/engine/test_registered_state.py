@@ -268,7 +268,7 @@ def test_bad_params(variant: Variant) -> None:
         (CONTINUOUS, {"actions": "box"}, "'discrete', 'continuous'"),
         (CONTINUOUS, {"min_turn": 3.0}, "'min_turn' must not exceed 'max_turn'"),
         (CONTINUOUS, {"max_acceleration": [0.1, -1.0, 0.1]}, "'min_acceleration' must not exceed 'max_acceleration'"),
-        (CONTINUOUS, {"num_taggers": 2.5}, "num_taggers.*whole number"),
+        (CONTINUOUS, {"num_taggers": 2.5}, "num_taggers.*integer"),
         (GRID, {"num_taggers": [3, 3, 3]}, "num_taggers.*one for all"),
         (GRID, {"grid_length": -1}, "grid_length.*above 0"),
         (GRID, {"start": "centre"}, "'random', 'fixed'"),

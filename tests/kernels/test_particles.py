@@ -215,5 +215,5 @@ def test_rules_of_others_use_the_same_physics(tmp_path: Path) -> None:
     assert others.min() > 0.19
     assert np.linalg.norm(places[:, :, None] - marks[:, None], axis=-1).min() > 0.19
     env.close()
-    with pytest.raises(ValueError, match="Bumpers-v0: the role 'car': its count is 0; at least 1"):
+    with pytest.raises(ValueError, match="Bumpers-v0: the role 'car': its count is 0; give an integer of at least 1"):
         gpu_envs.make(spec, 1, device="cpu", pairs=0)

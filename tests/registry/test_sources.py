@@ -61,7 +61,7 @@ SPACES: dict[str, Any] = {"observation": Box(-2, 2, (1,), np.float32), "action":
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
-    monkeypatch.setattr(sources, "installed", list)
+    monkeypatch.setattr(sources, "installed_entry_points", list)
     modules = set(sys.modules)
     with restored_registry():
         yield
@@ -152,7 +152,7 @@ def test_an_edit_is_used_by_the_next_process(folder: Path, edited: str, text: st
     place = f"{folder}/drift.py:DRIFT"
     spec = gpu_envs.spec(place)
     (folder / edited).write_text((folder / edited).read_text().replace(text, "= 30"))
-    with pytest.warns(UserWarning, match=rf"{edited} has changed since it was imported; .* restart this process"):
+    with pytest.warns(UserWarning, match=rf"{edited} has changed since it was imported, .* restart this process"):
         assert gpu_envs.spec(place) is spec
     assert gpu_envs.spec(place) is spec
     assert gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 20
@@ -239,12 +239,12 @@ def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert refusal("drfit.py") == "there is no file 'drfit.py'. Did you mean 'drift.py'?"
     assert "drift.py has no 'DRFIT'. Did you mean 'DRIFT'? Its specs are: DRIFT" in refusal("drift.py:DRFIT")
     assert "drift.py:Box is the class Box, not an EnvSpec" in refusal("drift.py:Box")
-    assert "behind the colon stands the name of a spec" in refusal("drift.py:Drift-v0")
+    assert "after the colon, give the name of a spec" in refusal("drift.py:Drift-v0")
     assert "Did you mean 'drift.py'?" in refusal("./drift")
     (folder / "empty.py").write_text("x = 3\n")
     assert "empty.py has 0 specs. It has no spec" in refusal("empty.py")
     file.write_text(SPEC + SPEC.replace("DRIFT", "OTHER").replace("Drift", "Other"))
-    assert "drift.py has 2 specs; say which, such as drift.py:DRIFT. Its specs are: DRIFT, OTHER" in refusal("drift.py")
+    assert "drift.py has 2 specs; name one, such as drift.py:DRIFT. Its specs are: DRIFT, OTHER" in refusal("drift.py")
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("x = 1 +", "SyntaxError: invalid syntax"),
         ("import nothing_of_the_kind", "ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
         ("len(3)", "TypeError: object of type 'int' has no len()"),
-        ("raise SystemExit(2)", "SystemExit: 2 (it ends the process"),
-        ("from . import sizes", "a file of a package is named as a module"),
+        ("raise SystemExit(2)", "SystemExit: 2 (the file ends the process"),
+        ("from . import sizes", "to import a file of a package, name the module"),
         ("EnvSpec(id='Nameless')", "TypeError: EnvSpec.__init__() missing"),
         (
             "EnvSpec(id='A-v0', header='a', state=('x',), params={'g': 9.8}, observation=None, action=None)",
@@ -394,12 +394,12 @@ def test_copies_go_on_with_the_spec_that_they_were_made_of(tmp_path: Path) -> No
 
 
 def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
-    spec, _ = sources.load(sources.Reference(str(folder / "drift.py"), "DRIFT"))
+    spec, _ = sources.load(sources.SpecPath(str(folder / "drift.py"), "DRIFT"))
     gpu_envs.register(spec)
     data = pickle.dumps(gpu_envs.make("Drift-v0", device="cpu"))
     assert pickle.loads(data).num_envs == 1  # here it is known
     del registry.SPECS["Drift-v0"]
-    registry.PICKLED.clear()
+    registry.PICKLED_SPECS.clear()
     with pytest.raises(UnknownEnvironmentError, match=r"registered by hand in another process.*register it here too"):
         pickle.loads(data)
 
@@ -479,7 +479,7 @@ def test_installed_distributions(tmp_path: Path) -> None:
         "Drift-v0",
     ]
     assert warned.count("Warning") == 1
-    assert "the environments of broken 1.5 (broken_envs:DRIFT) are left out: " in warned
+    assert "the environments of broken 1.5 (broken_envs:DRIFT) are ignored: " in warned
     assert "No module named 'nothing_of_the_kind'" in warned
 
 

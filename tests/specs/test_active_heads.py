@@ -173,7 +173,7 @@ def test_it_compiles_for_every_schedule(spec: TeamSpec, pairs: int) -> None:
 
 
 def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
-    with pytest.raises(ValueError, match=r"active_heads=True tells policies by masks: give action_mask=True too"):
+    with pytest.raises(ValueError, match=r"active_heads=True needs masks: give action_mask=True too"):
         dataclasses.replace(spec, action_mask=None)
     silent = dataclasses.replace(spec, active_heads=False)
     if isinstance(spec.header, Rules):

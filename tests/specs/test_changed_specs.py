@@ -85,8 +85,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Knows no more than a process that begins."""
     for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
-    monkeypatch.setattr(registry, "PICKLED", weakref.WeakValueDictionary())
-    monkeypatch.setattr(loading, "TEXTS", {})
+    monkeypatch.setattr(registry, "PICKLED_SPECS", weakref.WeakValueDictionary())
+    monkeypatch.setattr(loading, "SOURCE_TEXTS", {})
     for name in [name for name in sys.modules if name.startswith("gpu_envs_file_mine_")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -124,7 +124,7 @@ def test_a_pickle_whose_spec_moved(file: Path, monkeypatch: pytest.MonkeyPatch) 
     elsewhere = file.with_name("yours.py")
     shutil.move(file, elsewhere)
     forget(monkeypatch)
-    with pytest.raises(FileNotFoundError, match=r"no file .*call gpu_envs\.spec\('new/place\.py:MINE'\) first"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*call gpu_envs\.spec\('new/path\.py:MINE'\) first"):
         pickle.loads(kept)
     gpu_envs.spec(f"{elsewhere}:MINE")
     assert pickle.loads(kept).num_envs == 1

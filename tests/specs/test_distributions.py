@@ -61,7 +61,7 @@ def test_an_object_and_its_text_are_the_same(made: Any, text: str) -> None:
 
 def test_a_list_is_refused_with_an_example() -> None:
     with pytest.raises(
-        TypeError, match=re.escape("Choice got [1, 2]; give numbers one by one, such as Choice(1, 2, 5)")
+        TypeError, match=re.escape("Choice got [1, 2]; give numbers as separate arguments, such as Choice(1, 2, 5)")
     ):
         Choice([1, 2])  # type: ignore[arg-type]
 
@@ -70,13 +70,13 @@ def test_a_list_is_refused_with_an_example() -> None:
     ("text", "wrong"),
     [
         ("unifrom:0:1", "there is no distribution 'unifrom'. Did you mean 'uniform'?"),
-        ("uniform:1", "uniform has low, high, divided by colons"),
+        ("uniform:1", "uniform takes low, high, separated by colons"),
         ("uniform:a:b", "could not convert"),
-        ("uniform:1:0", "low not above high"),
+        ("uniform:1:0", "the first at most the second"),
         ("uniform:0:inf", "two finite numbers"),
         ("loguniform:0:1", "a low above 0"),
-        ("normal:1:0", "a deviation above 0"),
-        ("normal:0:1:3:4", "within 3 to 4 for 0.0013 of its numbers"),
+        ("normal:1:0", "a standard deviation above 0"),
+        ("normal:0:1:3:4", "has a probability of 0.0013 between 3 and 4"),
         ("choice:", "could not convert"),
     ],
 )
@@ -197,13 +197,13 @@ def test_assigning_a_number_ends_it_and_a_distribution_begins_it(place: Place) -
         ({"pole_mass": Uniform(-1, 1)}, "parameter 'pole_mass', drawn from uniform:-1:1, got -1.0; allowed: a finite"),
         ({"pole_mass": Choice(0.1, 0)}, "drawn from choice:0.1:0, got 0.0"),
         ({"pole_mass": Normal(0.1, 1, low=-1)}, "got -1.0"),
-        ({"pole_mass": Uniform(1e-60, 1)}, "float32 makes it"),
-        ({"pole_mass": Normal(1, 1e39)}, "of which float32 makes a number infinite"),
+        ({"pole_mass": Uniform(1e-60, 1)}, "float32 rounds it to"),
+        ({"pole_mass": Normal(1, 1e39)}, "which is not finite in float32"),
         ({"pole_mass": Normal(1, 1e38)}, "normal:1:1e+38: 8 standard deviations is 8e+38; allowed in float32"),
         ({"gravity": LogUniform(1e-44, 1)}, "low is 1e-44; allowed in float32: 1.17549e-38 to"),
         ({"kinematics_integrator": "uniform:0:1"}, "allowed: one of"),
         ({"sutton_barto_reward": "choice:0:1"}, "is drawn from choice:0:1, and it is a switch"),
-        ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which is not drawn"),
+        ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which cannot be drawn"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(given: dict[str, Any], wrong: str) -> None:
@@ -265,14 +265,14 @@ def test_arrays_are_drawn_element_by_element(spec: Any, place: Place) -> None:
 
 def test_what_others_follow_from_is_refused(spec: Any) -> None:
     for given, wrong in (
-        ({"scale": MASS}, "'scale' cannot be drawn, because 'total' follows from it"),
-        ({"gain": MASS}, "'gain' cannot be drawn, because 'total' follows from it"),
-        ({"steps": "choice:1:2"}, "it is a whole number"),
+        ({"scale": MASS}, "'scale' cannot be a distribution, because 'total' is computed from it"),
+        ({"gain": MASS}, "'gain' cannot be a distribution, because 'total' is computed from it"),
+        ({"steps": "choice:1:2"}, "it is an integer"),
         ({"wide": "choice:1:2"}, "shapes depend on it"),
         ({"fast": MASS}, "it is compiled in"),
         ({"most": Uniform(0.5, 3)}, "'least' must not exceed 'most'"),
         ({"most": 0.5}, "'least' must not exceed 'most'"),
-        ({"total": MASS}, "follows from other parameters"),
+        ({"total": MASS}, "is computed from other parameters"),
     ):
         with pytest.raises(ValueError, match=re.escape(wrong)):
             VectorEnv(spec, 4, device="cpu", **given)

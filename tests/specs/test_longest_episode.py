@@ -73,7 +73,7 @@ def test_a_parameter_that_means_the_limit_does_not_exceed_it(make: Callable[...,
     assert VectorEnv(spec, 2, device="cpu").max_episode_steps == 10
     assert VectorEnv(spec, 2, device="cpu", length=7).max_episode_steps == 7
     assert VectorEnv(spec, 2, device="cpu", length=7, max_episode_steps=20).max_episode_steps == 20
-    with pytest.raises(ValueError, match="Market-v0: max_episode_steps: <lambda> asks for 'pace', which may change"):
+    with pytest.raises(ValueError, match="Market-v0: max_episode_steps: <lambda> reads 'pace', which may change"):
         VectorEnv(dataclasses.replace(spec, max_episode_steps=lambda p: int(p["pace"])), 2, device="cpu")
     with pytest.raises(ValueError, match=r"max_episode_steps is 40, and its rules are made for .* at most 30 steps"):
         VectorEnv(spec, 2, device="cpu", length=40)
@@ -93,11 +93,11 @@ def test_a_single_environment_ends_with_it(make: Callable[..., EnvSpec]) -> None
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"longest_episode": 0}, "Market-v0: longest_episode is 0; at least 1"),
-        ({"longest_episode": "days"}, "Market-v0: longest_episode is 'days'; give a whole number"),
+        ({"longest_episode": 0}, "Market-v0: longest_episode is 0; give an integer of at least 1"),
+        ({"longest_episode": "days"}, "Market-v0: longest_episode is 'days'; give an integer"),
         (
             {"longest_episode": 9, "max_episode_steps": 10},
-            "max_episode_steps is 10; at most longest_episode, 9",
+            "max_episode_steps is 10; use longest_episode, 9, or fewer",
         ),
     ],
 )

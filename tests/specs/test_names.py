@@ -130,7 +130,7 @@ def test_names_that_are_taken_in_a_team(tmp_path: Path, what: str) -> None:
 
 def test_a_key_of_observations_is_no_type(tmp_path: Path) -> None:
     spec = walk(tmp_path, more={"observation": Dict({"Elements": Box(-1, 1, (1,), np.float32)})})
-    with pytest.raises(ValueError, match="Walk-v0: the observation's part 'Elements' has a name that means something"):
+    with pytest.raises(ValueError, match="Walk-v0: the observation's part 'Elements' has a name that the headers use"):
         VectorEnv(spec, device="cpu")
 
 

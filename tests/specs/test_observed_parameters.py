@@ -102,7 +102,7 @@ def test_a_spec_says_so_by_default(tmp_path: Path) -> None:
     assert VectorEnv(spec, 3, device="cpu", observe_params=()).reset(seed=0)[0].shape == (3, 2)
     assert env.env_spec.observe_params == ("kind", "pull")
     image = gymnasium.spaces.Box(0, 255, (4, 4), np.uint8)
-    with pytest.raises(ValueError, match="with observe_params it must be a float32 Box of one dimension"):
+    with pytest.raises(ValueError, match="observe_params needs a one-dimensional float32 Box"):
         VectorEnv(dataclasses.replace(spec, observation=image), 3, device="cpu")
 
 

@@ -89,11 +89,11 @@ def test_agents_have_names() -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("Hazel", "Fiver"), "the role 'prey': its names are ('Hazel', 'Fiver'); give each of its 3 agents one of its"),
-        (("Hazel", "Fiver", "Hazel"), "give each of its 3 agents one of its own"),
-        (("Hazel", "Fiver", 3), "give each of its 3 agents one of its own"),
-        (("Hazel", "Fiver", "hunter_1"), "agents of several roles have the same name"),
-        (lambda p: p["rabbits"], "the role 'prey': names: <lambda> asks for the parameter 'rabbits'"),
+        (("Hazel", "Fiver"), "the role 'prey': its names are ('Hazel', 'Fiver'); give 3 different names"),
+        (("Hazel", "Fiver", "Hazel"), "give 3 different names, one for each agent"),
+        (("Hazel", "Fiver", 3), "give 3 different names, one for each agent"),
+        (("Hazel", "Fiver", "hunter_1"), "names of agents must be different"),
+        (lambda p: p["rabbits"], "the role 'prey': names: <lambda> reads the parameter 'rabbits'"),
     ],
 )
 def test_names_that_cannot_be(names: Any, said: str) -> None:
@@ -103,7 +103,7 @@ def test_names_that_cannot_be(names: Any, said: str) -> None:
 
 
 def test_fields_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match=r"\['x'\] named more than once"):
+    with pytest.raises(ValueError, match=r"\['x'\] occur more than once"):
         chase(x=Field())
     with pytest.raises(TypeError, match="the role 'prey': state: 'fear' is 3; give a Field"):
         chase(fear=3)

@@ -146,14 +146,14 @@ def test_an_index_outside_is_found(tmp_path: Path, rule: str, said: str) -> None
         (
             ("AGENTS", 2, 2),
             ValueError,
-            "the shape of the field 'given' is (3, 2, 2); at most 3 dimensions, that of the",
+            "the shape of the field 'given' is (3, 2, 2); use at most 3 dimensions, including",
         ),
-        (("AGENST",), ValueError, "asks for the parameter 'AGENST'. Did you mean 'AGENTS'?"),
-        (("speed",), ValueError, "asks for 'speed', which may change, and memory depends on it"),
-        ((0,), ValueError, "a field's shape: a size is 0; at least 1"),
+        (("AGENST",), ValueError, "reads the parameter 'AGENST', which does not exist. Did you mean 'AGENTS'?"),
+        (("speed",), ValueError, "reads 'speed', which may change, and memory depends on it"),
+        ((0,), ValueError, "a field's shape: a size is 0; give an integer of at least 1"),
         ((), TypeError, "a field's shape is (); give one to 3 sizes, such as (3, 4), or a function of the parameters"),
         (lambda _: 3, TypeError, "the shape of the field 'given' is 3; give one to 3 sizes"),
-        (lambda _: (2.5,), TypeError, "a size is 2.5; give a whole number from 1 up"),
+        (lambda _: (2.5,), TypeError, "a size is 2.5; give an integer of at least 1"),
     ],
 )
 def test_what_is_no_shape(tmp_path: Path, shape: Any, error: type[Exception], said: str) -> None:

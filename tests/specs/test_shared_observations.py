@@ -181,7 +181,7 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
     ):
         MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
     wrong: tuple[Any, ...] = (4, -1, "wide", True, 1.5)
-    with pytest.raises(ValueError, match=r"shared_at says where its shared_observation stands, and it has none"):
+    with pytest.raises(ValueError, match=r"shared_at is the position of a shared_observation, which is missing"):
         dataclasses.replace(spec, roles=(*spec.roles[:2], dataclasses.replace(spec.roles[2], shared_at=1)))
     with pytest.raises(ValueError, match=r"its shared_at names 'wode', which is not a parameter. Did you mean 'wide'"):
         dataclasses.replace(spec, roles=(dataclasses.replace(spec.roles[0], shared_at="wode"), *spec.roles[1:]))
@@ -196,10 +196,10 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
     ).single_observation_spaces[nothing.name].shape == (0,)
     for at in wrong:
         roles = (dataclasses.replace(spec.roles[0], shared_at=at), *spec.roles[1:])
-        with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give a whole number from 0 to 3"):
+        with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give an integer from 0 to 3"):
             MultiAgentEnv(dataclasses.replace(spec, roles=roles), 2, device="cpu")
     roles = (dataclasses.replace(spec.roles[0], shared_observation=Box(0, 1, (2, 2))), *spec.roles[1:])
-    with pytest.raises(ValueError, match=r"shared_observation is Box.*; a team's must be float32 Boxes"):
+    with pytest.raises(ValueError, match=r"shared_observation is Box.*; a team needs one-dimensional float32 Boxes"):
         MultiAgentEnv(dataclasses.replace(spec, roles=roles), 2, device="cpu")
     for name in ("CartPole-v1", "TagGridWorld-v0"):
         with pytest.raises(ValueError, match=r"shared_observations=True, and no role has a shared_observation"):

@@ -27,7 +27,7 @@ from gpu_envs.registry.catalog import env_spec
         (one, {"tables": {"map": [[0, 1]]}}, "Wrong-v0: tables: 'map' is [[0, 1]]; give a Table, such as Table("),
         (one, {"state": "x"}, "Wrong-v0: state is 'x'; give names, such as ('x',), or a mapping to Field()"),
         (one, {"state": {"x": "int"}}, "Wrong-v0: state: 'x' is 'int'; give a Field, such as Field('int')"),
-        (one, {"observation": 4}, "Wrong-v0: observation is 4; give a space of Gymnasium's, such as Discrete(2)"),
+        (one, {"observation": 4}, "Wrong-v0: observation is 4; give a space of Gymnasium, such as Discrete(2)"),
         (one, {"action": Discrete}, "Wrong-v0: action is <class 'gymnasium.spaces.discrete.Discrete'>; give a space"),
         (one, {"header": None}, "Wrong-v0: header is None; give a path, or gpu_envs.Rules"),
         (
@@ -38,13 +38,13 @@ from gpu_envs.registry.catalog import env_spec
         (
             one,
             {"max_episode_steps": 1.5},
-            "Wrong-v0: max_episode_steps is 1.5; give a whole number from 1 up, or a function",
+            "Wrong-v0: max_episode_steps is 1.5; give an integer of at least 1, or a function",
         ),
         (team, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
         (team, {"roles": role(count="cuont")}, "names 'cuont', which is not a parameter. Did you mean 'count'?"),
-        (team, {"roles": role(count="speed")}, "the parameter 'speed', which must be a whole number and fixed"),
-        (team, {"roles": role(count="loose")}, "the parameter 'loose', which must be a whole number and fixed"),
-        (team, {"roles": role(count=0)}, "Wrong-v0: the role 'dog': its count is 0; a whole number from 1 up"),
+        (team, {"roles": role(count="speed")}, "the parameter 'speed', which must be an integer and fixed"),
+        (team, {"roles": role(count="loose")}, "the parameter 'loose', which must be an integer and fixed"),
+        (team, {"roles": role(count=0)}, "Wrong-v0: the role 'dog': its count is 0; give an integer of at least 1"),
         (team, {"roles": role(observation=3)}, "Wrong-v0: the role 'dog': observation is 3; give a space"),
     ],
 )
@@ -58,9 +58,9 @@ def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], s
     ("make", "said"),
     [
         (lambda: Field("float"), "a field's type is 'float'; allowed: real, int, byte"),
-        (lambda: Field("int", 0), "a field's length is 0; at least 1"),
-        (lambda: Table([[1.5]], "int"), "holds numbers that int32 cannot hold"),
-        (lambda: Table("text"), "give numbers in one to three dimensions"),
+        (lambda: Field("int", 0), "a field's length is 0; give an integer of at least 1"),
+        (lambda: Table([[1.5]], "int"), "holds numbers that int32 cannot represent"),
+        (lambda: Table("text"), "give numbers, in one to three dimensions"),
         (lambda: one(state={"x": Field("agent")}), "the field 'x' is of type 'agent', which only a team has"),
         (lambda: one(state={"class": Field()}), "the field 'class' must be a name in both C++ and Python"),
         (lambda: one(params={"x": Param(1.0)}), "['x'] occur more than once in state, params"),
@@ -85,10 +85,11 @@ def fails(params: Any) -> Box:
     [
         (
             asks_for_another,
-            "asks_for_another reads the parameter 'cuont', which does not exist. Did you mean 'count'? There are: count, speed",
+            "asks_for_another reads the parameter 'cuont', which does not exist. Did you mean 'count'? "
+            "There are: count, speed",
         ),
         (fails, "fails raised ZeroDivisionError: division by zero"),
-        (lambda params: params["count"], "<lambda> returned 3; expected a space of Gymnasium's"),
+        (lambda params: params["count"], "<lambda> returned 3; expected a space of Gymnasium"),
     ],
 )
 def test_when_a_space_is_derived(function: Callable[[Any], Any], said: str) -> None:
@@ -107,7 +108,7 @@ MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = ((one, gpu_envs.VectorEnv),
 @pytest.mark.parametrize("length", [2.5, True, None, "3"])
 def test_what_is_no_length(length: Any) -> None:
     with pytest.raises(
-        TypeError, match=f"a field's length is {length!r}; give a whole number from 1 up, or a function"
+        TypeError, match=f"a field's length is {length!r}; give an integer of at least 1, or a function"
     ):
         Field(length=length)
 
@@ -121,9 +122,9 @@ def test_any_whole_number_is_a_length() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda _: 2.5, "is 2.5; give a whole number from 1 up"),
-        (lambda _: True, "is True; give a whole number from 1 up"),
-        (lambda _: 0, "is 0; at least 1"),
+        (lambda _: 2.5, "is 2.5; give an integer of at least 1"),
+        (lambda _: True, "is True; give an integer of at least 1"),
+        (lambda _: 0, "is 0; give an integer of at least 1"),
         (lambda p: p["cuont"], ": <lambda> reads the parameter 'cuont', which does not exist. Did you mean 'count'?"),
         (lambda _: 1 // 0, ": <lambda> raised ZeroDivisionError"),
         (lambda p: int(p["speed"]), ": <lambda> reads 'speed', which may change, and memory depends on it: make it"),
@@ -145,8 +146,8 @@ def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> 
     [
         (lambda p: [p["speed"]], ": <lambda> reads 'speed', which may change, and memory depends on it"),
         (lambda p: [p["cuont"]], ": <lambda> reads the parameter 'cuont', which does not exist. Did you mean 'count'?"),
-        (lambda _: [], " has float64 numbers of shape (0,); give numbers in one to three dimensions"),
-        (lambda _: [0.5], " of type 'int' holds numbers that int32 cannot hold"),
+        (lambda _: [], " is an array of float64 with shape (0,); give numbers, in one to three dimensions"),
+        (lambda _: [0.5], " of type 'int' holds numbers that int32 cannot represent"),
     ],
 )
 def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> None:
@@ -172,7 +173,7 @@ def test_a_space_keeps_its_shape() -> None:
     env = gpu_envs.VectorEnv(spec, 2, device="cpu")
     env.set_attr("speed", 2.0)
     with pytest.raises(
-        ValueError, match=r"observation would become Box\(.*\(5,\).*mark the parameter 'size' fixed=True"
+        ValueError, match=r"observation would change from Box\(.*\(5,\).*mark the parameter 'size' fixed=True"
     ):
         env.set_attr("size", 5)
     assert env.get_attr("size") == (4, 4)
@@ -207,14 +208,14 @@ def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.Mo
     def full(_: Any, values: Any) -> Any:
         raise RuntimeError(f"no room for {values.size}")
 
-    monkeypatch.setattr(NumpyArrays, "from_numpy", full)
+    monkeypatch.setattr(NumpyArrays, "full_of", full)
     spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table([0.0, 1.0])})
     with pytest.raises(MemoryError, match=r"make the tables smaller \(no room for 2\)"):
         gpu_envs.VectorEnv(spec, 2, device="cpu")
 
 
 def test_what_is_no_id_and_no_place() -> None:
-    with pytest.raises(TypeError, match=r"named by a string, or is given by its spec; got int"):
+    with pytest.raises(TypeError, match=r"id must be a string or a spec; got int"):
         gpu_envs.make(3)  # type: ignore[call-overload]  # that is the mistake
     with pytest.raises(TypeError, match="register takes an EnvSpec or a TeamSpec; got 'CartPole-v1'"):
         gpu_envs.register("CartPole-v1")  # type: ignore[arg-type]  # that is the mistake

@@ -349,7 +349,7 @@ def test_masks_are_of_whole_actions() -> None:
 def test_kinds_of_actions_are_not_mixed(space: gymnasium.Space[Any]) -> None:
     """The message comes before the rules are looked at."""
     roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], action=space))
-    message = r"must be Discrete or MultiDiscrete, or all of them Box; those of digger are (Box|MultiBinary)"
+    message = r"must be Discrete or MultiDiscrete, or all of them Box; digger has (Box|MultiBinary)"
     with pytest.raises(ValueError, match=message):
         made(spec=dataclasses.replace(CARRIERS, roles=roles, action_mask=False, header="no/such/file.cuh"))
 
@@ -370,7 +370,7 @@ def test_rules_without_allow_are_named(tmp_path: Path) -> None:
 def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[Any]) -> None:
     roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], observation=space))
     with pytest.raises(
-        ValueError, match=r"the role 'digger': observation is .*; a team's must be float32 Boxes of one"
+        ValueError, match=r"the role 'digger': observation is .*; a team needs one-dimensional float32 Boxes"
     ):
         made(spec=dataclasses.replace(CARRIERS, roles=roles))
 

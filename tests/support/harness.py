@@ -204,7 +204,7 @@ def restored_registry() -> Iterator[None]:
     tables: list[dict[Any, Any]] = [
         registry.SPECS,
         registry.ORIGINS,
-        registry.CLASHES,
+        registry.CONFLICTS,
         gymnasium.registry,
     ]
     before = [table.copy() for table in tables]

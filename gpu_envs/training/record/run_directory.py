@@ -21,7 +21,7 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.backend.toolchain import processor_name
 from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.catalog import id_of, spec_of_run
-from gpu_envs.registry.sources import parse
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, atomic_write
 from gpu_envs.training.record.summary import read_log
@@ -87,10 +87,10 @@ class RunDirectory:
         """The configuration of the run."""
         about = self.about()
         config = Run.from_flat(upgraded(about["config"], about.get("format", 1)))
-        place = parse(config.env)
-        if place is not None and place.is_file and not Path(place.place).is_file():
+        place = parse_spec_path(config.env)
+        if place is not None and place.is_file and not Path(place.source).is_file():
             raise FileNotFoundError(
-                f"there is no file {display(place.place)!r}, which has the environment of the run {self.path}; "
+                f"there is no file {display(place.source)!r}, which has the environment of the run {self.path}; "
                 f"{self.path / _CONFIG} has it, as 'env': write the new place there, where it has moved"
             )
         return config
