@@ -68,7 +68,8 @@ FN float take_step(const Call& call, Index i, const Moments before, float gradie
     const float square   = call.beta2 * before.square + call.rate2 * (gradient * gradient);
     call.means[i]        = mean;
     call.squares[i]      = square;
-    const float weight   = before.weight - rates.step_size * mean / (square_root(square) * rates.inverse_root_correction + call.epsilon);
+    const float weight =
+        before.weight - rates.step_size * mean / (square_root(square) * rates.inverse_root_correction + call.epsilon);
     call.weights[i]      = weight;
     return weight;
 }

@@ -34,7 +34,7 @@ KERNEL(kernel_advantages, AdvantageCall) {
                 }
             }
             UNROLL
-            for (int c = 0; c < CHUNK; ++c) {  // in a loop of its own: the flags above decide what is read
+            for (int c = 0; c < CHUNK; ++c) {  // a second loop: the flags above decide what it reads
                 if (last < c) continue;
                 FOR_EACH_LANE(k, env) {
                     const Index i     = (last - c) * call.bootstrap_stride + env.index(k);

@@ -101,9 +101,9 @@ struct OneRow {
 };
 
 // A block's rows of outputs in shared memory, ROW_STRIDE floats per thread.
-FN ScratchMemory outputs_at(float* place) {
+FN ScratchMemory outputs_at(float* outputs) {
     ScratchMemory memory(0);
-    memory.at = reinterpret_cast<char*>(place);
+    memory.at = reinterpret_cast<char*>(outputs);
     return memory;
 }
 

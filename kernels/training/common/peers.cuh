@@ -6,8 +6,8 @@
 // that no peer still reads round n - 2.
 //
 // Generated before it: PROCESSES; BLOCK, the numbers (and GPU threads) of a block; BLOCKS, the resident blocks of a
-// multiprocessor; PATIENCE, the timeout in nanoseconds. All blocks of a launch must be resident, or one that waits for
-// a number could keep its sender from starting.
+// multiprocessor; PATIENCE, the timeout in nanoseconds. All blocks of a launch must be resident: a block that waits
+// for a number could otherwise keep its sender from starting.
 
 constexpr int STRIDE = ON_GPU ? BLOCK : 1;  // between consecutive numbers of a thread
 

@@ -1,9 +1,9 @@
 // A replay buffer: each row (an agent of a replica) has a ring of slots, [rows, slots, STRIDE].
 //
-// A slot is an observation, the action, the reward, and flags. The next observation is the one of the following slot,
-// unless the episode was truncated: final observations of truncated episodes are in `lasts`, [rows, places, FEATURES].
-// Truncations of a row are at least `limit` steps apart, apart from the first, so step / limit selects the place. The
-// slot after the newest transition has the newest observation only.
+// A slot is an observation, the action, the reward, and flags. The next observation is in the following slot, unless
+// the episode was truncated: final observations of truncated episodes are in `lasts`, [rows, places, FEATURES]. A row's
+// truncations are at least `limit` steps apart (the first may come sooner), so step / limit selects the place. The slot
+// after the newest transition has the newest observation only.
 //
 // Generated before it: FEATURES, WIDTH (elements of an action), STRIDE.
 
@@ -15,7 +15,7 @@ enum Flags : int { TERMINATED = 1, TRUNCATED = 2, ACTIVE = 4, NEWEST = -1 };
 
 constexpr int MAX_ATTEMPTS = 1024;
 
-// Divides non-negative numbers; those of 32 bits, nearly all, by the faster division of 32 bits.
+// Divides non-negative numbers. Nearly all have 32 bits, for which division is faster.
 FN Index quotient_of(Index number, Index by) {
     return (number | by) >> 32 == 0 ? Index(u32(number) / u32(by)) : number / by;
 }
@@ -68,27 +68,28 @@ FN int flags_of(const float* slot) { return int(slot[FLAGS]); }
 constexpr Index NONE = Index(1) << 62;
 struct Transition { Index begin, next; };
 
-// Draws a transition uniformly among those of active agents with `n_step` rewards in the buffer. Writes its return and
-// discount, and returns where its observations are. Philox counter: (sample's number, turn's low half, turn's high
-// half, REPLAY << 24 | attempt).
+// Draws a transition uniformly among transitions of active agents with `n_step` rewards in the buffer. Writes its
+// return and discount, and returns where its observations are. Philox counter: (sample's number, turn's low half,
+// turn's high half, REPLAY << 24 | attempt).
 FN Transition draw_transition(const DrawCall& call, Index sample) {
     const u64   key = call.stream[0], turn = call.stream[1] + call.turn;
     const Index newest = *call.position, stored = minimum(newest, call.slots - 1);
     const Index candidates = stored - call.n_step + 1;  // slots of a row
     const Index head   = remainder_of(newest, call.slots);  // the slot of the newest observation
     Index       row = 0, slot = 0, age = 0;  // steps before the newest observation
-    bool        found = false;
-    for (int attempt = 0; attempt < MAX_ATTEMPTS && !found && candidates > 0; ++attempt) {
-        const Words words = philox(key, {u32(call.first + sample), u32(turn), u32(turn >> 32), u32(REPLAY) << 24 | u32(attempt)});
+    bool        valid = false;
+    for (int attempt = 0; attempt < MAX_ATTEMPTS && !valid && candidates > 0; ++attempt) {
+        const Words words = philox(key, {u32(call.first + sample), u32(turn), u32(turn >> 32),
+                                         u32(REPLAY) << 24 | u32(attempt)});
         row   = Index(u64(words.x) * u64(call.rows) >> 32);
         age   = stored - Index(u64(words.y) * u64(candidates) >> 32);
         slot  = head - age + (head < age ? call.slots : 0);
-        found = (flags_of(call.ring + (row * call.slots + slot) * STRIDE) & ACTIVE) != 0;
+        valid = (flags_of(call.ring + (row * call.slots + slot) * STRIDE) & ACTIVE) != 0;
     }
     const Index  begin = (row * call.slots + slot) * STRIDE;
     Index        next  = begin;
     float        sum = 0, factor = 1, discount = 0;
-    for (int n = 0; n < call.n_step && found; ++n) {
+    for (int n = 0; n < call.n_step && valid; ++n) {
         const float* const at = call.ring + (row * call.slots + slot) * STRIDE;
         sum += factor * at[REWARD];
         factor *= call.gamma;
@@ -101,12 +102,12 @@ FN Transition draw_transition(const DrawCall& call, Index sample) {
     }
     call.returns[sample]   = sum;
     call.discounts[sample] = discount;
-    call.valid[sample]     = u8(found);
-    return {found ? begin : NONE, found ? next : NONE};
+    call.valid[sample]     = u8(valid);
+    return {valid ? begin : NONE, valid ? next : NONE};
 }
 
 // Copies COUNT elements of each of a warp's samples, with coalesced writes: `to` gets read(offset, element), where
-// `place` is the offset of this thread's sample.
+// `offset` belongs to this thread's sample.
 template <int COUNT, class Read>
 FN void copy_elements(float* to, Index offset, Index first, Index samples, const Read& read) {
     constexpr int AT_ONCE = 8;

@@ -39,7 +39,7 @@ FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[4][
     }
 }
 
-// The most likely choice; the first one of equals.
+// The most likely choice; the first of equals.
 template <class Env> FN void choose_most_likely(int (&choice)[LANES], const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d);
     float     max_logit[LANES];

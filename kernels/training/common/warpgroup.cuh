@@ -38,7 +38,7 @@ template <int N> FN void round_once(float (&c)[N][4]) {
 }
 
 // The base address of some tiles in matrix descriptors, in units of 16 bytes, and the address of tiles of the same
-// layout (`reference`), from which offsets are computed. It is reloaded from shared memory for each tile of rows:
+// layout (`reference`) as the origin of offsets. It is reloaded from shared memory for each tile of rows:
 // otherwise the compiler would keep descriptors in registers.
 struct TileBase {
     const unsigned char* reference;

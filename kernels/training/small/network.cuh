@@ -10,8 +10,8 @@ FN constexpr int stride_of(int columns) { return padded(columns + 8, 16) - 8; }
 
 constexpr int INPUTS = padded(FEATURES, DEPTH);
 
-// The index of a weight in packed order, in which products read it: DEPTH inputs of one output are adjacent, then come
-// the next output's.
+// The index of a weight in packed order, the order of reads by products: DEPTH inputs of one output are adjacent, then
+// come the next output's.
 FN constexpr int packed_index(int in, int out, int outs) {
     return (in / DEPTH * outs + out) * DEPTH + Arithmetic::slot(in % DEPTH);
 }

@@ -44,7 +44,7 @@ template <class T, int LAYERS, int N> FN void get_layer(T (&of_layer)[N], const 
     }
 }
 
-// What the forward pass of a tile of samples saves.
+// Saves a tile of samples during the forward pass.
 template <class Net, class Call> struct TrainingTile {
     const Call& call;
     Index       unit;
@@ -125,8 +125,8 @@ FN float sum_columns(float (&x)[4][2]) {
 }
 
 // The backward pass of activation and layer normalisation: turns gradients of activations into gradients of
-// pre-activations. `tile` has the normalised pre-activations. Adds to the warp's sums: the gradients of gains at
-// `sums`, those of shifts NORM_COLUMNS later.
+// pre-activations. `tile` has the normalised pre-activations. Adds the gradients of gains to the warp's `sums`, and
+// the gradients of shifts NORM_COLUMNS later.
 template <class Net, int N, class Tile>
 FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)[2], const float* gains,
                       const float* shifts, float* sums) {
@@ -359,7 +359,7 @@ FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& sca
     });
 }
 
-// Starts what runs a block's rows in an update.
+// Starts the runner of a block's rows in an update.
 template <class Net, class Call> FN auto start_rows(const Call& call, const Scale& scale, u32 tiles) {
     if constexpr (RESIDENT<typename Net::Shape>) {
         return load_resident<Net>(call, scale);

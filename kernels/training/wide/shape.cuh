@@ -27,7 +27,7 @@ FN constexpr int pieces_of_stage(int lines) {  // a chunk of inputs ends at the 
 
 constexpr int SLICE_ROWS = 2 * GROUP_ROWS;  // rows of a layer's gradient per block
 
-// Sizes of one of a shape's nets.
+// Sizes of a shape's net number NET.
 template <class S, int NET> struct NetOf : S {
     using Shape                      = S;
     using Next                       = NetOf<S, NET + 1>;
