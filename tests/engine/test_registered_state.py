@@ -1,4 +1,4 @@
-"""A registered environment's state, parameters and attributes, and what is refused where one is made or closed."""
+"""State, parameters and attributes of registered environments, and the errors of ``make`` and ``close``."""
 
 import functools
 from collections.abc import Mapping
@@ -35,26 +35,26 @@ import gpu_envs
 
 
 def field_of(env: Any) -> str:
-    """The first field of its state that rules write."""
+    """The first field of the state that rules write."""
     return next(str(name) for name in env.state if name != "in_game")
 
 
 def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
-    """``state`` is the simulator's memory: it follows steps, and assignments to it are obeyed."""
+    """``state`` is the simulation's memory: steps change it, and assignments write into it."""
     env = make_variant(make, variant, 4, place)
     env.reset(seed=0)
     fields, name = dict(env.state), field_of(env)
-    before = {field: numpy_of(values) for field, values in fields.items()}
+    before = {key: numpy_of(values) for key, values in fields.items()}
     env.step(place_actions(env, draw_actions(env, 1)[0], place))
-    assert any((before[field] != numpy_of(values)).any() for field, values in fields.items())
-    own = fields[name]
+    assert any((before[key] != numpy_of(values)).any() for key, values in fields.items())
+    field = fields[name]
     values = (np.arange(before[name].size) % 4).reshape(before[name].shape)
     for assigned in (values, values.tolist(), to_place(values, place), values.astype(np.float64)):
         env.state[name] = 0
-        assert not numpy_of(own).any()
+        assert not numpy_of(field).any()
         env.state[name] = assigned
-        assert_same_bits(own, values.astype(before[name].dtype))
-    own[1] = 3
+        assert_same_bits(field, values.astype(before[name].dtype))
+    field[1] = 3
     assert (numpy_of(env.state[name])[1] == 3).all()
     if "elapsed" in fields:
         env.state["elapsed"] = [1, 2, 3, 4]
@@ -63,7 +63,7 @@ def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
 
 @each_variant
 def test_observe(make: Make, variant: Variant, place: Place) -> None:
-    """``observe`` shows the state as it was assigned, who is out included, and changes nothing else."""
+    """``observe`` returns the observations of an assigned state, inactive agents included, and changes nothing else."""
     env, other = (make_variant(make, variant, 8, place, autoreset_mode="Disabled") for _ in range(2))
     env.reset(seed=0)
     expected = numpy_by_role(other, other.reset(seed=9)[0])
@@ -74,16 +74,16 @@ def test_observe(make: Make, variant: Variant, place: Place) -> None:
     for name, values in other.state.items():
         env.state[name] = values
     before = env.get_state()
-    seen = join_agents(env, env.observe())
+    observations = join_agents(env, env.observe())
     assert_same_bits(before, env.get_state())
-    # who has just gone out would still see, but that is no part of the state
-    there = numpy_of(env.state["in_game"]) if variant.has_team else np.ones((8, 1), bool)
-    assert_same_bits(seen[there], join_agents(other, other.observe())[there])
-    assert not seen[~there].any()
+    # an agent that has just become inactive still observes in a step, which the state does not contain
+    active = numpy_of(env.state["in_game"]) if variant.has_team else np.ones((8, 1), bool)
+    assert_same_bits(observations[active], join_agents(other, other.observe())[active])
+    assert not observations[~active].any()
 
 
-def test_bad_state(make: Make, variant: Variant, device: str) -> None:
-    """Values of another shape, or that are no numbers, are refused by the field's name."""
+def test_invalid_state(make: Make, variant: Variant, device: str) -> None:
+    """Values of another shape, and values that are not numbers, are refused with the field's name."""
     env = make_variant(make, variant, 4, Place(device, "numpy"))
     env.reset(seed=0)
     for name, values in env.state.items():
@@ -96,7 +96,7 @@ def test_bad_state(make: Make, variant: Variant, device: str) -> None:
 
 
 def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
-    """One value for each replica, as with SyncVectorEnv: of a parameter, a field, an attribute."""
+    """Parameters, fields and attributes have one value for each replica, as in SyncVectorEnv."""
     name = first_real(variant)
     default = make_variant(make, variant, 1).params[name]
     env = make_variant(make, variant, 3, place, **{name: default * np.array([1.0, 1.5, 2.0])})
@@ -116,19 +116,19 @@ def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
         assert env.call(name) == env.get_attr(name)
 
 
-def test_a_result_of_as_many_parts_as_replicas_is_not_divided(make: Make, variant: Variant, device: str) -> None:
+def test_a_tuple_as_long_as_the_batch_is_not_split(make: Make, variant: Variant, device: str) -> None:
     env = make_variant(make, variant, 2, Place(device, "numpy"))
     first, second = env.call("reset", seed=3)
     assert len(first) == 2
-    assert first[1] is second[1]  # the infos of all
+    assert first[1] is second[1]  # the infos of all replicas
     name = first_real(variant)
-    assert env.call("get_attr", name) == env.get_attr(name)  # which is one for each already
+    assert env.call("get_attr", name) == env.get_attr(name)  # which already has one for each replica
     if variant.has_team:
         assert env.get_attr("roles") == (env.roles,) * 2
 
 
 def test_set_attr(make: Make, variant: Variant, device: str) -> None:
-    """A parameter may be changed for all or for each, at any time, as if the environment had been made with it."""
+    """A parameter set later, to one value or values per replica, has the same effect as one passed to ``make``."""
     place, name = Place(device, "numpy"), first_real(variant)
     default = make_variant(make, variant, 1).params[name]
     for value in (default * 1.5, default * np.array([1.0, 1.5, 2.0]), default):
@@ -142,63 +142,63 @@ def test_set_attr(make: Make, variant: Variant, device: str) -> None:
     values = (np.arange(changed.state[field].size) % 4).reshape(changed.state[field].shape)
     changed.set_attr(field, values)
     assert_same_bits(numpy_of(changed.state[field]), values.astype(numpy_of(changed.state[field]).dtype))
-    for bad, wrong, word in ((name, np.nan, name), (name, [1.0, 2.0], f"{name}.*shape"), (f"{name}s", 1.0, name)):
-        assert_refused(changed, functools.partial(changed.set_attr, bad, wrong), ValueError, word)
+    for attribute, value, word in ((name, np.nan, name), (name, [1.0, 2.0], f"{name}.*shape"), (f"{name}s", 1.0, name)):
+        assert_refused(changed, functools.partial(changed.set_attr, attribute, value), ValueError, word)
     assert_refused(changed, lambda: changed.set_attr("no_such_thing", 1), ValueError, "no attribute|no parameter")
     assert changed.get_attr(name) == (default,) * 3
 
 
-def own_params(variant: Variant, count: int) -> dict[str, np.ndarray]:
-    """Values of each replica's own for every parameter that may have them; the order of pairs is kept."""
+def params_per_replica(variant: Variant, count: int) -> dict[str, np.ndarray]:
+    """Values per replica for every parameter that allows them; ordered pairs stay ordered."""
     rng = np.random.default_rng(3)
     shift = 1 + rng.uniform(0, 0.1, count)
-    found: dict[str, np.ndarray] = {}
+    params: dict[str, np.ndarray] = {}
     spec = gpu_envs.spec(variant.env_id)
     values = spec.check_params({**SMALL_PARAMS.get(variant.env_id, {}), **variant.params}, 1)
     for name, param in spec.params.items():
         default: Any = values[name]
-        if param.fixed or isinstance(param, gpu_envs.Derived) or name == "start":  # a fixed one is of the whole batch
+        if param.fixed or isinstance(param, gpu_envs.Derived) or name == "start":  # these have one value for the batch
             continue
         if param.kind == "choice":
-            found[name] = rng.choice(param.choices, count)
+            params[name] = rng.choice(param.choices, count)
         elif param.kind == "bool":
-            found[name] = rng.integers(0, 2, count).astype(bool)
+            params[name] = rng.integers(0, 2, count).astype(bool)
         elif param.kind == "int":
-            found[name] = rng.integers(3, 7, count)
+            params[name] = rng.integers(3, 7, count)
         elif not np.any(default) and variant.has_team:
             low, high = (-0.1, 0.0) if param.maximum == 0 else (0.0, 0.1)
-            found[name] = rng.uniform(low, high, (count, *np.shape(default)))
+            params[name] = rng.uniform(low, high, (count, *np.shape(default)))
         else:
-            found[name] = np.multiply.outer(shift, default)
-    return found
+            params[name] = np.multiply.outer(shift, default)
+    return params
 
 
-def at_replica(params: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
-    """One replica's values."""
+def params_of_replica(params: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+    """The values of one replica."""
     return {name: values[index].tolist() for name, values in params.items()}
 
 
 @pytest.mark.fast_cases(6)
 @each_variant
-def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, device: str) -> None:
-    """Replica i with arrays of parameters is the single environment with the i-th."""
+def test_parameters_per_replica(make: Make, variant: Variant, device: str) -> None:
+    """Replica i of a batch with values per replica equals a single environment with the i-th values."""
     count, place = 70, Place(device, "numpy")
-    params = own_params(variant, count)
+    params = params_per_replica(variant, count)
     assert len(params) > 4
     batch = make_variant(make, variant, count, place, **params)
     first = numpy_by_role(batch, batch.reset(seed=2)[0])
     actions = draw_actions(batch, 25)
-    whole = record(batch, actions)
+    of_batch = record(batch, actions)
     for index in (0, 65, 69):
         here = slice(index, index + 1)
-        single = make_variant(make, variant, 1, place, **at_replica(params, index))
+        single = make_variant(make, variant, 1, place, **params_of_replica(params, index))
         assert_same_bits({r: v[here] for r, v in first.items()}, numpy_by_role(single, single.reset(seed=2 + index)[0]))
         assert_same_bits(
-            record_of_replicas(whole, here), record(single, actions_of_replicas(actions, here)), f"replica {index}"
+            record_of_replicas(of_batch, here), record(single, actions_of_replicas(actions, here)), f"replica {index}"
         )
 
 
-# --- what cannot be made ---
+# --- errors of make ---
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, devi
         ({"threads": True}, "threads is True"),
         ({"threads": "2"}, "threads"),
         ({"render_mode": "ansi"}, "render_mode is 'ansi'.*'rgb_array', 'tiled', 'human'"),
-        ({"copy": "no"}, "copy is 'no'; True or False"),
+        ({"copy": "no"}, "copy is 'no'; give True or False"),
         ({"copy": 1}, "copy is 1"),
         ({"statistics": "yes"}, "statistics"),
         ({"checking": "x"}, "checking is 'x'"),
@@ -230,14 +230,14 @@ def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, devi
         ({"precision": np.float32}, "precision"),
     ],
 )
-def test_bad_choices(variant: Variant, arguments: dict[str, Any], message: str) -> None:
-    """What cannot be made is refused, with what was given and what is allowed, and not what happens to be true."""
+def test_invalid_options(variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """The message says what was given and what is allowed."""
     with pytest.raises(ValueError, match=message):
         gpu_envs.make(variant.env_id, **{"num_envs": 2, "device": "cpu", **arguments})
 
 
-def test_bad_params(variant: Variant) -> None:
-    """A parameter that cannot be is refused, with its name, what was given and what is allowed."""
+def test_invalid_params(variant: Variant) -> None:
+    """The message has the parameter's name, and says what was given and what is allowed."""
     make: Any = gpu_envs.make
     name = first_real(variant)
     for value in (np.nan, np.inf, "heavy", None, [1.0, 2.0], [[1.0], [1.0], [1.0]], [1.0, np.nan, 1.0], object()):
@@ -274,15 +274,15 @@ def test_bad_params(variant: Variant) -> None:
         (GRID, {"start": "centre"}, "'random', 'fixed'"),
     ],
 )
-def test_bad_choices_of_params(env_id: str, params: dict[str, Any], message: str) -> None:
-    """Switches, choices and ordered pairs say what is allowed."""
+def test_invalid_params_of_some_environments(env_id: str, params: dict[str, Any], message: str) -> None:
+    """Messages for bools, choices and ordered pairs say what is allowed."""
     with pytest.raises(ValueError, match=message):
         gpu_envs.make(env_id, 3, device="cpu", **params)
 
 
 @parametrize_variants({name: VARIANTS[name] for name in ("continuous-nearest", "grid-full")})
-def test_bad_attributes(make: Make, variant: Variant) -> None:
-    """What shapes depend on stays, as do choices that there are not; nothing changes."""
+def test_invalid_attributes(make: Make, variant: Variant) -> None:
+    """Parameters on which shapes depend, and unknown choices, cannot be set; nothing changes."""
     env = make_variant(make, variant, 3)
     env.reset(seed=0)
     wrong = {"num_taggers": 5, "use_full_observation": False, "episode_length": 5, "start": "centre"}
@@ -292,10 +292,10 @@ def test_bad_attributes(make: Make, variant: Variant) -> None:
 
 
 def test_unknown_environment() -> None:
-    """An id that is none gets the closest, and the list."""
-    for given, closest in (("Cartpole-v1", "'CartPole-v1'.*Pendulum-v1"), ("tagcontinuous-v0", f"'{CONTINUOUS}'")):
+    """The message has the closest id and a list of ids."""
+    for unknown_id, closest in (("Cartpole-v1", "'CartPole-v1'.*Pendulum-v1"), ("tagcontinuous-v0", f"'{CONTINUOUS}'")):
         with pytest.raises(KeyError, match=f"Did you mean {closest}"):
-            gpu_envs.make(given)
+            gpu_envs.make(unknown_id)
 
 
 @needs_cuda
@@ -309,15 +309,15 @@ def test_unknown_environment() -> None:
         ({"block_size": 2048}, "block_size"),
     ],
 )
-def test_bad_choices_on_cuda(variant: Variant, arguments: dict[str, Any], message: str) -> None:
-    """So is what cannot be made on a GPU; a block has 1024 threads at most."""
+def test_invalid_options_on_cuda(variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """A block has at most 1024 threads."""
     with pytest.raises(ValueError, match=message):
         gpu_envs.make(variant.env_id, **{"device": "cuda", **arguments})
 
 
 @each_variant
 def test_more_replicas_than_fit(make: Make, variant: Variant, place: Place) -> None:
-    """Out of memory is a MemoryError that says how much it would take, and leaves others usable."""
+    """The MemoryError says how much memory is needed; other environments stay usable."""
     env = make_variant(make, variant, 8, place)
     env.reset(seed=0)
     with pytest.raises(MemoryError, match=r"1,000,000,000,000 replicas.*GiB"):
@@ -332,26 +332,26 @@ def test_more_replicas_than_fit(make: Make, variant: Variant, place: Place) -> N
 
 
 def test_close(make: Make, variant: Variant, place: Place) -> None:
-    """There is nothing to step before the first reset; closing twice is fine; use after it says so."""
+    """Steps before the first reset and calls after ``close`` raise errors; closing twice is allowed."""
     env = make_variant(make, variant, 2, place)
     step = functools.partial(env.step, place_actions(env, draw_actions(env, 1)[0]))
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         step()
     env.reset(seed=0)
-    acts = [step, env.observe, env.get_state, functools.partial(env.reset, seed=0)]
-    acts += [functools.partial(env.set_state, env.get_state())]
-    acts += [] if variant.has_team else [functools.partial(env.rollout, 2)]
+    calls = [step, env.observe, env.get_state, functools.partial(env.reset, seed=0)]
+    calls += [functools.partial(env.set_state, env.get_state())]
+    calls += [] if variant.has_team else [functools.partial(env.rollout, 2)]
     assert not env.closed
     env.close()
     env.close()
     assert env.closed
-    for act in acts:
+    for call in calls:
         with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed"):
-            act()
+            call()
 
 
 def test_auto_device(make: Make, variant: Variant) -> None:
-    """``auto`` is CUDA where there is a CUDA device, else the CPU; all that a user chooses is in the ``repr``."""
+    """``auto`` is CUDA if a CUDA device is available, otherwise the CPU; the ``repr`` has all options."""
     env = make(variant.env_id)
     assert env.device.partition(":")[0] == ("cuda" if HAS_CUDA else "cpu")
     assert (env.num_envs, env.output, env.precision) == (1, "numpy", "float32")
@@ -362,7 +362,7 @@ def test_auto_device(make: Make, variant: Variant) -> None:
         assert word in repr(env)
 
 
-# --- what only one kind has ---
+# --- environments of one kind only ---
 
 
 @pytest.mark.slow
@@ -379,5 +379,5 @@ def test_large_teams(make: Make, place: Place, env_id: str, params: dict[str, An
     env: Any = make(env_id, 2, **place._asdict(), **params, autoreset_mode="SameStep", episode_length=3)
     env.reset(seed=0)
     for action in draw_actions(env, 4):
-        assert all(np.isfinite(seen).all() for seen in take_step(env, action, place)["observations"].values())
+        assert all(np.isfinite(values).all() for values in take_step(env, action, place)["observations"].values())
     assert (numpy_of(env.elapsed) == 1).all()
