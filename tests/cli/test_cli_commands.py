@@ -119,7 +119,7 @@ def test_show_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     here = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
     assert here[:2] == ["CartPole-v1, preset default", "agent: 4 features, 64 x 64 tanh, tf32, cpu"]
-    assert here[-1] == "  why torch: the device is cpu, and only CUDA has kernels for networks"
+    assert here[-1] == "  why torch: the device is cpu; only CUDA devices have kernels for networks"
     there = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
     assert "kernel_act_and_step of small/act_and_step.cuh" in there
@@ -137,7 +137,7 @@ def test_show_training(capsys: pytest.CaptureFixture[str]) -> None:
         ("Pendulum-v1 --preset sac --device cpu", "cpu/perceptrons.cuh"),
         ("Pendulum-v1 --preset sac --device cuda", "off_policy/small_batch"),
         ("TagContinuous-v0 --preset sac-runners --device cuda", "wide/act.cuh"),
-        ("Acrobot-v1 --preset pqn --device cuda", "off_policy/choices.cuh"),
+        ("Acrobot-v1 --preset pqn --device cuda", "off_policy/pqn.cuh"),
         ("CartPole-v1 --device cuda", "small/act_and_step.cuh"),
     ],
 )

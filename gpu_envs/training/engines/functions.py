@@ -1,4 +1,4 @@
-"""Perceptrons as functions, forward and backward: actors, critics and Q networks, on a CPU or a Hopper GPU."""
+"""Forward and backward pass of perceptrons (actors, critics, Q networks), on a CPU or a Hopper GPU."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -23,9 +23,9 @@ from gpu_envs.training.engines.base import (
     Minibatch,
     PolicyNetworks,
     make_optimiser,
-    whole_rows,
+    rows_tensor,
 )
-from gpu_envs.training.engines.kernels import Linear, Places, layers_of, load_filled
+from gpu_envs.training.engines.kernels import Linear, ParameterOffsets, layers_of, load_filled
 from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
@@ -37,34 +37,34 @@ from gpu_envs.training.observations import Scale
 from gpu_envs.training.process.group import Group
 
 MAX_GRAD_INPUTS = 256
-"""Columns of a product, at most."""
+"""Maximum columns of a product."""
 
 ACTIVATIONS = {
     "tanh": ("elementary::tanh(x)", "1.0f - y * y"),
     "relu": ("maximum(x, 0.0f)", "y > 0.0f ? 1.0f : 0.0f"),
     "elu": ("x > 0.0f ? x : exp(minimum(x, 0.0f)) - 1.0f", "y > 0.0f ? 1.0f : y + 1.0f"),
 }
-"""Activations whose slope follows from their output, each with that slope, in C++."""
+"""Activations whose slope is a function of the output: activation and slope in C++."""
 
-WIDEST = 512
-"""Units of a layer on a CPU, at most; wider ones are as quick in torch."""
+MAX_WIDTH = 512
+"""Maximum units of a layer on a CPU; wider layers are as fast in torch."""
 
 _UNITS = 4
-"""Outputs of a layer that a CPU works on together."""
+"""Outputs of a layer that a CPU computes together."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Perceptrons of the same shape, whose parameters lie in one buffer."""
+    """Perceptrons of the same shape, with parameters in one flat buffer."""
 
     nets: tuple[tuple[Linear, ...], ...]
-    """The layers of each."""
+    """The layers of each net."""
     count: int
-    """Numbers in that buffer."""
+    """Numbers in the buffer."""
     activation: str
     grad_inputs: range = range(0)
-    """Inputs by which the gradient can be asked for."""
+    """Inputs with gradients."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -73,38 +73,38 @@ class Form:
 
 
 def actor_form(actor: nn.Module, activation: str) -> Form:
-    """The form of an actor whose parameters lie in their own order."""
-    places = Places(actor.parameters())
-    return Form((layers_of(actor, places),), places.end, activation)
+    """The form of an actor, with parameters in the module's order."""
+    offsets = ParameterOffsets(actor.parameters())
+    return Form((layers_of(actor, offsets),), offsets.end, activation)
 
 
 def critics_form(critics: Critics, activation: str, width: int) -> Form:
-    """The form of critics whose parameters lie in their own order, with the gradient by the actions' ``width``."""
-    places = Places(critics.parameters())
+    """The form of critics, with parameters in the module's order, and gradients of the last ``width`` inputs, the actions."""
+    offsets = ParameterOffsets(critics.parameters())
 
     def linear(layer: int, net: int) -> Linear:
         kinds = (critics.weights, critics.biases, critics.gains, critics.shifts)
         parameters = [kind[layer] for kind in kinds if layer < len(kind)]
-        weight, bias, *norm = (places[parameter] + net * parameter[0].numel() for parameter in parameters)
+        weight, bias, *norm = (offsets[parameter] + net * parameter[0].numel() for parameter in parameters)
         _, outs, ins = critics.weights[layer].shape
         return Linear(weight, bias, outs, ins, *norm)
 
     layers = range(len(critics.weights))
     nets = tuple(tuple(linear(layer, net) for layer in layers) for net in range(len(critics.weights[0])))
     inputs = nets[0][0].columns
-    return Form(nets, places.end, activation, grad_inputs=range(inputs - width, inputs))
+    return Form(nets, offsets.end, activation, grad_inputs=range(inputs - width, inputs))
 
 
 Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
-"""Inputs, where their outputs go, and factors of the outputs that are added to derivatives by them; None: zero."""
+"""Inputs, a tensor for the outputs, and curvatures; gradients of outputs get curvatures * outputs added (None: zero)."""
 
 
 class Functions(ABC):
-    """Perceptrons of the same inputs, forward and backward."""
+    """One or more perceptrons of the same inputs, forward and backward."""
 
     @abstractmethod
     def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
-        """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
+        """Computes ``outputs``, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
 
     @abstractmethod
     def backward(
@@ -114,18 +114,18 @@ class Functions(ABC):
         grad_inputs: Tensor | None = None,
         weights: bool = True,
     ) -> None:
-        """Computes the gradients of a loss from its derivatives by the outputs.
+        """Computes the gradients of a loss from the gradients of the outputs.
 
         Args:
-            grad_outputs: The derivatives, ``[rows, nets, outputs]``.
-            forward: What runs before, on a GPU in the same launch; None: the last ``outputs`` did.
-            grad_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
-            weights: Whether the gradient by the parameters, summed over the rows, is wanted.
+            grad_outputs: Gradients of the outputs, ``[rows, nets, outputs]``.
+            forward: A forward pass to run first, on a GPU in the same launch; None: the last call of ``outputs``.
+            grad_inputs: Receives the gradients of the form's ``grad_inputs``, ``[rows, nets, inputs]``.
+            weights: Whether to compute the gradients of the parameters, summed over the rows.
         """
 
 
 def functions_of(case: Case, form: Form, weights: Tensor, gradient: Tensor, rows: int = 0) -> Functions:
-    """The kernels of perceptrons; on a CPU for batches of so many rows."""
+    """The kernels of perceptrons; on a CPU for batches of ``rows`` rows."""
     if case.device == "cpu":
         return Perceptrons(form, weights, gradient, rows, case.threads)
     network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
@@ -137,7 +137,7 @@ def functions_of(case: Case, form: Form, weights: Tensor, gradient: Tensor, rows
 
 @final
 class FunctionsEngine(KernelEngine):
-    """The network of Q-learning, by kernels of wide networks."""
+    """Runs Q networks with the kernels of wide networks."""
 
     name = "functions"
     learns = PQN
@@ -146,8 +146,8 @@ class FunctionsEngine(KernelEngine):
     kernels = (
         PACK,
         ("acting", f"kernel_outputs of wide/act.cuh, {CHOOSER}"),
-        ("values", "kernel_outputs of wide/act.cuh, and kernel_best of off_policy/choices.cuh"),
-        ("gradient", f"{GRADIENT}; kernel_judge of off_policy/choices.cuh for the loss"),
+        ("values", "kernel_outputs of wide/act.cuh, and kernel_greedy_values of off_policy/pqn.cuh"),
+        ("gradient", f"{GRADIENT}; kernel_q_loss of off_policy/pqn.cuh for the loss"),
         STEP_KERNELS,
     )
 
@@ -164,7 +164,7 @@ class FunctionsEngine(KernelEngine):
 
 @final
 class FunctionQValues(TorchQValues):
-    """The default module's values, and their gradient, by kernels."""
+    """Runs the default Q network with kernels."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam) -> None:
         super().__init__(case, module, scale, optimiser)
@@ -181,22 +181,22 @@ class FunctionQValues(TorchQValues):
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         q_values = self._q_values(self._scaled(chosen_observations(minibatch)))
         sums = q_values.new_empty((len(SUMS), len(q_values)))
-        (by_values,) = self._run_loss_kernel((q_values,), minibatch, sums)
-        self._functions.backward(by_values.unsqueeze(1))
+        (grad_q,) = self._run_loss_kernel((q_values,), minibatch, sums)
+        self._functions.backward(grad_q.unsqueeze(1))
         torch.sum(sums, 1, out=totals)
 
 
 def function_limit(sizes: Sequence[int], activation: str, precision: str, device: str) -> str:
-    """Which limit of the kernels on a CUDA device functions of these sizes exceed; empty: none."""
+    """Which limit of the CUDA kernels functions of these sizes exceed; empty: none."""
     features, *hidden, outputs = sizes
     return exceeded_limit(Head.of(Discrete(outputs)), features, tuple(hidden), activation, precision, device)
 
 
 def function_network(form: Form, precision: str, processors: int) -> WideNetwork:
-    """What is compiled in for one or two functions, in ``tf32`` or ``bf16``, on so many multiprocessors.
+    """The network of one or two functions, in ``tf32`` or ``bf16``, for a number of multiprocessors.
 
     Raises:
-        ValueError: The kernels cannot run them; the message says why.
+        ValueError: The functions exceed a limit of the kernels.
     """
     reason, grad_inputs = function_limit(form.sizes, form.activation, precision, "cuda"), form.grad_inputs
     if reason:
@@ -204,10 +204,10 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
     features, *_, outputs = form.sizes
     if grad_inputs.step != 1 or grad_inputs.stop > features or len(grad_inputs) > MAX_GRAD_INPUTS:
         raise ValueError(
-            f"grad_inputs is {grad_inputs}; give up to {MAX_GRAD_INPUTS} of the {features} inputs that lie side by side"
+            f"grad_inputs is {grad_inputs}; give a range of up to {MAX_GRAD_INPUTS} consecutive inputs of {features}"
         )
     return WideNetwork(
-        Head.of(Discrete(outputs)),  # whose choices mean nothing to the kernels
+        Head.of(Discrete(outputs)),  # any head with so many outputs
         features,
         form.nets,
         form.activation,
@@ -222,7 +222,7 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
 
 @final
 class WideFunctions(WideKernels, Functions):
-    """One or two functions in one launch each way, of as many rows as there are."""
+    """One or two functions on a GPU, with one launch per pass, for any number of rows."""
 
     _inputs: Tensor
 
@@ -232,7 +232,7 @@ class WideFunctions(WideKernels, Functions):
             return
         self._pack_weights()
         blocks = self._blocks_for(rows * len(self.network.nets))
-        observations, blocks = whole_rows(inputs), max(blocks, len(self.network.nets))
+        observations, blocks = rows_tensor(inputs), max(blocks, len(self.network.nets))
         self._kernels["outputs"].launch(blocks, rows=rows, observations=observations, outputs=outputs)
 
     def backward(
@@ -254,9 +254,9 @@ class WideFunctions(WideKernels, Functions):
         arrays = {"outputs": outputs, "curvatures": curvatures, **grads}
 
         def members(piece: slice) -> dict[str, MemberValue]:
-            some = {name: None if array is None else array[piece] for name, array in arrays.items()}
-            rows = whole_rows(inputs[piece])
-            return {"observations": rows, **some, "rows": len(rows), "weights": int(weights)}
+            slices = {name: None if array is None else array[piece] for name, array in arrays.items()}
+            rows = rows_tensor(inputs[piece])
+            return {"observations": rows, **slices, "rows": len(rows), "weights": int(weights)}
 
         self._run_backward(len(inputs), members, None, weights=weights, packed=outputs is None)
 
@@ -297,7 +297,7 @@ _CALLS = {
 
 
 def table(name: str, rows: Sequence[Sequence[int]], arguments: str = "int net, int l") -> str:
-    """A function in C++ that has numbers of each net and layer, or of the layers of the only net."""
+    """A C++ function that returns a number for each net and layer, or for each layer of the only net."""
     values = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
     place = "[net][l]" if "net" in arguments else "[0][l]"
     return (
@@ -316,7 +316,7 @@ def activation_functions(activation: str) -> list[str]:
 
 
 def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
-    """The source, for so many lines of a tile and groups of units of each layer."""
+    """The source, for a tile of ``lines`` lines, and the number of groups of outputs of each layer."""
     features, *outputs = form.sizes
     nets, layers, inputs = len(form.nets), len(outputs), ", ".join(map(str, form.sizes))
 
@@ -344,13 +344,13 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
 
 @final
 class Perceptrons(Functions):
-    """Functions on a CPU, of a fixed number of rows."""
+    """Functions on a CPU, for a fixed number of rows."""
 
     def __init__(self, form: Form, weights: Tensor, gradient: Tensor, rows: int, threads: int | None = None) -> None:
-        """Allocates for so many rows; the gradient by the weights goes to ``gradient``."""
+        """Allocates memory for ``rows`` rows; ``gradient`` receives the gradients of the weights."""
         features, *outputs = form.sizes
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
-        lines = features + nets * sum(outputs)  # of a tile: its inputs and the units of all nets
+        lines = features + nets * sum(outputs)  # inputs and the units of all nets
         tiles, programs = -(-rows // TILE), [_program(form, lines, groups)]
         memory = {name: torch.zeros((tiles, lines, TILE)) for name in ("saved", "grads")}
         kernels = load_filled(
@@ -358,11 +358,11 @@ class Perceptrons(Functions):
         )
         self._forward, self._backward = (kernels[name].bind(rows) for name in ("forward", "backward"))
         self._gradient = kernels["gradient"].bind(TILE * nets * sum(groups))
-        self._of_inputs, self._of_outputs = (rows, features), (rows, nets, outputs[-1])
+        self._inputs_shape, self._outputs_shape = (rows, features), (rows, nets, outputs[-1])
         self._grad_inputs_shape = (rows, nets, len(form.grad_inputs))
 
     def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
-        self._forward(_address(inputs, self._of_inputs), _address(outputs, self._of_outputs))
+        self._forward(_address(inputs, self._inputs_shape), _address(outputs, self._outputs_shape))
 
     def backward(
         self,
@@ -374,14 +374,14 @@ class Perceptrons(Functions):
         inputs, outputs, curvatures = forward or (None, None, None)
         if inputs is not None and outputs is not None:
             self.outputs(inputs, outputs)
-        shapes = (self._of_outputs, self._grad_inputs_shape, self._of_outputs, self._of_outputs)
+        shapes = (self._outputs_shape, self._grad_inputs_shape, self._outputs_shape, self._outputs_shape)
         self._backward(*map(_address, (grad_outputs, grad_inputs, outputs, curvatures), shapes))
         if weights:
             self._gradient()
 
 
 def _address(tensor: Tensor | None, shape: tuple[int, ...]) -> int | None:
-    """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
+    """The address of a tensor, after checks that take less time than the launcher's."""
     if tensor is None:
         return None
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():

@@ -96,30 +96,32 @@ LOSS_CALL = Struct.of(
 )
 
 
-_VALUES = ("const float*", "values", ("rows", "outputs"))
+_Q_VALUES = ("const float*", "q_values", ("rows", "outputs"))
 _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
-_CHOICES_CALLS = {
-    "best": Struct.of("BestCall", "float", ("Index", "rows"), _VALUES, _MASK, ("float*", "best", ("rows",))),
-    "prefer": Struct.of(
-        "PreferCall",
+_PQN_CALLS = {
+    "greedy_values": Struct.of(
+        "GreedyValuesCall", "float", ("Index", "rows"), _Q_VALUES, _MASK, ("float*", "values", ("rows",))
+    ),
+    "epsilon_greedy": Struct.of(
+        "EpsilonGreedyCall",
         "float",
         ("Index", "rows"),
-        _VALUES,
+        _Q_VALUES,
         _MASK,
         ("const float*", "epsilon", (1,)),
         ("float*", "logits", ("rows", "outputs")),
     ),
-    "judge": Struct.of(
-        "JudgeChoicesCall",
+    "q_loss": Struct.of(
+        "QLossCall",
         "float",
         ("Index", "rows"),
-        _VALUES,
+        _Q_VALUES,
         ("const int*?", "indices", ("rows",)),
         ("const Element*", "actions", ("samples", "width")),
         ("const float*", "returns", ("samples",)),
         ("const u8*?", "alive", ("samples",)),
-        ("float*", "by_values", ("rows", "outputs")),
+        ("float*", "grad_q", ("rows", "outputs")),
         ("float*", "sums", (len(SUMS), "rows")),
     ),
 }
@@ -185,13 +187,13 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 
 
 def program(head: Head, kernel: str) -> Program:
-    """The source of a kernel of ``Ops``; those of choices are one program."""
+    """The source of a kernel of ``Ops``; PQN's are one program."""
     settings = head_settings(head)
-    if kernel in _CHOICES_CALLS:
+    if kernel in _PQN_CALLS:
         sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
         prologue = f"{settings.prologue}\nconstexpr int {sums};"
         settings = dataclasses.replace(settings, prologue=prologue, staging_bytes=0)
-        return program_of((ELEMENTARY_HEADER, "training/off_policy/choices.cuh"), _CHOICES_CALLS, settings)
+        return program_of((ELEMENTARY_HEADER, "training/off_policy/pqn.cuh"), _PQN_CALLS, settings)
     functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
     headers = [f"training/common/{part}.cuh" for part in ("distributions", functions)]
     text = f"KERNEL_OF_ROWS(kernel_{kernel}, {call.name}, {kernel})"
@@ -340,35 +342,37 @@ class Ops:
             action_mask=flags(batch.action_mask),
         )
 
-    def best(self, values: Tensor, action_mask: Tensor | None) -> Tensor:
-        """What the best possible action of each row is worth; where nothing is possible of an element, of all.
+    def greedy_values(self, q_values: Tensor, action_mask: Tensor | None) -> Tensor:
+        """The Q-value of each row's greedy action, [R].
 
         Args:
-            values: [R, P].
-            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is possible.
+            q_values: [R, P], of each choice; an action's Q-value is the mean over its elements.
+            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is allowed. Ignored for an
+                element without any allowed choice.
         """
-        rows, best = len(values), values.new_empty(len(values))
-        self._kernel("best").launch(rows, rows=rows, values=values, action_mask=flags(action_mask), best=best)
-        return best
-
-    def prefer(self, values: Tensor, action_mask: Tensor | None, epsilon: Tensor) -> Tensor:
-        """The logarithms of probabilities, [R, P], where an element is a random choice with the probability epsilon."""
-        rows, logits = len(values), torch.empty_like(values)
+        rows, values = len(q_values), q_values.new_empty(len(q_values))
         mask = flags(action_mask)
-        self._kernel("prefer").launch(rows, rows=rows, values=values, action_mask=mask, epsilon=epsilon, logits=logits)
+        self._kernel("greedy_values").launch(rows, rows=rows, q_values=q_values, action_mask=mask, values=values)
+        return values
+
+    def epsilon_greedy_logits(self, q_values: Tensor, action_mask: Tensor | None, epsilon: Tensor) -> Tensor:
+        """Log-probabilities, [R, P], of an epsilon-greedy policy; each element explores by itself."""
+        rows, logits, mask = len(q_values), torch.empty_like(q_values), flags(action_mask)
+        kernel = self._kernel("epsilon_greedy")
+        kernel.launch(rows, rows=rows, q_values=q_values, action_mask=mask, epsilon=epsilon, logits=logits)
         return logits
 
-    def judge(self, values: Tensor, batch: Samples, indices: Tensor | None, by_values: Tensor, sums: Tensor) -> None:
-        """Writes the gradient by ``values``, [B, P], and each sample's ``SUMS``, [6, B]; as ``Ops.loss`` does."""
-        self._kernel("judge").launch(
-            len(values),
-            rows=len(values),
+    def q_loss(self, q_values: Tensor, batch: Samples, indices: Tensor | None, grad_q: Tensor, sums: Tensor) -> None:
+        """Writes the gradient of ``q_values``, [B, P], and each sample's ``SUMS``, [6, B], as ``loss`` does."""
+        self._kernel("q_loss").launch(
+            len(q_values),
+            rows=len(q_values),
             samples=len(batch.returns),
-            values=values,
+            q_values=q_values,
             indices=indices,
             actions=batch.actions,
             returns=batch.returns,
             alive=batch.alive,
-            by_values=by_values,
+            grad_q=grad_q,
             sums=sums,
         )

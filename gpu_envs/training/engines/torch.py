@@ -52,7 +52,7 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 """A module's outputs, or the gradient by each."""
 
 SAMPLER = "kernel_sample of common/sampler.cuh"
-CHOOSER = f"kernel_prefer of off_policy/choices.cuh, and {SAMPLER}"
+CHOOSER = f"kernel_epsilon_greedy of off_policy/pqn.cuh, and {SAMPLER}"
 
 
 @contextlib.contextmanager
@@ -266,7 +266,7 @@ class TorchQValues(TorchPolicyNetworks):
         assert isinstance(case.algorithm, PQN)
         self._algorithm: PQN = case.algorithm
         self.epsilon: Tensor = torch.zeros(1, device=case.device)
-        self._ops.begin("best")
+        self._ops.begin("greedy_values")
 
     def act(self, request: ActRequest) -> None:
         assert request.largest is request.alive is request.acted is None
@@ -274,8 +274,10 @@ class TorchQValues(TorchPolicyNetworks):
             q_values = self._q_values(self._scaled(request.observations))
         q_values = plain(q_values)
         if request.values is not None:
-            request.values.copy_(self._ops.best(q_values, request.action_mask))
-        logits = q_values if request.greedy else self._ops.prefer(q_values, request.action_mask, self.epsilon)
+            request.values.copy_(self._ops.greedy_values(q_values, request.action_mask))
+        logits = (
+            q_values if request.greedy else self._ops.epsilon_greedy_logits(q_values, request.action_mask, self.epsilon)
+        )
         self._sample(logits, request)
 
     def _q_values(self, observations: Any) -> Tensor:
@@ -284,7 +286,7 @@ class TorchQValues(TorchPolicyNetworks):
         return q_values
 
     def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
-        return self._ops.best(plain(self._q_values(observations)), action_mask)
+        return self._ops.greedy_values(plain(self._q_values(observations)), action_mask)
 
     def _outputs_of(self, observations: Any) -> Outputs:
         return (self._q_values(observations),)
@@ -292,7 +294,7 @@ class TorchQValues(TorchPolicyNetworks):
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         (q_values,) = outputs
         gradient = torch.empty_like(q_values)
-        self._ops.judge(q_values, minibatch.samples, minibatch.indices, gradient, sums)
+        self._ops.q_loss(q_values, minibatch.samples, minibatch.indices, gradient, sums)
         return (gradient,)
 
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
@@ -364,8 +366,8 @@ class TorchEngine(Engine):
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
         acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
         if isinstance(case.algorithm, PQN):
-            acting, values = f"torch, {CHOOSER}", "torch, and kernel_best of off_policy/choices.cuh"
-            loss = "kernel_judge of off_policy/choices.cuh for the loss"
+            acting, values = f"torch, {CHOOSER}", "torch, and kernel_greedy_values of off_policy/pqn.cuh"
+            loss = "kernel_q_loss of off_policy/pqn.cuh for the loss"
         if reason := unknown_loss(case.algorithm):
             loss = f"the loss too: {reason}"
         return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS

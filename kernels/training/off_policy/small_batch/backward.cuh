@@ -38,7 +38,7 @@ template <int L, class Each> FN void backward_through(const float* grads, const 
     constexpr int      IN = width_of(L - 1), WIDE = slice_width(L);
     const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
     const float* const weights = weights_of(net, L) + slice_begin(L) * IN;
-    ROLLED
+    NO_UNROLL
     for (int first = 32 * warp; first < IN; first += 32 * WARPS) {
         float c[4][4] = {};
         UNROLL
@@ -71,7 +71,7 @@ template <int L, int LAST, int COUNT, class Use> FN void backward(const Backward
         }
         cluster_barrier();
         constexpr int FOURS = slice_width(L - 1) / 4;
-        ROLLED
+        NO_UNROLL
         for (int i = thread_rank(); i < COUNT * ROWS * FOURS; i += THREADS) {
             const int n = i / (ROWS * FOURS), row = i / FOURS % ROWS, k = i % FOURS * 4;
             const int at = row * LAYER_STRIDE + slice_begin(L - 1) + k;
@@ -146,7 +146,7 @@ FN float gradient_tile(float* weights, float* biases, const Factor& grads, const
     const int    r = thread_rank(), warp = r / WARP, lane = r % WARP, g = lane / 4, q = lane % 4;
     const int    m = warp / 2 * 16, n = warp % 2 * 16;
     float        c[2][4] = {}, bias = 0, squares = 0;
-    ROLLED
+    NO_UNROLL
     for (int first = 0; first < rows; first += STAGED_ROWS) {
         block_barrier();
         grads.template stage<MAX_OUTPUTS>(staged_grads, first_out, first, rows);
@@ -187,7 +187,7 @@ FN float gradient_tile(float* weights, float* biases, const Factor& grads, const
     block_barrier();
     if (r < MAX_OUTPUTS && first_out + r < outs) {
         float sum = 0;
-        ROLLED
+        NO_UNROLL
         for (int part = 0; part < THREADS / MAX_OUTPUTS; ++part) sum += staging[part * MAX_OUTPUTS + r];
         biases[first_out + r] = sum;
         squares += sum * sum;
@@ -200,14 +200,14 @@ FN float gradient_tile(float* weights, float* biases, const Factor& grads, const
 FN float net_gradient(const Net& net, float* gradient, const Factor& inputs, const float* activations,
                       const float* grads, const Factor& grad_outputs, int rows, int& turn) {
     float squares = 0;
-    ROLLED
+    NO_UNROLL
     for (int l = 0; l <= HIDDEN; ++l) {
         const Index  layer = Index(rows) * MAX_WIDTH;
         const Factor left  = l < HIDDEN ? Factor{grads + l * layer, MAX_WIDTH, width_of(l)} : grad_outputs;
         const Factor right = l > 0 ? Factor{activations + (l - 1) * layer, MAX_WIDTH, width_of(l - 1)} : inputs;
         const int    across = (right.columns + TILE_INPUTS - 1) / TILE_INPUTS, blocks = block_count();
         const int    tiles  = (left.columns + MAX_OUTPUTS - 1) / MAX_OUTPUTS * across;
-        ROLLED
+        NO_UNROLL
         for (int tile = (block_number() + blocks - turn) % blocks; tile < tiles; tile += blocks) {
             squares += gradient_tile(gradient + (weights_of(net, l) - net.flat),
                                      gradient + (biases_of(net, l) - net.flat), left, right, tile, rows);

@@ -124,7 +124,7 @@ template <int COUNT> FN void partial_outputs(const ForwardPass (&passes)[COUNT],
     const int     lane = thread_rank() % OUTPUT_LANES, begin = thread_rank() / OUTPUT_LANES;
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
-        ROLLED
+        NO_UNROLL
         for (int i = begin; i < ROWS * passes[n].outs; i += THREADS / OUTPUT_LANES) {
             float sum = 0;
             if (i != begin) OutputWeights<COUNT>::load(weights.of[n], passes[n], i);
@@ -133,7 +133,7 @@ template <int COUNT> FN void partial_outputs(const ForwardPass (&passes)[COUNT],
                 sum += passes[n].last[i / passes[n].outs * SLICE_STRIDE + lane + e * OUTPUT_LANES] * weights.of[n][e];
             }
             UNROLL
-            for (int distance = OUTPUT_LANES / 2; distance > 0; distance /= 2) sum += from_lane_across(sum, distance);
+            for (int distance = OUTPUT_LANES / 2; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
             if (lane == 0) passes[n].outputs_part[i] = sum;
         }
     }
@@ -144,7 +144,7 @@ template <int COUNT> FN void gather_slices(const ForwardPass (&passes)[COUNT], i
     cluster_barrier();
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
-        ROLLED
+        NO_UNROLL
         for (int i = thread_rank(); i < ROWS * width_of(l); i += THREADS) {
             float* const at   = layer_tile(passes[n].first_tile + l) + i / width_of(l) * LAYER_STRIDE + i % width_of(l);
             const int    rank = i % width_of(l) / slice_width(l);
@@ -164,7 +164,7 @@ template <int L = 0, int COUNT> FN void forward(const ForwardPass (&passes)[COUN
             OutputWeights<COUNT> weights(passes);
             UNROLL
             for (int n = 0; n < COUNT; ++n) {
-                ROLLED
+                NO_UNROLL
                 for (int i = thread_rank(); i < ROWS * slice_width(0); i += THREADS) {
                     const int row = i / slice_width(0), k = i % slice_width(0);
                     passes[n].last[row * SLICE_STRIDE + k] =

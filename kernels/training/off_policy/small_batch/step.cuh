@@ -3,12 +3,12 @@
 // Sums [count, rows] over rows. Not inlined: code that runs once costs most when it is fetched.
 static __device__ __noinline__ void sum_rows(float* totals, const float* sums, int count, int rows) {
     const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
-    ROLLED
+    NO_UNROLL
     for (int s = warp; s < count; s += WARPS) {
         float sum = 0;
         _Pragma("unroll 8")
         for (int row = lane; row < rows; row += WARP) sum += sums[s * rows + row];
-        sum = summed_over_warp(sum);
+        sum = warp_sum(sum);
         if (lane == 0) totals[s] = sum;
     }
 }
@@ -41,7 +41,7 @@ FN void step(const Call& call, float* target, float squares, u32* arrivals, cons
     wait_for_grid(arrivals, before);
     const float   partial = thread_rank() < block_count() ? call.block_squares[thread_rank()] : 0.0f;
     const Outcome outcome = outcome_of(call, false, square_root(block_sum<THREADS>(partial)));
-    ROLLED
+    NO_UNROLL
     for (int first = begin; first < count; first += AT_ONCE * stride) {
         if (first != begin) load(first);
         UNROLL
@@ -92,7 +92,7 @@ template <class Call> FN void temperature_step(const Call& call) {
 
 FN void sum_outputs(RowValues& values, const Net& actor) {
     cluster_barrier();
-    ROLLED
+    NO_UNROLL
     for (int i = thread_rank(); i < ROWS * OUTPUTS; i += THREADS) {
         const float bias  = biases_of(actor, HIDDEN)[i % OUTPUTS];
         values.outputs[i] = bias + cluster_sum(values.outputs_part + i);
@@ -103,7 +103,7 @@ FN void sum_outputs(RowValues& values, const Net& actor) {
 // Q-values of `count` critics; those from NETS on are the targets'.
 FN void sum_q(RowValues& values, int count, const float* critics, const float* targets) {
     cluster_barrier();
-    ROLLED
+    NO_UNROLL
     for (int i = thread_rank(); i < ROWS * count; i += THREADS) {
         const int n = i / ROWS, row = i % ROWS;
         const float bias = *biases_of({n < NETS ? critics : targets, n % NETS}, HIDDEN);
@@ -115,7 +115,7 @@ FN void sum_q(RowValues& values, int count, const float* critics, const float* t
 // Writes a row's action into the critics' inputs; returns its log-probability.
 FN float write_action(float* inputs, const float* outputs, const float* normal, float noise, float noise_limit) {
     float log_prob = 0;
-    ROLLED
+    NO_UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         inputs[FEATURES + d] = action_element(outputs, normal, 0, d, noise, noise_limit, log_prob);
     }
@@ -165,7 +165,7 @@ template <class Call> FN void update_critics(const Call& call) {
                         next_inputs,         slice_tile(target),          values.q_part[target]};
         first_passes[1 + net] = critics[net];
     }
-    ROLLED
+    NO_UNROLL
     for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
         const int first = tile * ROWS, row = first + r;
         float     log_prob = 0;
@@ -185,7 +185,7 @@ template <class Call> FN void update_critics(const Call& call) {
         sum_q(values, 2 * NETS, call.critics, call.targets);
         if (r < ROWS) critic_loss(call, values, row, log_prob, temperature);
         if (cluster_rank() == 0) {
-            ROLLED
+            NO_UNROLL
             for (int i = r; i < ROWS * INPUTS; i += THREADS) {
                 const int n = i / INPUTS, k = i % INPUTS;
                 if (first + n < rows) call.inputs[Index(first + n) * INPUTS + k] = inputs[n * INPUT_STRIDE + k];
@@ -209,7 +209,7 @@ template <class Call> FN void update_critics(const Call& call) {
     wait_for_grid(arrivals, arrive_at_grid(arrivals));
     int   turn    = 0;
     float squares = 0;
-    ROLLED
+    NO_UNROLL
     for (int net = 0; net < NETS; ++net) {
         squares += net_gradient({call.critics, net}, call.message, {call.inputs, INPUTS, INPUTS},
                                 call.activations + net * net_size, call.grads + net * net_size,
@@ -252,7 +252,7 @@ FN void add_action_gradients(RowValues& values, const BackwardPass& pass) {
         block_barrier();
     }
     const float* const weights = weights_of(pass.net, 0) + (SLICED ? slice_begin(0) : 0) * INPUTS + FEATURES;
-    ROLLED
+    NO_UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         float weight[EACH];
         UNROLL
@@ -260,7 +260,7 @@ FN void add_action_gradients(RowValues& values, const BackwardPass& pass) {
             const int o = lane + e * WARP;
             weight[e]   = o < COLUMNS ? weights[o * INPUTS + d] : 0.0f;
         }
-        ROLLED
+        NO_UNROLL
         for (int row = warp; row < ROWS; row += WARPS) {
             float sum = 0;
             UNROLL
@@ -268,7 +268,7 @@ FN void add_action_gradients(RowValues& values, const BackwardPass& pass) {
                 const int o = lane + e * WARP;
                 if (o < COLUMNS) sum += grads[row * STRIDE + o] * weight[e];
             }
-            sum = summed_over_warp(sum);
+            sum = warp_sum(sum);
             if (lane == 0) values.grad_actions_part[row * WIDTH + d] += sum;
         }
     }
@@ -280,12 +280,12 @@ FN void output_gradients(const Call& call, RowValues& values, const float* input
                          float temperature) {
     const int    r = thread_rank(), rows = int(call.rows);
     float* const grads = values.grad_outputs[0] + r * OUTPUTS;
-    ROLLED
+    NO_UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         actor_gradient(grads, values.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
                        values.grad_actions[r * WIDTH + d], temperature, 0, d);
     }
-    ROLLED
+    NO_UNROLL
     for (int o = 0; o < OUTPUTS; ++o) {
         if (!valid) grads[o] = 0;
         if (row < rows && cluster_rank() == 0) call.grad_outputs[Index(row) * OUTPUTS + o] = grads[o];
@@ -305,7 +305,7 @@ template <class Call> FN void update_actor(const Call& call) {
         const int number = 1 + net;
         critics[net] = {{call.critics, net}, number * LAYER_TILES_OF_NET, 1, inputs, slice_tile(number), values.q_part[net]};
     }
-    ROLLED
+    NO_UNROLL
     for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
         const int          first = tile * ROWS, row = first + r;
         const float* const normal = call.normal + Index(row < rows ? row : 0) * WIDTH;
@@ -323,7 +323,7 @@ template <class Call> FN void update_actor(const Call& call) {
         forward(critics);
         sum_q(values, NETS, call.critics, call.critics);
         if (r < ROWS) actor_loss(call, values, row, valid, log_prob, temperature);
-        ROLLED
+        NO_UNROLL
         for (int i = r; i < ROWS * WIDTH; i += THREADS) values.grad_actions_part[i] = 0;
         block_barrier();
         BackwardPass passes[NETS];
@@ -339,7 +339,7 @@ template <class Call> FN void update_actor(const Call& call) {
         UNROLL
         for (int net = 0; net < NETS; ++net) add_action_gradients(values, passes[net]);
         cluster_barrier();
-        ROLLED
+        NO_UNROLL
         for (int i = r; i < ROWS * WIDTH; i += THREADS) values.grad_actions[i] = cluster_sum(values.grad_actions_part + i);
         block_barrier();
         if (r < ROWS) output_gradients(call, values, inputs, normal, row, valid, temperature);

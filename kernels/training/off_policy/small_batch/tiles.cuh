@@ -134,7 +134,7 @@ FN void load_tile(float* tile, const float* rows, int columns, const float* more
 // Stores this block's slice of layer l, at [count, MAX_WIDTH].
 FN void store_slice(float* rows, const float* tile, int stride, int l, int first_row, int count) {
     const int fours = slice_width(l) / 4;
-    ROLLED
+    NO_UNROLL
     for (int i = thread_rank(); i < ROWS * fours; i += THREADS) {
         const int row = i / fours, k = i % fours * 4;
         if (first_row + row < count) {
@@ -146,7 +146,7 @@ FN void store_slice(float* rows, const float* tile, int stride, int l, int first
 
 // Stores the activations of a net's hidden layers, at [HIDDEN, count, MAX_WIDTH]; `last` has the slice of the last one.
 FN void store_activations(float* activations, int first_tile, const float* last, int first_row, int count) {
-    ROLLED
+    NO_UNROLL
     for (int l = 0; l < HIDDEN - 1; ++l) {
         const float* const slice = layer_tile(first_tile + l) + slice_begin(l);
         store_slice(activations + Index(l) * count * MAX_WIDTH, slice, LAYER_STRIDE, l, first_row, count);
