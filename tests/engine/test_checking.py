@@ -1,4 +1,4 @@
-"""Checking mode: the first number that is not finite is named, and nothing is slower without."""
+"""Checking mode: the error names the first number that is not finite."""
 
 import pickle
 from pathlib import Path
@@ -19,16 +19,16 @@ from gpu_envs.vector_env import VectorEnv
 AFTER_FIVE = """s.pace += real(1);
     if (s.pace > real(4.5) && s.x > real(0)) s.x = square_root(-s.x);
     return {real(1), false};"""
-"""A state that becomes NaN in the fifth step where the walk began on the right."""
+"""The state becomes NaN in the fifth step of episodes that start at a positive x."""
 
 
-def stepped(env: Any, steps: int, action: int = 0) -> None:
+def take_steps(env: Any, steps: int, action: int = 0) -> None:
     for _ in range(steps):
         env.step(np.full(env.num_envs, action))
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
+def test_error_names_the_state_field(tmp_path: Path, place: Place) -> None:
     env = VectorEnv(
         walk(tmp_path, step=AFTER_FIVE), 7, device=place.device, output=place.output, threads=1, checking=True
     )
@@ -46,11 +46,11 @@ def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
     assert str(error) == (
         f"Walk-v0: replica {replica}, step 5 of its episode: 'x' of the state is nan; the rules' step wrote it"
     )
-    env.reset(seed=3)  # it can be used on
+    env.reset(seed=3)  # the environment is still usable
     env.step(actions)
 
 
-def test_nothing_is_raised_without(tmp_path: Path) -> None:
+def test_no_error_without_checking(tmp_path: Path) -> None:
     env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu")
     env.reset(seed=3)
     for _ in range(8):
@@ -87,19 +87,21 @@ PARTS = spaces.Dict({"far": spaces.Box(-8, 8, (1, 2), np.float32), "image": spac
     ],
     ids=["a reset", "a reward", "a part of an observation", "an element of an array"],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, more: Any, bodies: dict[str, str], message: str, where: Any) -> None:
+def test_error_names_source_field_and_element(
+    tmp_path: Path, more: Any, bodies: dict[str, str], message: str, where: Any
+) -> None:
     env = VectorEnv(walk(tmp_path, more=more, **bodies), 2, device="cpu", checking=True)
 
-    def played() -> None:
+    def play() -> None:
         env.reset(seed=3)
-        stepped(env, 1)
+        take_steps(env, 1)
 
     with pytest.raises(gpu_envs.NotFiniteError, match=f"replica 0, {message}") as caught:
-        played()
+        play()
     assert (caught.value.source, caught.value.field, caught.value.element) == where
 
 
-def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None:
+def test_observations_are_checked_in_buffers_and_user_arrays(tmp_path: Path) -> None:
     spec = walk(tmp_path, observe="observation[0] = 0;\n    observation[1] = 1.0f / float(s.x < real(5));")
     env = VectorEnv(spec, 5, device="cpu", checking=True)
     env.reset(seed=3)
@@ -112,24 +114,24 @@ def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None
         env.step(np.ones(5, np.int64), out=out)
 
 
-def test_the_last_numbers_of_an_episode_are_its_own(tmp_path: Path) -> None:
-    """In SameStep the state is that of the next episode already; what was given at the end belongs to the old one."""
-    final = "observation[0] = float(s.x);\n    observation[1] = 1.0f / float(!(s.pace > real(2)));"
+def test_final_observations_belong_to_the_ended_episode(tmp_path: Path) -> None:
+    """In SameStep the state already is the next episode's, but the final observation is the ended episode's."""
+    observe = "observation[0] = float(s.x);\n    observation[1] = 1.0f / float(!(s.pace > real(2)));"
     spec = walk(
         tmp_path,
         reset="s.x = 0;\n    s.pace = 0;",
         step="s.pace += real(1);\n    return {0, s.pace > real(2)};",
-        observe=final,
+        observe=observe,
     )
     env = VectorEnv(spec, 2, device="cpu", autoreset_mode="SameStep", checking=True)
     env.reset(seed=0)
-    stepped(env, 2)
+    take_steps(env, 2)
     with pytest.raises(gpu_envs.NotFiniteError, match=r"step 3 .*the final observation\[1\] is inf"):
-        stepped(env, 1)
+        take_steps(env, 1)
 
 
 @pytest.mark.parametrize("per_step", [False, True])
-def test_a_rollout_is_looked_at(tmp_path: Path, per_step: bool) -> None:
+def test_rollouts_are_checked(tmp_path: Path, per_step: bool) -> None:
     env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu", autoreset_mode="SameStep", checking=True)
     env.reset(seed=3)
     env.rollout(2, per_step=per_step)
@@ -139,14 +141,14 @@ def test_a_rollout_is_looked_at(tmp_path: Path, per_step: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "wrong", "message"),
+    ("agent", "statement", "message"),
     [
         (2, "w.x[i] = log(real(0));", "replica 0, prey_1, step 1 .* 'x' of the state is -inf"),
         (3, "w.reward[i] = log(real(0));", "replica 0, prey_2, step 1 .*the reward is -inf"),
     ],
 )
-def test_an_agent_is_named(tmp_path: Path, agent: int, wrong: str, message: str) -> None:
-    step = f"{CHASE['step']}\n    FOR_EACH_AGENT(i, AGENTS) {{ if (i == {agent}) {wrong} }}"
+def test_error_names_the_agent(tmp_path: Path, agent: int, statement: str, message: str) -> None:
+    step = f"{CHASE['step']}\n    FOR_EACH_AGENT(i, AGENTS) {{ if (i == {agent}) {statement} }}"
     env = MultiAgentEnv(chase(tmp_path, step=step), 2, device="cpu", checking=True)
     env.reset(seed=0)
     with pytest.raises(gpu_envs.NotFiniteError, match=message) as caught:
@@ -154,14 +156,14 @@ def test_an_agent_is_named(tmp_path: Path, agent: int, wrong: str, message: str)
     assert (caught.value.agent, caught.value.field) == (f"prey_{agent - 1}", "x" if agent == 2 else None)
 
 
-def test_an_agents_row_is_named(tmp_path: Path) -> None:
+def test_error_names_the_agent_of_an_observation(tmp_path: Path) -> None:
     row = CHASE["observe"] + "\n    if (i == 1) row[1] = log(0.0f);"
     env = MultiAgentEnv(chase(tmp_path, observe=row), 2, device="cpu", checking=True)
     with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, prey_0, step 0 .*the observation\[1\] is -inf"):
         env.reset(seed=0)
 
 
-def test_a_pickle_keeps_it() -> None:
+def test_pickles_keep_checking() -> None:
     env = gpu_envs.make("CartPole-v1", 2, device="cpu", checking=True)
     env.reset(seed=0)
     twin = pickle.loads(pickle.dumps(env))
@@ -170,7 +172,7 @@ def test_a_pickle_keeps_it() -> None:
         twin.observe()
 
 
-def test_a_single_environment_has_it_too() -> None:
+def test_gymnasium_env_has_checking() -> None:
     env = gymnasium.make("gpu_envs/CartPole-v1", checking=True)
     env.reset(seed=0)
     env.unwrapped.state = [np.inf, 0, 0, 0]  # type: ignore[attr-defined]
@@ -178,7 +180,7 @@ def test_a_single_environment_has_it_too() -> None:
         env.step(0)
 
 
-def test_every_environment_is_finite_and_the_same(make: Make, variant: Variant, mode: str, device: str) -> None:
+def test_checking_changes_no_result(make: Make, variant: Variant, mode: str, device: str) -> None:
     results = []
     for checking in (False, True):
         options: dict[str, Any] = {"autoreset_mode": mode, "checking": checking, "max_episode_steps": 6}

@@ -1,8 +1,8 @@
-"""Generated calls, right and wrong ones, in all modes and outputs: the environment stays equal to its untouched twin.
+"""Generated valid and invalid calls: invalid calls change nothing, so that the environment stays equal to a twin.
 
-Generated snapshots, which environments of other modes and distributions continue as the original does.
+Also generated snapshots: environments of other modes and distributions continue them like the original.
 
-``GENERATED_CALLS=100000`` makes so many; ``GENERATED_SEED=7`` begins with the calls of that seed.
+``GENERATED_CALLS=100000`` sets the number of calls; ``GENERATED_SEED=7`` sets the first seed.
 """
 
 import copy
@@ -20,40 +20,39 @@ from small_envs import walk
 
 from gpu_envs import Field, Param, Table, Uniform, VectorEnv, register
 
-EACH = 40
-"""Calls to one environment."""
+CALLS_PER_ENV = 40
 
 TOTAL = int(os.environ.get("GENERATED_CALLS", "2000"))
 
-FIRST = int(os.environ.get("GENERATED_SEED", "1"))
+FIRST_SEED = int(os.environ.get("GENERATED_SEED", "1"))
 
 PARTS = 32
 
 
 @pytest.mark.fast_cases(9)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_wrong_calls_leave_no_trace(part: int) -> None:
-    """An environment that is given wrong calls as well goes on, bit for bit, as its twin that never was."""
+def test_invalid_calls_change_nothing(part: int) -> None:
+    """An environment that also gets invalid calls stays equal, bit for bit, to a twin that only gets the valid ones."""
     variants = list(VARIANTS.values())
-    for seed in range(FIRST + part, FIRST + max(1, TOTAL // EACH), PARTS):
+    for seed in range(FIRST_SEED + part, FIRST_SEED + max(1, TOTAL // CALLS_PER_ENV), PARTS):
         calls = Calls(seed, variants[seed % len(variants)])
         try:
-            for _ in range(EACH):
+            for _ in range(CALLS_PER_ENV):
                 calls.take()
             calls.finish()
         except Exception as error:
-            raise AssertionError("\n".join(["these calls came before:", *calls.log])) from error
+            raise AssertionError("\n".join(["after these calls:", *calls.log])) from error
 
 
 STEPS = 8
-"""How many steps of each replica are compared."""
+"""Number of steps of each replica to compare."""
 
 LOWER, UPPER = (0.5, 0.9, Uniform(0.1, 0.4), Uniform(0.6, 1.2)), (1.0, 1.5, Uniform(1, 2), Uniform(0.7, 0.8))
-"""Values of an ordered pair of parameters, of which some do not go together."""
+"""Values of an ordered pair of parameters; some combinations are out of order and refused."""
 
 
-def gains(folder: Path) -> Any:
-    """An environment whose rewards depend on all that a snapshot holds, and on no action."""
+def gains_spec(folder: Path) -> Any:
+    """A spec whose rewards depend on everything in a snapshot, and on no action."""
     return walk(
         folder,
         "Gains-v0",
@@ -71,30 +70,30 @@ def gains(folder: Path) -> Any:
     )
 
 
-def rewards_from_here(env: VectorEnv) -> np.ndarray:
-    """The next rewards of each replica, ``[num_envs, STEPS]``: the same in all modes."""
+def next_rewards(env: VectorEnv) -> np.ndarray:
+    """The next rewards of each replica, ``[num_envs, STEPS]``, which are the same in all modes."""
     env, rows = copy.deepcopy(env), [list[float]() for _ in range(env.num_envs)]
-    for _ in range(2 * STEPS):  # in NextStep mode at most every other step begins an episode
+    for _ in range(2 * STEPS):  # in NextStep mode up to every other step is a reset
         over = np.array(env.get_state()["episode"]["ended"]) != 0
         if env.autoreset_mode.value == "Disabled" and over.any():
             env.reset(options={"reset_mask": over})
             over[:] = False
-        seen, rewards, *_ = env.step(np.zeros(env.num_envs, int))
-        assert (seen[:, 0] <= seen[:, 1]).all()
+        observations, rewards, *_ = env.step(np.zeros(env.num_envs, int))
+        assert (observations[:, 0] <= observations[:, 1]).all()
         for i in np.flatnonzero(~over):
             rows[i].append(float(rewards[i]))
     return np.array([row[:STEPS] for row in rows])
 
 
-class Moments:
-    """Two environments whose moments go to and fro."""
+class SnapshotExchange:
+    """Two random environments, and random calls that step them, set parameters, and copy snapshots between them."""
 
     def __init__(self, seed: int, spec: Any) -> None:
-        """Makes both, as the seed says."""
+        """Create both environments with random options."""
         self.rng, self.spec, self.log = np.random.default_rng(seed), spec, [f"seed {seed}"]
-        self.envs = [self._made() for _ in range(2)]
+        self.envs = [self._make_env() for _ in range(2)]
 
-    def _made(self) -> VectorEnv:
+    def _make_env(self) -> VectorEnv:
         mode, first = str(self.rng.choice(["NextStep", "SameStep", "Disabled"])), int(self.rng.choice([0, 5]))
         count = int(self.rng.integers(1, 4))
         env = VectorEnv(self.spec, count, device="cpu", autoreset_mode=mode, first_replica=first)
@@ -104,9 +103,9 @@ class Moments:
         return env
 
     def take(self) -> None:
-        """One call."""
+        """Make one random call."""
         source, target = (self.envs[self.rng.integers(2)] for _ in range(2))
-        [self._step, self._set, self._move, self._move, self._fork][self.rng.integers(5)](source, target)
+        [self._step, self._set, self._copy, self._copy, self._fork][self.rng.integers(5)](source, target)
 
     def _step(self, source: VectorEnv, _: VectorEnv) -> None:
         self.log.append(f"step {self.envs.index(source)}")
@@ -124,42 +123,42 @@ class Moments:
             if "must not exceed" not in str(error):
                 raise
 
-    def _move(self, source: VectorEnv, target: VectorEnv) -> None:
+    def _copy(self, source: VectorEnv, target: VectorEnv) -> None:
         count, rng = target.num_envs, self.rng
         to = None if rng.random() < 0.5 else np.flatnonzero(rng.random(count) < 0.6)
         to = None if to is None or not len(to) else to
         written = np.arange(count) if to is None else to
         rows = rng.integers(0, source.num_envs, len(written) if rng.random() < 0.5 else 1)
-        whole = source.num_envs in (1, len(written)) and rng.random() < 0.5
-        kept = source.get_state() if whole else source.get_state(rows)
-        kept = pickle.loads(pickle.dumps(kept)) if rng.random() < 0.3 else kept
-        rows = np.arange(source.num_envs) if whole else rows
-        self.log.append(f"{rows} of {self.envs.index(source)} to {to} of {self.envs.index(target)}, whole={whole}")
+        all_rows = source.num_envs in (1, len(written)) and rng.random() < 0.5
+        state = source.get_state() if all_rows else source.get_state(rows)
+        state = pickle.loads(pickle.dumps(state)) if rng.random() < 0.3 else state
+        rows = np.arange(source.num_envs) if all_rows else rows
+        self.log.append(f"{rows} of {self.envs.index(source)} to {to} of {self.envs.index(target)}, {all_rows=}")
         if to is not None and source.distributions != target.distributions:
-            assert_refused(target, lambda: target.set_state(kept, to), ValueError, "replicas draw alike")
+            assert_refused(target, lambda: target.set_state(state, to), ValueError, "must draw the same parameters")
             return
-        expected, wanted = rewards_from_here(target), rewards_from_here(source)[rows]
-        expected[written] = wanted
-        target.set_state(kept, to)
+        expected, copied = next_rewards(target), next_rewards(source)[rows]
+        expected[written] = copied
+        target.set_state(state, to)
         assert target.distributions == source.distributions
-        assert_same_bits(rewards_from_here(target), expected)
+        assert_same_bits(next_rewards(target), expected)
 
     def _fork(self, source: VectorEnv, _: VectorEnv) -> None:
         self.log.append(f"fork {self.envs.index(source)}")
-        assert_same_bits(rewards_from_here(source.fork(2)), np.repeat(rewards_from_here(source), 2, 0))
+        assert_same_bits(next_rewards(source.fork(2)), np.repeat(next_rewards(source), 2, 0))
 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_moments_go_on_anywhere(part: int, tmp_path: Path) -> None:
-    """In environments of another mode, size, place in the batch and other distributions; or they are refused."""
-    spec = gains(tmp_path)
+def test_snapshots_continue_in_other_environments(part: int, tmp_path: Path) -> None:
+    """Environments of another mode, size, first replica or distributions continue a snapshot, or refuse it."""
+    spec = gains_spec(tmp_path)
     with restored_registry():
-        register(spec)  # copies find it by its id
-        for seed in range(FIRST + part, FIRST + PARTS * max(1, TOTAL // 4000), PARTS):
-            moments = Moments(seed, spec)
+        register(spec)  # copies and pickles look it up by its id
+        for seed in range(FIRST_SEED + part, FIRST_SEED + PARTS * max(1, TOTAL // 4000), PARTS):
+            exchange = SnapshotExchange(seed, spec)
             try:
-                for _ in range(EACH // 2):
-                    moments.take()
+                for _ in range(CALLS_PER_ENV // 2):
+                    exchange.take()
             except Exception as error:
-                raise AssertionError("\n".join(["these calls came before:", *moments.log])) from error
+                raise AssertionError("\n".join(["after these calls:", *exchange.log])) from error

@@ -1,4 +1,4 @@
-"""Parameters of each replica's own are live arrays, the one truth; what sets them, or a state, does all or nothing."""
+"""Parameters with values per replica are live arrays; setting parameters or a state changes everything or nothing."""
 
 import copy
 import functools
@@ -25,8 +25,8 @@ from registered import (
 import gpu_envs
 
 
-def with_own(make: Make, variant: Variant, place: Place, **kwargs: Any) -> tuple[Any, str, float]:
-    """An environment of three replicas with values of their own, the parameter's name and its default."""
+def make_per_replica(make: Make, variant: Variant, place: Place, **kwargs: Any) -> tuple[Any, str, float]:
+    """An environment of three replicas with values per replica for a parameter, its name and its default."""
     name = first_real(variant)
     default = float(make_variant(make, variant, 1).params[name])
     env = make_variant(make, variant, 3, place, **{name: np.full(3, default)}, **kwargs)
@@ -34,20 +34,20 @@ def with_own(make: Make, variant: Variant, place: Place, **kwargs: Any) -> tuple
     return env, name, default
 
 
-def test_what_is_written_is_in_force_everywhere(make: Make, variant: Variant, place: Place) -> None:
-    """And stays so when another parameter is set, to one value or to several; the array stays the same."""
-    env, name, default = with_own(make, variant, place)
+def test_values_written_into_a_live_array_take_effect(make: Make, variant: Variant, place: Place) -> None:
+    """They last when another parameter is set, to one value or values per replica, and the array stays the same."""
+    env, name, default = make_per_replica(make, variant, place)
     other = next(n for n, p in env.env_spec.params.items() if p.kind == "real" and not p.fixed and n != name)
     live = env.params[name]
     live[1] = default * 1.5
-    wanted = np.array([default, default * 1.5, default], np.float32)
+    expected = np.array([default, default * 1.5, default], np.float32)
     for value in (env.params[other], np.full(3, env.params[other]), env.params[other]):
         env.set_attr(other, value)
         for each in (env, copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-            assert_same_bits(numpy_of(each.params[name]), wanted)
-            assert_same_bits(numpy_of(each.get_state()["params"][name]), wanted)
-            assert each.get_attr(name) == tuple(wanted.tolist())
-    fresh = make_variant(make, variant, 3, place, **{name: wanted})
+            assert_same_bits(numpy_of(each.params[name]), expected)
+            assert_same_bits(numpy_of(each.get_state()["params"][name]), expected)
+            assert each.get_attr(name) == tuple(expected.tolist())
+    fresh = make_variant(make, variant, 3, place, **{name: expected})
     env.reset(seed=0)
     fresh.reset(seed=0)
     for action in draw_actions(env, 5):
@@ -57,9 +57,9 @@ def test_what_is_written_is_in_force_everywhere(make: Make, variant: Variant, pl
     assert_same_bits(numpy_of(live), np.full(3, default * 1.25, np.float32))
 
 
-def test_bad_values_in_a_live_array_are_told(make: Make, variant: Variant, place: Place) -> None:
-    """On the host by the next call at the latest; on CUDA where it is read back; then it can be mended."""
-    env, name, default = with_own(make, variant, place)
+def test_invalid_values_in_a_live_array_raise(make: Make, variant: Variant, place: Place) -> None:
+    """On the CPU the next call raises, on CUDA the next call that reads the array; valid values end the error."""
+    env, name, default = make_per_replica(make, variant, place)
     env.params[name][1] = np.inf
     calls: list[Any] = [env.get_state, env.check, lambda: env.set_attr("nothing_else", 1.0)]
     if env.device == "cpu":
@@ -73,9 +73,9 @@ def test_bad_values_in_a_live_array_are_told(make: Make, variant: Variant, place
     take_step(env, draw_actions(env, 1)[0], place)
 
 
-def test_a_snapshot_is_restored_whole_or_not_at_all(make: Make, variant: Variant, place: Place) -> None:
-    """Whatever of its parts is wrong, the last too, nothing has changed."""
-    env, name, _ = with_own(make, variant, place)
+def test_an_invalid_snapshot_changes_nothing(make: Make, variant: Variant, place: Place) -> None:
+    """Whichever part of it is invalid."""
+    env, name, _ = make_per_replica(make, variant, place)
     for _ in range(2):
         take_step(env, draw_actions(env, 1)[0], place)
     for part, values in env.get_state().items():
@@ -84,18 +84,18 @@ def test_a_snapshot_is_restored_whole_or_not_at_all(make: Make, variant: Variant
             for wrong in (np.array(["a", "b", "c"]), None, broken):
                 state = env.get_state()
                 for array in state["state"].values():
-                    array[...] = 0  # so that a part of it that is restored shows
+                    array[...] = 0  # so that a partly restored snapshot would show
                 state[part][key] = wrong
                 assert_refused(env, functools.partial(env.set_state, state), (ValueError, TypeError), key)
-    nothing: tuple[Any, ...] = (None, 3, [], {})
-    for none in nothing:
-        assert_refused(env, functools.partial(env.set_state, none), (ValueError, TypeError), "state")
+    no_snapshots: tuple[Any, ...] = (None, 3, [], {})
+    for value in no_snapshots:
+        assert_refused(env, functools.partial(env.set_state, value), (ValueError, TypeError), "state")
 
 
-def test_a_compilation_that_fails_changes_nothing(
+def test_a_failed_compilation_changes_nothing(
     make: Make, variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment goes on with the kernels that it had."""
+    """The environment continues with its previous kernels."""
     name = first_real(variant)
     env, twin = (make_variant(make, variant, 3, max_episode_steps=7) for _ in range(2))
     for each in (env, twin):
@@ -113,7 +113,7 @@ def test_a_compilation_that_fails_changes_nothing(
 
 
 def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
-    """Also those that call for another program."""
+    """Also if they require another program."""
     name = first_real(Variant(env_id, {}))
     env, twin = (make(env_id, 1, device="cpu", autoreset_mode="Disabled") for _ in range(2))
     default = float(env.params[name])
@@ -130,29 +130,29 @@ def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
 
 
 @pytest.mark.fast_cases(2)
-def test_threads_take_turns(make: Make, variant: Variant) -> None:
-    """Two threads that step one environment get what one thread would: each step's results whole, none lost."""
+def test_python_threads_can_share_an_environment(make: Make, variant: Variant) -> None:
+    """Two threads that step an environment get the same steps as one thread, each complete and none lost."""
     count, steps = 1000 if variant.env_id != COVID else 100, 25
     env, alone = (make_variant(make, variant, count, autoreset_mode="SameStep", threads=1) for _ in range(2))
     for each in (env, alone):
         each.reset(seed=0)
     action = draw_actions(env, 1)[0]
-    found: list[bytes] = []
+    results: list[bytes] = []
 
-    def key(one: Any) -> bytes:
+    def observation_bytes(env: Any) -> bytes:
         return b"".join(
-            values.tobytes() for values in numpy_by_role(one, one.step(place_actions(one, action))[0]).values()
+            values.tobytes() for values in numpy_by_role(env, env.step(place_actions(env, action))[0]).values()
         )
 
     def work() -> None:
-        found.extend(key(env) for _ in range(steps))
+        results.extend(observation_bytes(env) for _ in range(steps))
 
     workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert {*found} == {key(alone) for _ in range(2 * steps)}
+    assert {*results} == {observation_bytes(alone) for _ in range(2 * steps)}
     assert_same_bits(env.get_state(), alone.get_state())
 
 
@@ -167,15 +167,14 @@ def test_threads_take_turns(make: Make, variant: Variant) -> None:
         ({"options": {"reset_mask": None}}, "reset_mask'] is None; .*leave it out"),
     ],
 )
-def test_resets_with_other_types(make: Make, variant: Variant, arguments: dict[str, Any], message: str) -> None:
-    """So is what a reset takes."""
+def test_reset_refuses_other_types(make: Make, variant: Variant, arguments: dict[str, Any], message: str) -> None:
     env = make_variant(make, variant, 2)
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(**arguments), TypeError, message)
 
 
-def test_numbers_that_the_precision_cannot_hold(make: Make, variant: Variant) -> None:
-    """What float32 makes infinite, or nothing where nothing is not allowed, is refused there and taken in float64."""
+def test_values_out_of_the_precisions_range(make: Make, variant: Variant) -> None:
+    """Values that float32 rounds to infinity, or to a forbidden 0, are refused in float32 and allowed in float64."""
     spec = gpu_envs.spec(variant.env_id)
     paired = {each for pair in spec.ordered for each in pair}
     name = next(n for n, p in spec.params.items() if p.kind == "real" and p.maximum == np.inf and n not in paired)

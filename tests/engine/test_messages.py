@@ -1,4 +1,4 @@
-"""Messages about mistakes that users of an environment make."""
+"""Messages for mistakes of an environment's users."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ import gpu_envs
 from gpu_envs.engine.state import LiveParams, LiveState
 
 
-def test_steps_beyond_the_end_in_disabled_mode(make: Make) -> None:
-    """The message names the call that allows them."""
+def test_steps_after_the_end_in_disabled_mode(make: Make) -> None:
+    """The message says which call allows them."""
     env = make("CartPole-v1", 2, device="cpu", autoreset_mode="Disabled")
     env.reset(seed=0)
     env.state["x"] = 10.0
-    env.step(np.ones(2, np.int64))  # the last one: the cart is beyond the track
+    env.step(np.ones(2, np.int64))  # terminates the episode: the cart is off the track
     with pytest.raises(gpu_envs.ActionError, match=r"or call env\.allow_frozen_steps\(\) first"):
         env.step(np.ones(2, np.int64))
     env.allow_frozen_steps()
     env.step(np.ones(2, np.int64))
 
 
-def test_actions_of_a_team_by_the_names_of_agents(make: Make) -> None:
+def test_actions_by_agent_instead_of_role(make: Make) -> None:
     env: Any = make("TagGridWorld-v0", 3, device="cpu")
     env.reset(seed=0)
     with pytest.raises(
@@ -45,7 +45,7 @@ def test_an_unknown_field_or_parameter(make: Make, mapping: str, name: str, mess
     assert values.get(name) is None
 
 
-def test_the_state_is_shown_by_names_and_shapes(make: Make) -> None:
+def test_repr_of_the_state(make: Make) -> None:
     state = make("CartPole-v1", 2, device="cpu").state
     assert repr(state) == "LiveState(x: float32[2], x_dot: float32[2], theta: float32[2], theta_dot: float32[2])"
 

@@ -1,4 +1,4 @@
-"""What rules measure of episodes: the numbers of a plain loop over the states, in all modes, on all devices."""
+"""Metrics of episodes equal those of a plain loop over the states, in all modes and on all devices."""
 
 import contextlib
 import dataclasses
@@ -39,17 +39,17 @@ SPECS = {
     name: gpu_envs.spec(place_of(f"measured.py:{name}"))
     for name in ("DRIFTER", "DRIFTER_IN_PYTHON", "FLOCK", "FLOCK_IN_PYTHON")
 }
-OWN = {name: Variant(spec.id, {"max_episode_steps": 9}) for name, spec in SPECS.items()}
-own = pytest.mark.parametrize("variant", OWN.values(), ids=OWN)
+MEASURED = {name: Variant(spec.id, {"max_episode_steps": 9}) for name, spec in SPECS.items()}
+each_measured = pytest.mark.parametrize("variant", MEASURED.values(), ids=MEASURED)
 
 State = Mapping[str, np.ndarray]
 Episodes = dict[tuple[int, int], tuple[np.ndarray, ...]]
-"""By replica and number: the metrics of each whole episode, and its length."""
+"""Length and metrics of each complete episode, by replica and episode number."""
 
 
-def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Place = HOST) -> Episodes:
-    """Every replica does the same all the time; those that an episode of Disabled has ended are reset."""
-    found: Episodes = {}
+def play_episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Place = HOST) -> Episodes:
+    """Repeat the same actions for a number of steps; in Disabled mode, reset ended replicas."""
+    episodes: Episodes = {}
     count = [0] * env.num_envs
     for _ in range(steps):
         env.step(place_actions(env, actions, place))
@@ -61,36 +61,36 @@ def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Pla
             values.reshape(env.num_envs, -1).max(1) for values in numpy_by_role(env, env.episode_length).values()
         )
         for i in np.flatnonzero(over):
-            found[int(i), count[i]] = (lengths[i], *(values[i] for values in metrics.values()))
+            episodes[int(i), count[i]] = (lengths[i], *(values[i] for values in metrics.values()))
             count[i] += 1
         if env.autoreset_mode is AutoresetMode.DISABLED:
             env.reset(options={"reset_mask": over})
-    return found
+    return episodes
 
 
-def started(make: Make, variant: Variant, count: int = 6, place: Place = HOST, **kwargs: Any) -> Any:
+def make_and_reset(make: Make, variant: Variant, count: int = 6, place: Place = HOST, **kwargs: Any) -> Any:
     env = make_variant(make, variant, count, place, **kwargs)
     env.reset(seed=3)
     return env
 
 
-# --- what is measured ---
+# --- values of metrics ---
 
 
-def of_tag(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
-    """Taggers are paid 10 for a tag, and nothing else."""
+def tag_metrics(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+    """A tagger's only rewards are 10 for each tag."""
     del before
     runners = state["in_game"][:, len(rewards["tagger"][0]) :]
     return {"tags": rewards["tagger"].sum(1) / 10, "survival": state["runners_left"] / runners.shape[1]}
 
 
-def of_grid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+def grid_metrics(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
     del rewards, before
     tagged = ~state["in_game"][:, -1]
     return {"tags": tagged, "survival": state["elapsed"] - tagged}
 
 
-def of_covid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+def covid_metrics(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
     del rewards
     people = gpu_envs.spec(COVID).table("population", {}).sum()
     return {
@@ -100,38 +100,38 @@ def of_covid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> 
     }
 
 
-def cart(state: State, *_: Any) -> dict[str, Any]:
+def cart_pole_metrics(state: State, *_: Any) -> dict[str, Any]:
     return {"position": abs(state["x"]), "angle": abs(state["theta"])}
 
 
-def drifter(state: State, *_: Any) -> dict[str, Any]:
+def drifter_metrics(state: State, *_: Any) -> dict[str, Any]:
     x, trail = state["x"], state["trail"]
     return {"last": x, "mean": x / x.dtype.type(2), "sum": trail[:, 2], "highest": x - trail[:, 0]}
 
 
-def flock(state: State, *_: Any) -> dict[str, Any]:
+def flock_metrics(state: State, *_: Any) -> dict[str, Any]:
     x = state["x"]
     size = np.add.accumulate(abs(x), 1)[:, -1]
     return {"last": x[:, -1], "mean": size, "sum": (x > 2).sum(1), "highest": x[:, 0]}
 
 
 ORACLES: dict[str, Callable[[State, Mapping[str, np.ndarray], State], dict[str, Any]]] = {
-    "CartPole-v0": cart,
-    "CartPole-v1": cart,
+    "CartPole-v0": cart_pole_metrics,
+    "CartPole-v1": cart_pole_metrics,
     "MountainCar-v0": lambda s, *_: {"position": s["position"]},
     "MountainCarContinuous-v0": lambda s, *_: {"position": s["position"]},
     "Pendulum-v1": lambda s, *_: {"angle": abs((s["theta"] + math.pi) % (2 * math.pi) - math.pi)},
     "Acrobot-v1": lambda s, *_: {"height": -np.cos(s["theta1"]) - np.cos(s["theta1"] + s["theta2"])},
-    "TagContinuous-v0": of_tag,
-    "TagGridWorld-v0": of_grid,
+    "TagContinuous-v0": tag_metrics,
+    "TagGridWorld-v0": grid_metrics,
     "RiceN-v0": lambda s, *_: {"temperature": s["temperature"][:, 0], "gross_output": s["gross_output"].sum(1)},
-    COVID: of_covid,
-    **{SPECS[name].id: drifter for name in ("DRIFTER", "DRIFTER_IN_PYTHON")},
-    **{SPECS[name].id: flock for name in ("FLOCK", "FLOCK_IN_PYTHON")},
+    COVID: covid_metrics,
+    **{SPECS[name].id: drifter_metrics for name in ("DRIFTER", "DRIFTER_IN_PYTHON")},
+    **{SPECS[name].id: flock_metrics for name in ("FLOCK", "FLOCK_IN_PYTHON")},
 }
-REDUCED: dict[str, Callable[[list[Any]], Any]] = {
+REDUCTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "last": lambda values: values[-1],
-    "mean": lambda values: REDUCED["sum"](values) / values[0].dtype.type(len(values)),
+    "mean": lambda values: REDUCTIONS["sum"](values) / values[0].dtype.type(len(values)),
     "sum": lambda values: np.add.accumulate(values)[-1],
     "max": lambda values: np.max(values, 0),
 }
@@ -141,19 +141,19 @@ REDUCED: dict[str, Callable[[list[Any]], Any]] = {
     ("variant", "precision"),
     [
         *((variant, "") for variant in VARIANTS.values()),
-        *((variant, precision) for variant in OWN.values() for precision in PRECISIONS),
+        *((variant, precision) for variant in MEASURED.values() for precision in PRECISIONS),
     ],
-    ids=[*VARIANTS, *(f"{name}-{precision}" for name in OWN for precision in PRECISIONS)],
+    ids=[*VARIANTS, *(f"{name}-{precision}" for name in MEASURED for precision in PRECISIONS)],
 )
-def test_metrics_are_what_a_plain_loop_finds(variant: Variant, precision: str, make: Make) -> None:
-    """Over states that are looked at step by step; where a precision is given, to the bit."""
-    env = started(make, variant, 7, autoreset_mode="Disabled", precision=precision or "float32")
+def test_metrics_equal_a_plain_loop(variant: Variant, precision: str, make: Make) -> None:
+    """Over the states after each step; bit for bit if a precision is given."""
+    env = make_and_reset(make, variant, 7, autoreset_mode="Disabled", precision=precision or "float32")
     spec, oracle = env.env_spec, ORACLES[variant.env_id]
     values: dict[str, list[np.ndarray]] = {name: [] for name in spec.metrics}
 
     def state() -> dict[str, np.ndarray]:
-        found = {name: numpy_of(array) for name, array in env.state.items()}
-        return {n: v.astype(precision or float) if v.dtype.kind == "f" else v for n, v in found.items()}
+        fields = {name: numpy_of(array) for name, array in env.state.items()}
+        return {n: v.astype(precision or float) if v.dtype.kind == "f" else v for n, v in fields.items()}
 
     finished = 0
     for action in draw_actions(env, 40):
@@ -161,13 +161,13 @@ def test_metrics_are_what_a_plain_loop_finds(variant: Variant, precision: str, m
         rewards = env.step(place_actions(env, action))[1]
         now = oracle(state(), numpy_by_role(env, rewards), before)
         assert list(now) == list(spec.metrics)
-        for name, found in now.items():
-            values[name].append(found.astype(precision or float))
+        for name, metric_values in now.items():
+            values[name].append(metric_values.astype(precision or float))
         over = numpy_of(env.simulation.buffers["finished"])
         for i in np.flatnonzero(over):
             length = max(each[i].max() for each in numpy_by_role(env, env.episode_length).values())
             for name, metric in spec.metrics.items():
-                expected = REDUCED[metric.reduce]([each[i : i + 1] for each in values[name][-int(length) :]])
+                expected = REDUCTIONS[metric.reduce]([each[i : i + 1] for each in values[name][-int(length) :]])
                 if precision:
                     assert_same_bits(expected, env.episode_metrics[name][i : i + 1], name)
                 else:
@@ -178,32 +178,34 @@ def test_metrics_are_what_a_plain_loop_finds(variant: Variant, precision: str, m
     assert finished > 20
 
 
-EVERY = {**VARIANTS, **OWN}
+ALL_VARIANTS = {**VARIANTS, **MEASURED}
 
 
-@pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("variant", ALL_VARIANTS.values(), ids=ALL_VARIANTS)
 def test_modes_and_batches_agree(variant: Variant, make: Make, place: Place) -> None:
-    """The first episodes of a replica are the same whatever restarts it, and whoever is beside it."""
-    told = {}
+    """The first episodes of a replica are the same in every mode, in smaller batches and on every device."""
+    results = {}
     for mode in MODES:
-        env = started(make, variant, 6, place, autoreset_mode=mode)
+        env = make_and_reset(make, variant, 6, place, autoreset_mode=mode)
         actions = draw_actions(env, 1)[0]
-        told[mode] = episodes(env, actions, 26, place)
-    few = started(make, variant, 2, place)
-    told["few"] = episodes(few, {role: values[:2] for role, values in actions.items()}, 26, place)
-    host = started(make, variant, 6, HOST)
-    told["host"] = episodes(host, actions, 26)
-    for other in ("NextStep", "Disabled", "few", "host"):
-        shared = told["SameStep"].keys() & told[other].keys()
+        results[mode] = play_episodes(env, actions, 26, place)
+    small_batch = make_and_reset(make, variant, 2, place)
+    first_actions = {role: values[:2] for role, values in actions.items()}
+    results["small batch"] = play_episodes(small_batch, first_actions, 26, place)
+    host = make_and_reset(make, variant, 6, HOST)
+    results["host"] = play_episodes(host, actions, 26)
+    for other in ("NextStep", "Disabled", "small batch", "host"):
+        shared = results["SameStep"].keys() & results[other].keys()
         assert len(shared) >= 4
         for key in shared:
-            assert_same_bits(told["SameStep"][key], told[other][key], f"{other} {key}")
+            assert_same_bits(results["SameStep"][key], results[other][key], f"{other} {key}")
 
 
 def test_threads_and_blocks_agree(make: Make, device: str) -> None:
     for name in ("DRIFTER", "FLOCK"):
-        kinds = [{"threads": 1}, {"threads": 2}] if device == "cpu" else [{"block_size": 64}, {"block_size": 256}]
-        envs = [started(make, OWN[name], MULTITHREADED_COUNT, Place(device, "numpy"), **kind) for kind in kinds]
+        launches = [{"threads": 1}, {"threads": 2}] if device == "cpu" else [{"block_size": 64}, {"block_size": 256}]
+        place = Place(device, "numpy")
+        envs = [make_and_reset(make, MEASURED[name], MULTITHREADED_COUNT, place, **launch) for launch in launches]
         for env in envs:
             for _ in range(12):
                 env.step(place_actions(env, draw_actions(env, 1)[0]))
@@ -211,12 +213,15 @@ def test_threads_and_blocks_agree(make: Make, device: str) -> None:
 
 
 @needs_cuda
-def test_a_team_over_the_whole_gpu_measures_the_same(make: Make) -> None:
-    variant = OWN["FLOCK"]._replace(params={"max_episode_steps": 9, "birds": 3000})
-    envs = [started(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep") for device in ("cpu", "cuda")]
+def test_a_team_spread_over_the_gpu_has_the_same_metrics(make: Make) -> None:
+    variant = MEASURED["FLOCK"]._replace(params={"max_episode_steps": 9, "birds": 3000})
+    envs = [
+        make_and_reset(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep")
+        for device in ("cpu", "cuda")
+    ]
     assert envs[1].simulation.layout.schedule.kind == "SPREAD"
-    one, other = (episodes(env, draw_actions(env, 1)[0], 20) for env in envs)
-    assert_same_bits(list(one.values()), list(other.values()))
+    on_cpu, on_cuda = (play_episodes(env, draw_actions(env, 1)[0], 20) for env in envs)
+    assert_same_bits(list(on_cpu.values()), list(on_cuda.values()))
 
 
 @pytest.mark.slow
@@ -233,7 +238,7 @@ def test_every_schedule_compiles(birds: int) -> None:
             ptx_of(generate(layout, "multi_agent").source)
 
 
-def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
+def test_live_metrics_of_a_single_agent_compile(mode: str) -> None:
     if nvrtc_missing():
         pytest.skip(nvrtc_missing())
     spec = SPECS["DRIFTER"]
@@ -241,10 +246,10 @@ def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
     ptx_of(generate(layout_of(config, H200), "vector_env").source)
 
 
-@own
-def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, place: Place, mode: str) -> None:
-    """Nor is anything left of it afterwards, whatever became of the parameters meanwhile."""
-    envs = [started(make, variant, 6, place, autoreset_mode=mode) for _ in range(2)]
+@each_measured
+def test_live_metrics_change_no_metric(variant: Variant, make: Make, place: Place, mode: str) -> None:
+    """Afterwards the program is the previous one, also if a parameter was set in between."""
+    envs = [make_and_reset(make, variant, 6, place, autoreset_mode=mode) for _ in range(2)]
     for env in envs:
         env.allow_frozen_steps()
     actions = draw_actions(envs[0], 20)
@@ -261,14 +266,14 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
     assert "MEASURED = false" in source
 
 
-# --- where they are given ---
+# --- where metrics are returned ---
 
 
-@own
-def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) -> None:
-    env = started(make, variant, 6, place, autoreset_mode=mode, statistics=True)
+@each_measured
+def test_infos_have_metrics(variant: Variant, make: Make, place: Place, mode: str) -> None:
+    env = make_and_reset(make, variant, 6, place, autoreset_mode=mode, statistics=True)
     env.allow_frozen_steps()
-    seen = 0
+    finished = 0
     for action in draw_actions(env, 20):
         infos = env.step(place_actions(env, action, place))[4]
         over = numpy_of(env.simulation.buffers["finished"])
@@ -277,17 +282,17 @@ def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) 
             continue
         assert set(infos["episode"]) == {"r", "l", *env.env_spec.metrics}
         for name, values in env.episode_metrics.items():
-            given, kept = numpy_of(infos["episode"][name]), numpy_of(values)
-            assert_same_bits(given[over], kept[over])
-            assert place.output != "numpy" or not given[~over].any()
-            seen += over.sum()
-    assert seen
+            in_infos = numpy_of(infos["episode"][name])
+            assert_same_bits(in_infos[over], numpy_of(values)[over])
+            assert place.output != "numpy" or not in_infos[~over].any()
+            finished += over.sum()
+    assert finished
 
 
-@own
-def test_a_step_writes_them_where_it_is_told_to(variant: Variant, make: Make, place: Place) -> None:
-    env = started(make, variant, 6, place, autoreset_mode="SameStep", statistics=True)
-    whole, array = guarded_array(place, (6, 4), "float32")
+@each_measured
+def test_a_step_writes_metrics_into_the_users_array(variant: Variant, make: Make, place: Place) -> None:
+    env = make_and_reset(make, variant, 6, place, autoreset_mode="SameStep", statistics=True)
+    guarded, array = guarded_array(place, (6, 4), "float32")
     ended = np.zeros(6, bool)
     for action in draw_actions(env, 20):
         infos = env.step(place_actions(env, action, storage_place(place)), out=Step(episode_metrics=array))[4]
@@ -296,25 +301,25 @@ def test_a_step_writes_them_where_it_is_told_to(variant: Variant, make: Make, pl
             assert_same_bits(numpy_of(array)[ended, j], numpy_of(values)[ended])
             assert "episode" not in infos or np.array_equal(numpy_of(infos["episode"][name]), numpy_of(array)[:, j])
     assert ended.all()
-    assert (numpy_of(whole)[[0, -1]] == 77).all()
+    assert (numpy_of(guarded)[[0, -1]] == 77).all()
 
 
-def test_there_may_be_none(tmp_path: Path, device: str) -> None:
+def test_environments_without_metrics(tmp_path: Path, device: str) -> None:
     env = gpu_envs.VectorEnv(walk(tmp_path), 2, device=device, statistics=True)
     env.reset(seed=0)
     assert env.episode_metrics == {}
-    with pytest.raises(ValueError, match=r"out\.episode_metrics is written by environments whose spec names metrics"):
+    with pytest.raises(ValueError, match=r"out\.episode_metrics is written by environments whose spec has metrics"):
         env.step(np.zeros(2, int), out=Step(episode_metrics=np.zeros((2, 1), np.float32)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
-def test_they_are_checked(name: str) -> None:
-    """Sanitizers are slow to compile, and those in Python have the same rules."""
+def test_checker_passes(name: str) -> None:
+    """Sanitizers are slow to compile and run for the C++ specs only, since the Python specs have the same rules."""
     check_environment(SPECS[name], num_envs=4, steps=20, sanitize=not name.endswith("IN_PYTHON"))
 
 
-# --- what is wrong ---
+# --- mistakes in specs and rules ---
 
 
 MEASURE = "FN void measure(const State& s, const Params& p, Metrics& metrics)"
@@ -333,19 +338,19 @@ MEASURE = "FN void measure(const State& s, const Params& p, Metrics& metrics)"
         ({"far": Metric()}, MEASURE + " { metrics.fart = s.x; }", r"Metrics has no field 'fart'\. Did you mean 'far'"),
     ],
 )
-def test_a_spec_is_refused(metrics: Any, further: str, message: str, tmp_path: Path) -> None:
+def test_invalid_specs_are_refused(metrics: Any, further: str, message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError, gpu_envs.CompileError), match=message):
         gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": metrics}, further=further), 1, device="cpu")
 
 
-def test_reductions_are_known() -> None:
+def test_unknown_reductions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"reduce is 'average'\. Allowed: last, mean, sum, max"):
         Metric(reduce="average")
 
 
 @pytest.mark.slow
-def test_one_turn_writes_a_metric(tmp_path: Path) -> None:
-    """In a build that follows the turns of phases."""
+def test_only_one_iteration_may_write_a_metric(tmp_path: Path) -> None:
+    """A build that records the iterations of phases finds it."""
     measure = """FN void measure(World& w, const Params& p, Team& team, Metrics& metrics) {
         FOR_EACH_AGENT(i, AGENTS) metrics.far = w.x[i];
     }"""
@@ -353,14 +358,14 @@ def test_one_turn_writes_a_metric(tmp_path: Path) -> None:
     assert "chase.cuh:29: several turns write 'metrics.far' (turns " in wrong(builds.phases, spec)
 
 
-def of_python(name: str, **functions: Any) -> gpu_envs.Spec:
-    """One of the specs in Python with other functions."""
+def replace_functions(name: str, **functions: Any) -> gpu_envs.Spec:
+    """A spec with rules in Python, with other functions."""
     spec = SPECS[name]
     assert isinstance(spec.header, Rules)
     return dataclasses.replace(spec, id=f"Other{spec.id}", header=dataclasses.replace(spec.header, **functions))
 
 
-def some_ways(s: Any, p: Any, metrics: Any) -> None:
+def sets_on_some_paths(s: Any, p: Any, metrics: Any) -> None:
     metrics.last = s.x
     metrics.mean = s.x
     metrics.sum = s.x
@@ -368,21 +373,21 @@ def some_ways(s: Any, p: Any, metrics: Any) -> None:
         metrics.highest = p.edge
 
 
-def not_all(s: Any, p: Any, metrics: Any) -> None:
+def sets_not_all(s: Any, p: Any, metrics: Any) -> None:
     metrics.last = metrics.mean = s.x / p.edge
 
 
-def changes(s: Any, p: Any, metrics: Any) -> None:
+def changes_state(s: Any, p: Any, metrics: Any) -> None:
     s.x = p.edge
     metrics.last = metrics.mean = metrics.sum = metrics.highest = 0.0
 
 
-def every_turn(w: Any, p: Any, team: Any, metrics: Any) -> None:
+def writes_in_every_iteration(w: Any, p: Any, team: Any, metrics: Any) -> None:
     for i in team.agents():
         metrics.last = w.x[i] + p.edge
 
 
-def between(w: Any, p: Any, team: Any, metrics: Any) -> None:
+def writes_between_phases(w: Any, p: Any, team: Any, metrics: Any) -> None:
     metrics.last = p.edge
     for i in team.agents():
         w.size[i] = 0.0
@@ -391,25 +396,25 @@ def between(w: Any, p: Any, team: Any, metrics: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "measure", "message"),
     [
-        ("DRIFTER_IN_PYTHON", some_ways, r"measure sets metrics\.highest on some paths only"),
-        ("DRIFTER_IN_PYTHON", not_all, r"measure does not set metrics\.sum"),
-        ("DRIFTER_IN_PYTHON", changes, "changes must not change the state"),
+        ("DRIFTER_IN_PYTHON", sets_on_some_paths, r"measure sets metrics\.highest on some paths only"),
+        ("DRIFTER_IN_PYTHON", sets_not_all, r"measure does not set metrics\.sum"),
+        ("DRIFTER_IN_PYTHON", changes_state, "changes_state must not change the state"),
         ("DRIFTER_IN_PYTHON", None, "has the metrics last, mean, sum, highest, but the rules have no measure"),
         (
             "FLOCK_IN_PYTHON",
-            every_turn,
+            writes_in_every_iteration,
             r"every iteration writes 'metrics\.last'.*Write it in one iteration, if i == 0:$",
         ),
-        ("FLOCK_IN_PYTHON", between, "code between phases must not depend on the world"),
+        ("FLOCK_IN_PYTHON", writes_between_phases, "code between phases must not depend on the world"),
     ],
 )
-def test_python_is_refused(name: str, measure: Any, message: str) -> None:
-    spec = of_python(name, measure=measure)
+def test_invalid_python_is_refused(name: str, measure: Any, message: str) -> None:
+    spec = replace_functions(name, measure=measure)
     with pytest.raises(gpu_envs.TranslationError, match=f"(?s){message}"):
         rules_part(config_of(spec, 1, Options(), {}))
 
 
-def test_a_number_that_is_not_finite_is_named(tmp_path: Path, device: str) -> None:
+def test_checking_names_the_metric(tmp_path: Path, device: str) -> None:
     measure = f"{MEASURE} {{ metrics.far = real(1) / (s.x - s.x); }}"
     spec = walk(tmp_path, more={"metrics": {"far": Metric()}, "max_episode_steps": 2}, further=measure)
     env = gpu_envs.VectorEnv(spec, 2, device=device, checking=True)

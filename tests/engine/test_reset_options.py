@@ -1,4 +1,4 @@
-"""What a reset may be told of where episodes begin."""
+"""Options of a reset that set the initial state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,23 +23,23 @@ from gpu_envs import MultiAgentEnv
 
 each_team = parametrize_variants({name: Variant(name, {}) for name in (CONTINUOUS, "TagGridWorld-v0")})
 
-# --- of one agent ---
+# --- a single agent ---
 
 
 def options_of(env_id: str) -> dict[str, float]:
-    """Reset options that leave a single state to begin in, and it is not one that the defaults allow."""
+    """Reset options that allow a single initial state, which the defaults do not allow."""
     settings = gpu_envs.spec(env_id).options
     return {"low": 0.25, "high": 0.25} if "low" in settings else dict.fromkeys(settings, 0.0)
 
 
-def test_options_hold_for_one_reset(make: Make, env_id: str, device: str, mode: str) -> None:
+def test_options_apply_to_one_reset(make: Make, env_id: str, device: str, mode: str) -> None:
     """Reset options apply to the reset they are given to, not to the restarts and resets after it."""
     count = 40
     env, plain = (make(env_id, count, device=device, autoreset_mode=mode, max_episode_steps=1) for _ in range(2))
-    usual = plain.reset(seed=3)[0]
-    chosen = env.reset(seed=3, options=options_of(env_id))[0]
-    assert (chosen == chosen[0]).all()
-    assert (chosen != usual).any(axis=1).all()
+    by_default = plain.reset(seed=3)[0]
+    by_options = env.reset(seed=3, options=options_of(env_id))[0]
+    assert (by_options == by_options[0]).all()
+    assert (by_options != by_default).any(axis=1).all()
     for action in draw_alone(env_id, 2, count):
         observations = [each.step(action)[0] for each in (env, plain)]
         if mode == "Disabled":
@@ -49,8 +49,8 @@ def test_options_hold_for_one_reset(make: Make, env_id: str, device: str, mode: 
     assert all(env.params[name] == defaults(env_id)[name] for name in options_of(env_id))
 
 
-def test_options_hold_for_the_masked(make: Make, env_id: str, device: str) -> None:
-    """With a mask, options move the replicas it names alone; parameters of each replica's own stay as they are."""
+def test_options_apply_to_masked_replicas(make: Make, env_id: str, device: str) -> None:
+    """With a mask, options only affect the replicas to reset; parameters with values per replica do not change."""
     name = first_real(Variant(env_id, {}))
     values = defaults(env_id)[name] * np.linspace(1, 1.1, 4)
     env = make(env_id, 4, device=device, **{name: values})
@@ -64,7 +64,7 @@ def test_options_hold_for_the_masked(make: Make, env_id: str, device: str) -> No
 
 @pytest.mark.parametrize("bounds", [(-0.3, -0.2), (0.1, 0.3), (0.2, 0.2)])
 def test_option_bounds(make: Make, env_id: str, device: str, bounds: tuple[float, float]) -> None:
-    """``low`` and ``high`` bound what a reset draws, evenly; ``x_init`` and ``y_init`` do so either way."""
+    """Resets draw uniformly from ``low`` to ``high``, or within plus or minus ``x_init`` and ``y_init``."""
     env = make(env_id, 20_000, device=device, precision="float64")
     if "low" in gpu_envs.spec(env_id).options:
         env.reset(seed=3, options=dict(zip(("low", "high"), bounds, strict=True)))
@@ -86,18 +86,18 @@ def test_option_bounds(make: Make, env_id: str, device: str, bounds: tuple[float
 
 @each_team
 @pytest.mark.parametrize("start", ["random", "fixed"])
-@pytest.mark.parametrize("own", [False, True])
-def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: str) -> None:
-    """A reset may say where the agents begin, whole or in part, in all replicas or in those of a mask, this once."""
+@pytest.mark.parametrize("per_replica", [False, True])
+def test_initial_state_fields(make: Make, variant: Variant, place: Place, per_replica: bool, start: str) -> None:
+    """A reset can set all or some initial fields, in all replicas or the replicas of a mask, for this reset only."""
     count = 4
-    env, plain, usual = (make_variant(make, variant, count, place, start=start) for _ in range(3))
+    env, plain, default = (make_variant(make, variant, count, place, start=start) for _ in range(3))
     mask = np.array([True, False, True, False])
-    starts: dict[str, Any] = starts_of(env, count if own else None)
+    starts: dict[str, Any] = starts_of(env, count if per_replica else None)
     if variant.env_id == CONTINUOUS:
         starts["heading"] = np.linspace(0, 3, env.num_agents).astype(np.float32)
-    given = dict(starts)
-    observations = numpy_by_role(env, env.reset(seed=1, options=given)[0])
-    assert given.keys() == starts.keys()  # the caller's dict stays as it was
+    options = dict(starts)
+    observations = numpy_by_role(env, env.reset(seed=1, options=options)[0])
+    assert options.keys() == starts.keys()  # the caller's dict is not modified
     for name, values in starts.items():
         state = numpy_of(env.state[name])
         assert_same_bits(state, np.broadcast_to(values, state.shape).astype(state.dtype), name)
@@ -112,11 +112,11 @@ def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: s
     for name, values in before.items():
         assert_same_bits(numpy_of(plain.state[name])[mask], numpy_of(env.state[name])[mask], name)
         assert_same_bits(numpy_of(plain.state[name])[~mask], values[~mask], name)
-    usual.reset(seed=1)
-    assert_same_bits(env.reset()[0], usual.reset()[0])
-    for one, options in ((env, {"x": starts["x"]}), (usual, None)):
-        one.reset(seed=1, options=options)
-    assert_same_bits(env.state["y"], usual.state["y"])
+    default.reset(seed=1)
+    assert_same_bits(env.reset()[0], default.reset()[0])
+    env.reset(seed=1, options={"x": starts["x"]})
+    default.reset(seed=1)
+    assert_same_bits(env.state["y"], default.state["y"])
     x = numpy_of(env.state["x"])
     assert_same_bits(x, np.broadcast_to(starts["x"], x.shape).astype(x.dtype))
 
@@ -139,10 +139,10 @@ def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: s
         (lambda env: {"x": [*[1] * (env.num_agents - 1), np.nan if "heading" in env.state else 1.5]}, "'x'"),
     ],
 )
-def test_bad_options(
+def test_invalid_options(
     make: Make, variant: Variant, options: Callable[[MultiAgentEnv], dict[str, Any]], message: str
 ) -> None:
-    """An unknown option, and starts that cannot be, are refused, and change nothing."""
+    """Unknown options and impossible initial states are refused and change nothing."""
     env = make_variant(make, variant, 3)
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(options=options(env)), (ValueError, TypeError), message)

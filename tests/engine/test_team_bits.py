@@ -1,4 +1,4 @@
-"""A team's trajectories are the same in every mode, and its bits whatever its size, the launch or the device."""
+"""Trajectories of teams have the same bits in every mode, with every launch configuration and on every device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,13 +26,13 @@ from registered import (
 
 @each_variant
 def test_modes_agree(make: Make, variant: Variant, device: str) -> None:
-    """Every replica's trajectory is one and the same in NextStep, SameStep and, reset by its user, Disabled mode.
+    """Every replica's trajectory is the same in NextStep, SameStep and, with resets by the user, Disabled mode.
 
-    The restart steps of NextStep mode get actions that are none.
+    The reset steps of NextStep mode get invalid actions.
     """
     count, steps = 23, 60
-    everybody = list(range(count))
-    told: dict[str, list[list[Any]]] = {}
+    replicas = list(range(count))
+    trajectories: dict[str, list[list[Any]]] = {}
 
     def of(i: int, by_role: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [values[i] for values in by_role.values()]
@@ -40,33 +40,37 @@ def test_modes_agree(make: Make, variant: Variant, device: str) -> None:
     for mode in MODES:
         env = make_variant(make, variant, count, Place(device, "numpy"), autoreset_mode=mode)
         first = numpy_by_role(env, env.reset(seed=17)[0])
-        told[mode] = [[of(i, first)] for i in everybody]
+        trajectories[mode] = [[of(i, first)] for i in replicas]
         actions = draw_actions(env, steps)
         block = {role: np.stack([action[role] for action in actions]) for role in actions[0]}
-        done = np.zeros(count, int)  # steps taken of each replica's sequence; who is done repeats the last
+        done = np.zeros(count, int)  # steps taken by each replica; finished replicas repeat the last actions
         pending = np.zeros(count, bool)
         while done.min() < steps:
-            given = {role: values[np.minimum(done, steps - 1), everybody] for role, values in block.items()}
-            for values in given.values():
+            step_actions = {role: values[np.minimum(done, steps - 1), replicas] for role, values in block.items()}
+            for values in step_actions.values():
                 values[pending] = 99 if values.dtype.kind == "i" else np.nan
-            result = take_step(env, given)
+            result = take_step(env, step_actions)
             flags = [result[name] for name in ("rewards", "terminations", "truncations")]
-            assert not any(values[pending].any() for by_role in flags for values in by_role.values()), "a restart"
+            assert not any(values[pending].any() for by_role in flags for values in by_role.values()), "a reset step"
             assert "alive" not in result or all(alive[pending].all() for alive in result["alive"].values())
             assert not numpy_of(env.elapsed)[pending].any()
-            ended, shown = ended_replicas(result), result["observations"]
-            last, start = result["final_obs"] if mode == "SameStep" else shown, shown
+            ended, observations = ended_replicas(result), result["observations"]
+            last, start = result["final_obs"] if mode == "SameStep" else observations, observations
             if mode == "Disabled" and ended.any():
                 start = numpy_by_role(env, env.reset(options={"reset_mask": ended})[0])
-            for i in everybody:
+            for i in replicas:
                 if not pending[i]:
-                    told[mode][i].append([*(of(i, part) for part in flags), of(i, last if ended[i] else shown)])
+                    trajectories[mode][i].append(
+                        [*(of(i, part) for part in flags), of(i, last if ended[i] else observations)]
+                    )
                 if pending[i] or (ended[i] and mode != "NextStep"):
-                    told[mode][i].append(of(i, start))
+                    trajectories[mode][i].append(of(i, start))
             done += ~pending
             pending = ended & (mode == "NextStep")
-    assert sum(map(len, told["SameStep"])) > count * (1 + steps + 3), "each ends more than three times"
-    assert_all_same([part[: steps + 5] for part in of_mode] for of_mode in told.values())
+    assert sum(map(len, trajectories["SameStep"])) > count * (1 + steps + 3), (
+        "each replica's episode ends more than three times"
+    )
+    assert_all_same([part[: steps + 5] for part in of_mode] for of_mode in trajectories.values())
 
 
 TEAMS = [
@@ -95,7 +99,7 @@ TEAMS = [
 
 
 def compare_devices(make: Make, env_id: str, count: int, steps: int, **kwargs: Any) -> None:
-    """Steps the CPU's and CUDA's, and compares all that they give and all that they hold."""
+    """Step the same environment on CPU and CUDA, and compare all results and all buffers."""
     envs = [make(env_id, count, device=device, **kwargs) for device in ("cpu", "cuda")]
     assert_all_same(env.reset(seed=21)[0] for env in envs)
     for t, action in enumerate(draw_actions(envs[0], steps, seed=1)):
@@ -123,9 +127,11 @@ def compare_devices(make: Make, env_id: str, count: int, steps: int, **kwargs: A
     ids=str,
 )
 def test_cpu_and_cuda_agree(make: Make, team: Team, automatic: str, precision: str) -> None:
-    """Teams of all sizes are the same on the CPU and on CUDA, over all memory, through restarts."""
+    """Teams of all sizes have the same results and buffers on CPU and CUDA, also across episodes."""
     agents = team.taggers + team.runners
-    count = 301 if agents <= 5 else 37 if agents < 300 else 9  # more than a block of the smallest holds
+    count = (
+        301 if agents <= 5 else 37 if agents < 300 else 9
+    )  # more replicas of the smallest team than fit in one block
     options: dict[str, Any] = {"autoreset_mode": automatic, "precision": precision, "episode_length": 13}
     compare_devices(make, CONTINUOUS, count, 30, **options, **team.params)
 
@@ -141,7 +147,7 @@ def test_cpu_and_cuda_agree(make: Make, team: Team, automatic: str, precision: s
     ],
 )
 def test_cpu_and_cuda_agree_on_the_grid(make: Make, taggers: int, full: bool, automatic: str) -> None:
-    """So is the grid world."""
+    """Also in the grid world."""
     params = {"num_taggers": taggers, "grid_length": 2 + min(taggers, 898), "use_full_observation": full}
     count, steps, length = (2, 4, 3) if taggers > 2000 else (9 if taggers > 64 else 37 if taggers > 4 else 301, 30, 13)
     compare_devices(make, GRID, count, steps, autoreset_mode=automatic, episode_length=length, **params)
@@ -152,7 +158,7 @@ def test_cpu_and_cuda_agree_on_the_grid(make: Make, taggers: int, full: bool, au
 @pytest.mark.parametrize("block_size", [64, 128, 256])
 @pytest.mark.parametrize("team", [Team(1, 1), Team(3, 14), Team(10, 100), Team(10, 100, full=True)], ids=str)
 def test_block_size_changes_nothing(make: Make, team: Team, block_size: int) -> None:
-    """Blocks of other sizes, which hold other numbers of replicas, give the same."""
+    """Blocks of other sizes have other numbers of replicas, but the same results."""
     arguments: dict[str, Any] = {"autoreset_mode": "SameStep", "episode_length": 13, **team.params}
     envs = [make(CONTINUOUS, 101, device="cuda", block_size=size, **arguments) for size in (None, block_size)]
     assert_all_same(env.reset(seed=2)[0] for env in envs)
@@ -171,5 +177,5 @@ def test_block_size_changes_nothing(make: Make, team: Team, block_size: int) -> 
     ids=str,
 )
 def test_spread_team_agrees(make: Make, team: Team, automatic: str) -> None:
-    """A team that is spread over the GPU, a launch for each phase, is the same, over the end of an episode too."""
+    """A team spread over the GPU, with a launch for each phase, has the same results, also across episodes."""
     compare_devices(make, CONTINUOUS, 2, 4, autoreset_mode=automatic, episode_length=3, **team.params)
