@@ -1,9 +1,9 @@
-"""The bundled runner: PPO, A2C, PQN, SAC, TD3 and DDPG for registered environments, all of it on their device.
+"""Training of registered environments on their device, by PPO, A2C, PQN, SAC, TD3 and DDPG.
 
     from gpu_envs.training import PPO, Run, train
     train(Run(env="CartPole-v1", algorithm=PPO(epochs=2), target_return=475))
 
-Importing it does not import torch; what it names does.
+Importing this package does not import torch; accessing one of its names does.
 """
 
 import importlib
@@ -57,19 +57,19 @@ _MODULES = {
     "trainer": ("Trainer",),
     "tuning": ("Size", "Tuning", "choose_num_envs", "tune"),
 }
-_LATER = {name: module for module, names in _MODULES.items() for name in names}
-"""What is imported when it is asked for, and the module it is in."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+"""Lazily imported names, and the modules that define them."""
 
-__all__ = ["CheckpointError", *sorted(_LATER)]  # noqa: PLE0604
+__all__ = ["CheckpointError", *sorted(_MODULE_OF)]  # noqa: PLE0604
 
 
 def __dir__() -> list[str]:
-    """What is imported when it is asked for, too."""
+    """List the module's names, including those that are imported lazily."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is asked for."""
-    if name in _LATER:
-        return getattr(importlib.import_module(f"gpu_envs.training.{_LATER[name]}"), name)
+    """Import a lazily imported name at its first use."""
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"gpu_envs.training.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -419,8 +419,8 @@ def _check_outputs(
         )
     if not any(output.requires_grad for output in outputs):
         raise ValueError(
-            f"the outputs of the policy {name!r}, for float32 observations of {features} features, depend on none of "
-            "its learnable parameters; does its forward turn gradients off?"
+            f"the outputs of the policy {name!r} depend on none of its learnable parameters, for float32 observations "
+            f"of {features} features; does its forward turn gradients off?"
         )
     last: torch.Tensor = outputs[-1]
     return last

@@ -111,7 +111,7 @@ class OffPolicyLearner(Learner):
         self.metrics, self.rate = zeros(len(_METRICS)), networks.rate
         self._largest = self.metrics[_METRICS.index("largest_observation") :]
         self.normals = zeros((1 + stochastic) * algorithm.batch_size, head.width)
-        self._beside_normal = self._ops.beside_normal(len(self.normals))
+        self._normal_buffers = self._ops.normal_buffers(len(self.normals))
         self.schedules = [(algorithm.learning_rate, self.rate)]
         unused = () if stochastic else ("entropy", "temperature")
         self.metric_names = tuple(None if name in unused else name for name in _METRICS)
@@ -186,7 +186,7 @@ class OffPolicyLearner(Learner):
         networks.sums.zero_()
         for step in range(0 if self.warmup_iterations else algorithm.gradient_steps):
             self.replay.draw(batch, draws, step, n_step=algorithm.n_step, gamma=algorithm.gamma, first=self._first)
-            self._ops.normal(self.normals, stream=noise, turn=step, first_row=first_row, beside=self._beside_normal)
+            self._ops.normal(self.normals, stream=noise, turn=step, first_row=first_row, buffers=self._normal_buffers)
             networks.learn(batch, self.normals, actor=step % interval == interval - 1)
         critics, actor = networks.sums / networks.sums[:, _ALIVE:].clamp(min=1.0)
         policy_loss, value_loss, entropy = (SUMS.index(name) for name in _METRICS[:3])

@@ -1,4 +1,4 @@
-"""Training, going on with a run, and evaluating one: what the command line calls, and what users do."""
+"""The public functions for runs: train, resume, evaluate, and load policies. The command line calls them, too."""
 
 import contextlib
 import dataclasses
@@ -32,23 +32,24 @@ from gpu_envs.training.tuning import choose_num_envs
 def train(
     config: Run, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None, group: Any = None
 ) -> Result:
-    """Trains, and keeps the run in its folder.
+    """Train a run, and save settings, logs and checkpoints in its run directory.
 
     Args:
-        config: The run. For ``num_envs="auto"`` the number is measured first, and kept in the folder.
-        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
-        modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
-        group: A process group of ``torch.distributed`` whose processes all call this, and train as one; the first keeps
-            the folder.
+        config: Settings of the run. For ``num_envs="auto"`` the number is measured first, and saved with the settings.
+        progress: Whether to draw a progress bar; None: draw one in a terminal or a notebook, and otherwise write a line
+            every 30 s.
+        modules: Your torch modules by policy name (by default the name of the role).
+        group: A process group of ``torch.distributed``, all of whose processes call this function and train together;
+            the first process writes the run directory.
     """
     if config.num_envs == AUTO:
         config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
-    trainer = Trainer(config, modules=modules, group=group)  # what is wrong with the run shows before it has a folder
+    trainer = Trainer(config, modules=modules, group=group)  # first, so that a mistake does not leave a run directory
     if config.run_dir == "" or Group(group).rank > 0:
         return trainer.run(progress)
     folder = RunDirectory.create(config.run_dir, trainer.config)
     with folder.lock():
-        trainer.keep_in(folder)
+        trainer.save_to(folder)
         return trainer.run(progress)
 
 
@@ -61,19 +62,19 @@ def resume(
     group: Any = None,
     **changes: Any,
 ) -> Result:
-    """Goes on with a run from its last checkpoint, bit for bit as if it had never stopped.
+    """Resume a run from its last checkpoint, with results that are bit-for-bit those of an uninterrupted run.
 
-    With another number of processes than it had, policies, optimisers, normalisers and counters go on, and episodes
-    begin anew.
+    If the number of processes changes, policies, optimisers, normalisers and counters continue, but episodes restart.
 
     Args:
-        run: Its folder.
-        progress: As of ``train``.
-        modules: As of ``train``.
-        trust: Import the environment's file, where the folder names one that this process was not given.
-        group: As of ``train``.
-        **changes: Settings that are others from now on, by their flat names, such as ``total_steps``, which schedules
-            follow; ``gpu-envs train --help`` names those that may change.
+        run: Run directory.
+        progress: As in ``train``.
+        modules: As in ``train``.
+        trust: Whether to import the environment's file, if the run directory names one that is not registered in this
+            process.
+        group: As in ``train``.
+        **changes: Changed settings by flat name, such as ``total_steps`` (schedules adapt to it); ``gpu-envs train
+            --help`` lists the settings that may change.
     """
     processes = Group(group)
     folder, first = RunDirectory.open(run), processes.rank == 0
@@ -84,28 +85,28 @@ def resume(
         done = iteration_of(latest) if latest is not None else 0
         if "total_steps" in changes and done > config.iterations:
             raise ValueError(
-                f"total_steps is {config.total_steps:,}, and the run {folder.path} has done "
-                f"{config.steps_at(done):,} already: give more, or leave it out"
+                f"total_steps is {config.total_steps:,}, but the run {folder.path} has already done "
+                f"{config.steps_at(done):,}: give more, or leave it out"
             )
         with explain_out_of_memory(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
-            then, steps = (config.gpus, 0) if state is None else (state["describes"]["gpus"], state["steps"])
-            if first and done > 0 and then != processes.size:
+            before, steps = (config.gpus, 0) if state is None else (state["describes"]["gpus"], state["steps"])
+            if first and done > 0 and before != processes.size:
                 warnings.warn(
-                    f"the run was trained by {then} process{'es' * (then > 1)}, and goes on with {processes.size}: "
-                    "what it has learnt and counted stays, and episodes begin anew",
+                    f"the run was trained by {before} process{'es' * (before > 1)} and is resumed by {processes.size}: "
+                    "policies and counters continue, but episodes restart",
                     stacklevel=2,
                 )
             if config.gpus != processes.size or config.steps_at(done) != steps:
                 config = dataclasses.replace(config, gpus=processes.size, since=(done, steps))
-            # frozen policies are of the checkpoint, so that their own runs need not exist any more
+            # frozen policies come from the checkpoint, so that their runs need not exist any more
             players = state["players"] if state is not None else None
-            trainer = Trainer(config, modules=modules, kept=players, group=group)
+            trainer = Trainer(config, modules=modules, saved_players=players, group=group)
             if state is not None and latest is not None:
-                trainer.load(attach_buffers(state, latest, processes.rank) if then == processes.size else state)
+                trainer.load(attach_buffers(state, latest, processes.rank) if before == processes.size else state)
         if first:
             folder.amend(config, done)
-            trainer.keep_in(folder)
+            trainer.save_to(folder)
         return trainer.run(progress)
 
 
@@ -123,25 +124,24 @@ def evaluate(
     trust: bool = False,
     progress: bool | None = None,
 ) -> Evaluations:
-    """Plays full episodes with the policies of a run's last checkpoint; by role, how they did.
+    """Play full episodes with the policies of a run's last checkpoint; return the results by role.
 
     Args:
-        run: Its folder.
-        episodes: How many at least: each replica plays equally many, none of more than 1,000,000 steps.
-        greedy: Take the likeliest actions, where otherwise they are sampled.
-        device: Where.
-        seed: Of environments and actions; None: derived from the run's.
-        num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
-        policies: As of ``load_policies``.
-        modules: As of ``load_policies``.
-        trust: As of ``load_policies``.
-        progress: As of ``train``.
+        run: Run directory.
+        episodes: Minimum number of episodes; each replica plays equally many, of at most 1,000,000 steps each.
+        greedy: Take the most likely actions instead of sampling.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: Seed of environments and actions; None: derived from the run's seed.
+        num_envs: Number of replicas, at most the number of episodes; None: one per episode, up to 4,096.
+        policies: As in ``load_policies``.
+        modules: As in ``load_policies``.
+        trust: As in ``load_policies``.
+        progress: As in ``train``.
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
-    own_seed = loaded.seed if seed is None else seed
-    how: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
+    options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
     with torch_threads(loaded.device, loaded.config.cpu_threads):
-        return play(loaded, seed=own_seed, **how)
+        return play(loaded, seed=loaded.seed if seed is None else seed, **options)
 
 
 @exclusive()
@@ -155,50 +155,51 @@ def load_policies(
     purpose: str = "evaluate",
     trust: bool = False,
 ) -> TrainedPolicies:
-    """Reads the policies of a run's last checkpoint, to act in an environment of yours.
+    """Load the policies of a run's last checkpoint, to act in environments that you make.
 
     Args:
-        run: Its folder.
-        device: Where.
-        policies: Others for some roles, such as ``{"runner": "random"}``.
-        params: Parameters of the environment that are to be others than in training.
-        modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
-        purpose: What they are wanted for, in a word, for messages.
-        trust: Import the environment's file, where the folder names one that this process was not given.
+        run: Run directory.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        policies: Policies that replace the run's, by role, such as ``{"runner": "random"}``.
+        params: Environment parameters that replace those of training.
+        modules: The torch modules that you gave for training, by policy name; the weights are loaded into them.
+        purpose: A verb for error messages: "there is nothing to ...".
+        trust: Whether to import the environment's file, if the run directory names one that is not registered in this
+            process.
     """
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)
     trained = folder.config()
     policies, modules = policies or {}, modules or {}
-    others: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "policies": {**trained.policies, **policies},
         "params": {**trained.params, **(params or {})},
     }
-    config = dataclasses.replace(trained, device=device, **others)
+    config = dataclasses.replace(trained, device=device, **changes)
     latest = folder.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
-    place = resolve_device(device)
+    device = resolve_device(device)
     networks: dict[str, Networks | None] = {}
-    with explain_out_of_memory(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        parts = Plan(with_replicas(config, 1), place, 1).policies
+    with explain_out_of_memory(dataclasses.replace(config, num_envs=1, horizon=1), device):
+        parts = Plan(with_replicas(config, 1), device, 1).policies
         state = load_run(latest)
         check_modules(modules, parts)
-        for name, own in parts.items():
-            policy_rows = PolicyRows(name, own, 1, place)
+        for name, members in parts.items():
+            policy_rows = PolicyRows(name, members, 1, device)
             if not learns(name):
-                asked_for = name.rpartition(" (")[0] in policies.values()
-                saved = None if asked_for else state["players"].get(name)  # its source may be gone
+                replaced = name.rpartition(" (")[0] in policies.values()
+                saved = None if replaced else state["players"].get(name)  # its run may not exist any more
                 networks[name] = make_player(policy_rows, config, saved).networks
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
-                learnt, source = state["learners"][name], f"{folder.path}:{name}"
-                own_run = trained.for_policy(name)
-                networks[name] = restore_networks(learnt, policy_rows, own_run, source, modules.get(name))
+                learner, source = state["learners"][name], f"{folder.path}:{name}"
+                policy_run = trained.for_policy(name)
+                networks[name] = restore_networks(learner, policy_rows, policy_run, source, modules.get(name))
     return TrainedPolicies(
         config,
-        place,
+        device,
         parts,
         networks,
         derived_seed(trained.seed, "evaluation"),
@@ -211,16 +212,16 @@ def load_policies(
 def load_frozen_policies(
     env: str, policies: Mapping[str, str], *, device: str = "auto", params: Mapping[str, Any] | None = None
 ) -> TrainedPolicies:
-    """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
-    place = resolve_device(device)
+    """Load frozen policies of runs, by role, for an environment; roles without a policy act at random."""
     config = Run(env=env, device=device, params=dict(params or {}))
-    roles = Plan(with_replicas(config, 1), place, 1).roles
+    device = resolve_device(device)
+    roles = Plan(with_replicas(config, 1), device, 1).roles
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in filter(learns, parts):
         raise ValueError(
             f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
         )
-    rows = [PolicyRows(name, own, 1, place) for name, own in parts.items()]
-    networks = {each.name: make_player(each, config).networks for each in rows}
-    return TrainedPolicies(config, place, parts, networks, 0, 0, {})
+    rows = {name: PolicyRows(name, members, 1, device) for name, members in parts.items()}
+    networks = {name: make_player(policy_rows, config).networks for name, policy_rows in rows.items()}
+    return TrainedPolicies(config, device, parts, networks, 0, 0, {})

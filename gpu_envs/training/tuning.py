@@ -1,4 +1,4 @@
-"""How many replicas suit a run and its device: powers of two, tried one after the other in this process."""
+"""Tuning of the number of replicas for a run and its device: powers of two are measured in turn in this process."""
 
 import copy
 import dataclasses
@@ -23,87 +23,90 @@ from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 
 NEAR = 0.95
-"""A rate from this share of the best up is as good as the best."""
+"""Fraction of the highest rate from which a rate counts as equally fast."""
 
-UPDATES = 200
-"""A run keeps at least so many: what it learns in an update hardly grows with the replicas once they are many."""
+MIN_UPDATES = 200
+"""Minimum number of updates of a run: beyond some size, more replicas hardly increase what an update learns."""
 
 _FIRST = {True: 64, False: 16}
-"""The size to begin with, by whether the device is a GPU."""
+"""The first number of replicas, by whether the device is a GPU."""
 
-_SMALL = 2**21
-"""On the CPU the first size takes at most so many bytes, if it can: they are soon gone through."""
+_MAX_FIRST_BYTES = 2**21
+"""On the CPU, size of the first trial, if possible, so that it ends quickly."""
 
-_SECONDS, _ENOUGH = 0.2, 1.0
-"""An iteration is repeated for so long at least, unless it takes so long by itself."""
+_MIN_SECONDS, _MAX_SECONDS = 0.2, 1.0
+"""Iterations are repeated for at least the first time, but not if one takes the second or longer."""
 
-_LIMIT = 12.0
-"""No size is begun that is likely to end later than so many seconds after the first was begun."""
+_TIME_LIMIT = 12.0
+"""Seconds from the first trial within which every further trial is expected to end."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What a number of replicas takes and gives."""
+    """Measurements for a number of replicas."""
 
     num_envs: int
-    """How many replicas, on each GPU."""
+    """Number of replicas per GPU."""
     memory: int
-    """Bytes: on a GPU measured, with all that torch took; on the CPU worked out."""
+    """Memory in bytes: on a GPU measured as torch's peak, on the CPU estimated."""
     rollout: float
-    """Steps of the environment in a second of acting and stepping, all replicas together."""
+    """Environment steps per second of rollout, summed over all replicas."""
     training: float
-    """Steps of the environment in a second of training: rollout and update."""
+    """Environment steps per second of training (rollout and update), summed over all replicas."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """The sizes that were tried, and what follows from them."""
+    """The sizes that were tried, and the recommended number of replicas."""
 
     sizes: tuple[Size, ...]
-    """Those that were tried, by rising number of replicas."""
-    largest: int
-    """The most replicas that there is memory for."""
-    most: int
-    """The most replicas that leave the run ``UPDATES`` updates."""
-    ended: str
-    """Why no larger size was tried."""
+    """Measurements by increasing number of replicas."""
+    max_fitting: int
+    """Estimated maximum number of replicas that fit into memory."""
+    max_updating: int
+    """Maximum number of replicas with which the run has at least ``MIN_UPDATES`` updates."""
+    stop_reason: str
+    """Reason why no larger size was tried."""
 
     @property
     def knee(self) -> int:
-        """The fewest replicas whose training is as fast as the best."""
+        """The smallest number of replicas whose training is within 5 % of the fastest."""
         best = max(size.training for size in self.sizes)
         return min(size.num_envs for size in self.sizes if size.training >= NEAR * best)
 
     @property
     def chosen(self) -> int:
-        """What ``num_envs="auto"`` takes: the knee of those sizes that leave the run enough updates."""
-        few = tuple(size for size in self.sizes if size.num_envs <= self.most)
-        return dataclasses.replace(self, sizes=few or self.sizes[:1]).knee
+        """The number that ``num_envs="auto"`` uses: the knee of the sizes that leave the run enough updates."""
+        allowed = tuple(size for size in self.sizes if size.num_envs <= self.max_updating)
+        return dataclasses.replace(self, sizes=allowed or self.sizes[:1]).knee
 
     @property
-    def why(self) -> str:
-        """The reason for what is chosen."""
-        if self.chosen > self.most:
-            return f"the smallest that is tried, with which total_steps are fewer than {UPDATES} updates"
-        if self.chosen * 2 > self.most:
-            return f"the largest power of two with which total_steps are {UPDATES} updates or more"
+    def reason(self) -> str:
+        """The reason for the chosen number."""
+        if self.chosen > self.max_updating:
+            return f"the smallest that was tried; total_steps is still less than {MIN_UPDATES} updates"
+        if self.chosen * 2 > self.max_updating:
+            return f"the largest power of two with which total_steps is at least {MIN_UPDATES} updates"
         return "the fewest within 5 % of the fastest training"
 
 
-def largest(sizes: Sequence[Size], need: MemoryEstimate, room: float) -> int:
-    """The most replicas that have room, by what is worked out and how much faster the memory in truth grew."""
+def max_fitting(sizes: Sequence[Size], estimate: MemoryEstimate, capacity: float) -> int:
+    """Estimate the maximum number of replicas that fit into ``capacity`` bytes.
+
+    The estimate is scaled by the measured growth of memory, if that is faster.
+    """
     first, last, growth = sizes[0], sizes[-1], 1.0
     if len(sizes) > 1:
-        growth = max(1.0, (last.memory - first.memory) / (need.of(last.num_envs) - need.of(first.num_envs)))
-    return need.max_replicas(need.of(last.num_envs) + (room - last.memory) / growth)
+        growth = max(1.0, (last.memory - first.memory) / (estimate.of(last.num_envs) - estimate.of(first.num_envs)))
+    return estimate.max_replicas(estimate.of(last.num_envs) + (capacity - last.memory) / growth)
 
 
 def still_improving(sizes: Sequence[Size]) -> bool:
-    """Whether one of the last two sizes trained faster than all before them, by more than counts as near."""
+    """Return whether one of the last two sizes trained more than 5 % faster than all smaller ones."""
     if len(sizes) < 3:
         return True
     *before, last, latest = [size.training for size in sizes]
@@ -114,64 +117,64 @@ def tune(
     config: Run,
     *,
     modules: Mapping[str, nn.Module] | None = None,
-    told: Callable[[Size], None] | None = None,
-    enough: bool = False,
+    callback: Callable[[Size], None] | None = None,
+    limit_updates: bool = False,
 ) -> Tuning:
-    """Trains a few iterations with 64, 128, ... replicas (on the CPU 16 or fewer), as long as that gets faster.
+    """Train a few iterations with 64, 128, ... replicas (on the CPU 16, 32, ...), until training gets no faster.
 
-    Each size is given up before the next. Nothing is written, and no memory is kept.
+    Nothing is written to disk, and each trial's memory is freed before the next trial.
 
     Args:
-        config: The run; its ``num_envs`` does not matter.
-        modules: Policies of your own, by name; copies of them are trained.
-        told: Is given each size as soon as it is measured.
-        enough: Stop where larger sizes would leave the run fewer than ``UPDATES`` updates.
+        config: The run; its ``num_envs`` is ignored.
+        modules: Your torch modules by policy name; copies of them are trained.
+        callback: Called with each size as soon as it is measured.
+        limit_updates: Stop before sizes that would leave the run fewer than ``MIN_UPDATES`` updates.
     """
     device = resolve_device(config.device)
     release_memory(device)
-    held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
-    room = available_memory(device) * USABLE_FRACTION
-    need = memory_of_run(Plan(dataclasses.replace(config, num_envs=AUTO), device, 1))
-    most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
+    reserved = torch.cuda.memory_reserved(device) if device != "cpu" else 0
+    capacity = available_memory(device) * USABLE_FRACTION
+    estimate = memory_of_run(Plan(dataclasses.replace(config, num_envs=AUTO), device, 1))
+    max_updating = max(1, config.total_steps // (MIN_UPDATES * config.horizon * config.gpus))
     sizes: list[Size] = []
     count = _FIRST[device != "cpu"]
-    while device == "cpu" and count > 1 and need.of(count) > _SMALL:
+    while device == "cpu" and count > 1 and estimate.of(count) > _MAX_FIRST_BYTES:
         count //= 2
-    while count < max(map(_fewest, config.variants)):
+    while count < max(map(_min_replicas, config.variants)):
         count *= 2
-    fitting, ended = 0, ""
-    _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
+    fitting, stop_reason = 0, ""
+    _trial(config, count, modules).iterate(1)  # compiles and loads what later trials use, too
     release_memory(device)
     first_start = time.perf_counter()
-    while not ended:
+    while not stop_reason:
         start = time.perf_counter()
         if device != "cpu":
             torch.cuda.reset_peak_memory_stats(device)
         try:
             rates = _rates(_trial(config, count, modules))
-        except ShortageError:  # what is worked out is not all that is taken
+        except ShortageError:  # the estimate excludes workspaces of networks
             if not sizes:
                 raise
-            return Tuning(tuple(sizes), min(fitting, count - 1), most, "the memory was full")
-        memory = need.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - held
+            return Tuning(tuple(sizes), min(fitting, count - 1), max_updating, "the memory was full")
+        memory = estimate.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - reserved
         sizes.append(Size(count, memory, *rates))
         release_memory(device)
-        if told is not None:
-            told(sizes[-1])
-        now, fitting = time.perf_counter(), largest(sizes, need, room)
+        if callback is not None:
+            callback(sizes[-1])
+        now, fitting = time.perf_counter(), max_fitting(sizes, estimate, capacity)
         count *= 2
         reasons = {
             "training became no faster": not still_improving(sizes),
             "twice as many would not fit": count > fitting,
-            "total_steps would be too few updates": enough and count > most,
-            "the time was over": now - first_start + 2 * (now - start) > _LIMIT,
+            "total_steps would be too few updates": limit_updates and count > max_updating,
+            "the time was over": now - first_start + 2 * (now - start) > _TIME_LIMIT,
         }
-        ended = next((reason for reason, holds in reasons.items() if holds), "")
-    return Tuning(tuple(sizes), fitting, most, ended)
+        stop_reason = next((reason for reason, holds in reasons.items() if holds), "")
+    return Tuning(tuple(sizes), fitting, max_updating, stop_reason)
 
 
-def _fewest(config: Run) -> int:
-    """So many replicas has a policy at least: a sample for each minibatch, or a buffer as large as a batch."""
+def _min_replicas(config: Run) -> int:
+    """Return the minimum number of replicas: one sample per minibatch, or a buffer that holds a batch."""
     algorithm = config.algorithm
     if isinstance(algorithm, OffPolicy):
         return -(-algorithm.batch_size // (algorithm.buffer_size - algorithm.n_step))
@@ -179,27 +182,27 @@ def _fewest(config: Run) -> int:
 
 
 def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
-    own = copy.deepcopy(dict(modules or {}))
-    steps = config.total_steps + num_envs * config.horizon  # more than a warm-up rounded up to whole iterations
+    copies = copy.deepcopy(dict(modules or {}))
+    steps = config.total_steps + num_envs * config.horizon  # more than any warm-up, so that the run is accepted
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no graphs is said by the run itself
-        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps), modules=own)
+        warnings.simplefilter("ignore")  # the run itself warns that it has no CUDA graphs
+        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps), modules=copies)
         trainer.prepare()
     for learner in trainer.learners.values():
-        learner.warmup_iterations = 0  # what is measured is learning
+        learner.warmup_iterations = 0  # so that updates are measured
     return trainer
 
 
 def _rates(trainer: Trainer) -> tuple[float, float]:
-    """Steps a second of rollout, and of training to the end of the last iteration's work on the device."""
+    """Return the steps per second of rollout (median), and of training until the device has finished."""
     count = 1
     while True:
         start = time.perf_counter()
         reports = trainer.iterate(count)
         seconds = time.perf_counter() - start
-        if count > 1 or seconds >= _ENOUGH:
+        if count > 1 or seconds >= _MAX_SECONDS:
             break
-        count = max(3, math.ceil(_SECONDS / seconds))
+        count = max(3, math.ceil(_MIN_SECONDS / seconds))
     steps = trainer.config.steps_at(1)
     return steps / statistics.median(report.rollout_seconds for report in reports), steps * len(reports) / seconds
 
@@ -207,11 +210,14 @@ def _rates(trainer: Trainer) -> tuple[float, float]:
 def choose_num_envs(
     config: Run, *, modules: Mapping[str, nn.Module] | None = None, group: object = None
 ) -> tuple[int, str]:
-    """The number that ``num_envs="auto"`` stands for on this device, and why; of several processes, their smallest."""
+    """Return the number of replicas for ``num_envs="auto"`` on this device, and the reason.
+
+    Several processes use the smallest of their numbers.
+    """
     processes = Group(group)
-    tuning = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, enough=True)
+    tuning = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, limit_updates=True)
     smallest = min(processes.all_gather_objects(tuning.chosen))
     if smallest < tuning.chosen:
-        return smallest, f"the smallest that suits one of {processes.size} processes"
+        return smallest, f"the smallest number of {processes.size} processes"
     first, last = tuning.sizes[0].num_envs, tuning.sizes[-1].num_envs
-    return smallest, f"{tuning.why} ({first:,} to {last:,} were tried, until {tuning.ended})"
+    return smallest, f"{tuning.reason} ({first:,} to {last:,} were tried, until {tuning.stop_reason})"

@@ -110,7 +110,7 @@ def assert_resumes_identically(config: Run) -> None:
     trainer = Trainer(config)
     state = trainer.state()
     trainer.iterate(2)
-    other = Trainer(config, kept=state["players"])
+    other = Trainer(config, saved_players=state["players"])
     other.load(state)
     other.iterate(2)
     assert_same_bits(without_times(trainer.state()), without_times(other.state()))
@@ -127,17 +127,17 @@ def last_checkpoint(run: Path | str, device: str = "cpu") -> dict[str, Any]:
 
 
 def call_after(trainer: Any, iterations: int, act: Callable[[], object]) -> None:
-    """Does something after the updates of so many iterations, before anybody has looked at them."""
+    """Call ``act`` after the update of iteration number ``iterations``, before its report is read."""
     learner = next(iter(trainer.learners.values()))
-    count, done = learner.count, []
+    end_iteration, done = learner.end_iteration, []
 
     def counted() -> None:
-        count()
+        end_iteration()
         done.append(1)
         if len(done) == iterations:
             act()
 
-    learner.count = counted
+    learner.end_iteration = counted
 
 
 def rows_of(log: Path) -> list[dict[str, str]]:

@@ -77,7 +77,7 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
         "hidden layers are (300,), not two of 32 or 64 (for small networks' kernels), and hidden layers are (300,), "
         "not one to 3 of 64, 128, 192, 256 (for wide networks' kernels)"
     )
-    with pytest.raises(ValueError, match="fused=True, and the device is cpu, and only CUDA has kernels for networks"):
+    with pytest.raises(ValueError, match="fused is True, but the device is cpu; only CUDA devices have"):
         choose(case_of(PPO(), device="cpu", network=Network(fused=True)))
 
 
@@ -97,7 +97,7 @@ def test_kernels_refuse_every_setting_that_they_do_not_declare(
             monkeypatch.setattr(type(engine), "algorithms", (cls, extended))
             usual, other = (dataclasses.replace(case, **{part: extended(**values, more=more)}) for more in (0, 1))
             assert "more is" not in engine.fallback_reason(usual)
-            assert engine.fallback_reason(other) == "more is 1, which these kernels do not know"
+            assert engine.fallback_reason(other) == "more is 1, which these kernels do not support"
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID, FIELD, "Masked"])
@@ -190,7 +190,7 @@ def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPat
     usual, clipped = (case_of(DualClipPPO(dual_clip=value)) for value in (None, 1.5))
     assert choose(dataclasses.replace(usual, device="cuda"))[0].name == "small"
     engine, reason = choose(clipped)
-    assert (engine.name, reason) == ("torch", "dual_clip is 1.5, which these kernels do not know")
+    assert (engine.name, reason) == ("torch", "dual_clip is 1.5, which these kernels do not support")
     weights = []
     for dual_clip in (None, 100.0, 1.0001):
         trainer: Any = Trainer(run_of(DualClipPPO(dual_clip=dual_clip, learning_rate=0.03), device))
@@ -206,14 +206,14 @@ def test_a_subclass_is_not_known_by_its_name() -> None:
     """It may have another loss."""
     assert choose(case_of(DualClipPPO())) == (
         torch_engine(case_of(PPO())),
-        "the kernels have the loss of ppo and a2c, and not that of DualClipPPO",
+        "the kernels compute the loss of ppo and a2c, not of DualClipPPO",
     )
 
 
 def test_a_new_algorithm_learns_by_its_own_loss(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(monkeypatch, Reinforce)
     _, reason = choose(case_of(Reinforce()))
-    assert reason == "the kernels have the loss of ppo and a2c, and not that of reinforce"
+    assert reason == "the kernels compute the loss of ppo and a2c, not of reinforce"
     own, a2c = (Trainer(run_of(cls(learning_rate=0.01), device)) for cls in (Reinforce, A2C))
     for trainer in (own, a2c):
         trainer.iterate(3)

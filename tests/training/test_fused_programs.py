@@ -150,7 +150,7 @@ def test_says_why_networks_do_not_fit() -> None:
         ({"network": Network(hidden=(64,))}, "two of 32 or 64"),
         ({"network": Network(hidden=(64, 65))}, "two of 32 or 64"),
         ({"network": Network(activation="gelu")}, "tanh or relu"),
-        ({"network": Network(layer_norm=True)}, "layer_norm is True, which these kernels do not know"),
+        ({"network": Network(layer_norm=True)}, "layer_norm is True, which these kernels do not support"),
         ({"network": Network(shared_trunk=True)}, "shared_trunk is True"),
         ({"features": 65}, "more than 64"),
         ({"head": discrete(33)}, "more than 32"),

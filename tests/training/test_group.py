@@ -222,7 +222,7 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
     assert (alone.iteration, alone.steps, alone.config.iterations) == (20, 40 * steps, 30)
     assert not torch.equal(alone.horizon_env.state()["observations"]["agent"], begun)
 
-    with pytest.warns(UserWarning, match="was trained by 2 processes, and goes on with 1"):
+    with pytest.warns(UserWarning, match="was trained by 2 processes and is resumed by 1"):
         result = resume(folder, total_steps=50 * steps)
     assert (result.iterations, result.steps) == (30, 50 * steps)
     assert RunDirectory.open(folder).config().since == (20, 40 * steps)

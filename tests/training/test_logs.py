@@ -254,7 +254,7 @@ def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
 
 def test_a_run_begins_with_what_computes_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
     train(small_run("cpu"), progress=True)
-    reason = "the device is cpu, and only CUDA has kernels for networks"
+    reason = "the device is cpu; only CUDA devices have kernels for networks"
     assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine torch ({reason})\n\r")
 
 

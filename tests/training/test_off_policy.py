@@ -271,7 +271,7 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
         both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
         mine, other = both
         assert isinstance(mine.networks, FunctionActorCritic)
-        assert other.fallback_reason == "they are turned off"
+        assert other.fallback_reason == "fused is False"
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
             torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)
             torch.testing.assert_close(one.totals, another.totals, rtol=1e-4, atol=1e-4)

@@ -108,7 +108,7 @@ def test_every_agent_gets_the_action_of_its_own_row(policies: Mapping[str, str],
         assert rows.shape == (policy_rows.rows, 1)
         over_time = policy_rows.take({role: torch.stack((t, t + 5)) for role, t in code.items()}, 1)
         assert torch.equal(over_time, torch.stack((rows, rows + 5)))
-        policy_rows.give(rows.clone(), actions)
+        policy_rows.put_actions(rows.clone(), actions)
     assert all(torch.equal(actions[name], code[name]) for name in code)
 
 
@@ -229,10 +229,10 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         (lambda: Apart(4, 2).half(), "actor.weight of torch.float16; policies are float32"),
         (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
         (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
-        (lambda: Wrapped(Apart(4, 2), detached), "depend on none of the parameters"),
+        (lambda: Wrapped(Apart(4, 2), detached), "depend on none of its learnable parameters"),
         (ForwardAlone, "is a training.PolicyModule without distribution"),
         (lambda: nn.LazyLinear(2), "has the lazy parameter weight, which has no shape yet: call the module once"),
-        (lambda: Apart, "<class '.*Apart'>; give a torch.nn.Module"),
+        (lambda: Apart, "<class '.*Apart'>; give an instance of torch.nn.Module"),
         *(
             (lambda of=outputs: Wrapped(nn.Linear(4, 4), of), r"maps observations \[2, 4\] to .*" + message)
             for outputs, message in (

@@ -1,4 +1,4 @@
-"""What comes back to the host: figures of iterations, and the mean return of the last hundred episodes."""
+"""What comes back to the host: metrics of iterations, and the mean return of the last hundred episodes."""
 
 import math
 from typing import Any
@@ -53,27 +53,27 @@ def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> N
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
     roles, learners, horizon, depth = ("a", "b"), {"x": ("loss", None), "y": ("norm",)}, 4, 2
-    mailbox = ReportQueue(roles, learners, horizon, place, depth, ("far", "wide"))
-    figures = torch.zeros(mailbox.size, device=place)
+    queue = ReportQueue(roles, learners, horizon, place, depth, ("far", "wide"))
+    metrics = torch.zeros(queue.size, device=place)
     received = []
     for iteration in range(1, 10):
-        started, rolled_out, _ = mailbox.begin()
+        started, rolled_out, _ = queue.next_events()
         started.record()
-        figures.copy_(torch.arange(mailbox.size) + 100 * iteration)
+        metrics.copy_(torch.arange(queue.size) + 100 * iteration)
         rolled_out.record()
-        mailbox.send(iteration, figures)
-        received += mailbox.receive()
+        queue.send(iteration, metrics)
+        received += queue.receive()
         assert iteration - len(received) < depth  # no more are under way
-    received += mailbox.receive(all_of_them=True)
-    assert mailbox.receive(all_of_them=True) == []
+    received += queue.receive(wait_for_all=True)
+    assert queue.receive(wait_for_all=True) == []
     assert [report.iteration for report in received] == list(range(1, 10))
     for report in received:
         first = 100.0 * report.iteration
-        values = first + np.arange(mailbox.size)
+        values = first + np.arange(queue.size)
         assert_same_bits(report.episodes["a"], values[:12].reshape(3, 4))
         assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
         counts, far, wide = values[24:36].reshape(3, 4)
-        assert_same_bits(dict(report.metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
+        assert_same_bits(dict(report.episode_metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
         assert report.learner_metrics == {"x": {"loss": first + 36}, "y": {"norm": first + 38}}
         assert report.rollout_seconds >= 0
         assert report.update_seconds >= 0

@@ -180,7 +180,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint of gpu_envs"):
         checkpoint.load(path)
     checkpoint.save(path, {"model": torch.ones(3)})
-    with pytest.raises(CheckpointError, match="not of a run: it lacks describes, iteration"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of a training run: it lacks describes, iteration"):
         load_run(path)
     torch.save({"version": 99, "kind": "training", "payload": {}}, path)
     with pytest.raises(CheckpointError, match="format 99"):
@@ -405,7 +405,7 @@ def test_a_run_cannot_end_before_where_it_is(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     train(small_run("cpu", total_steps=500, run_dir=str(run.path)), progress=False)  # 4 updates of 128
     before = run.about()
-    with pytest.raises(ValueError, match=r"total_steps is 384, and the run .* has done 512 already"):
+    with pytest.raises(ValueError, match=r"total_steps is 384, but the run .* has already done 512"):
         resume(run, total_steps=384, progress=False)
     assert run.about() == before
     assert resume(run, total_steps=385, progress=False).iterations == 4

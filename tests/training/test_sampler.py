@@ -255,7 +255,7 @@ def test_normal_numbers_of_another_type_are_refused(device: str) -> None:
         ops.normal(numbers.double(), stream=stream, turn=0)
     ops.normal(numbers, stream=stream, turn=0)
     again = torch.zeros_like(numbers)
-    ops.normal(again, stream=stream, turn=0, beside=ops.beside_normal(5))
+    ops.normal(again, stream=stream, turn=0, buffers=ops.normal_buffers(5))
     assert torch.equal(again, numbers)
     assert numbers.any()
 

@@ -187,7 +187,7 @@ def check_checkpoints(run: Path, iterations: list[int]) -> None:
 def test_an_observation_that_is_no_number_stops_the_run(value: float, device: str) -> None:
     ours: Any = Trainer(small_run(device))
     call_after(ours, 4, lambda: ours.horizon_env.storage["agent"].observations[-1, 2].fill_(value))
-    message = "5: observations of the policy 'agent' hold a NaN or an infinity; there is no checkpoint; .*learning_rate"
+    message = "5: observations of the policy 'agent' contain NaN or infinity; there is no checkpoint; .*learning_rate"
     with pytest.raises(DivergedError, match=message):
         ours.run(progress=False)
 
@@ -221,7 +221,7 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
     if device == "cpu":
         with pytest.raises(ValueError, match="graphs=True needs a CUDA device"):
             Trainer(small_run(device, graphs=True))
-        with pytest.raises(ValueError, match=r"fused=True, and .*; leave it out"):
+        with pytest.raises(ValueError, match=r"fused is True, but .*; leave fused out"):
             Trainer(small_run(device, fused=True))
         assert Trainer(small_run(device)).no_graphs_reason == "there are no CUDA graphs on a CPU"
     assert Trainer(small_run(device, graphs=False)).no_graphs_reason == "graphs are turned off"

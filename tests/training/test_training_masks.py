@@ -113,7 +113,7 @@ def test_masks_make_learning_quicker(device: str) -> None:
 
 def test_kernels_of_small_networks_know_no_masks(device: str) -> None:
     reason = "the device is cpu" if device == "cpu" else "the environment has action masks"
-    with pytest.raises(ValueError, match=f"fused=True, and {reason}"):
+    with pytest.raises(ValueError, match=f"fused is True, but {reason}"):
         Trainer(corridor(device, fused=True))
     assert isinstance(Trainer(corridor(device, hidden=(64, 64))).learners["agent"].networks, TorchPolicy)
 

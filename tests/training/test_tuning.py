@@ -18,7 +18,7 @@ from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tun
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
 from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
-from gpu_envs.training.tuning import Size, Tuning, largest, still_improving  # noqa: E402
+from gpu_envs.training.tuning import Size, Tuning, max_fitting, still_improving  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
 
@@ -58,28 +58,28 @@ def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: i
     ("most", "chosen", "why"),
     [
         (2000, 256, "the fewest within 5 % of the fastest training"),
-        (300, 256, "the largest power of two with which total_steps are 200 updates or more"),
-        (200, 128, "the largest power of two with which total_steps are 200 updates or more"),
-        (3, 64, "the smallest that is tried, with which total_steps are fewer than 200 updates"),
+        (300, 256, "the largest power of two with which total_steps is at least 200 updates"),
+        (200, 128, "the largest power of two with which total_steps is at least 200 updates"),
+        (3, 64, "the smallest that was tried; total_steps is still less than 200 updates"),
     ],
 )
 def test_what_is_chosen_leaves_the_run_its_updates(most: int, chosen: int, why: str) -> None:
     found = Tuning(tuple(sizes_of(10, 20, 40, 41, 39)), 5000, most, "")
-    assert (found.knee, found.chosen, found.why) == (256, chosen, why)
+    assert (found.knee, found.chosen, found.reason) == (256, chosen, why)
 
 
 def test_what_fits_follows_from_what_was_taken() -> None:
     """1,000 bytes each were worked out."""
     stored = MemoryEstimate(1000)
     exact = [Size(64, 64_000, 1, 1), Size(128, 128_000, 1, 1)]
-    assert largest(exact, stored, 1_000_999) == 1000
-    assert largest(exact[:1], stored, 1_000_999) == 1000
+    assert max_fitting(exact, stored, 1_000_999) == 1000
+    assert max_fitting(exact[:1], stored, 1_000_999) == 1000
     with_more = [Size(64, 164_000, 1, 1), Size(128, 228_000, 1, 1)]  # 100,000 whatever the size
-    assert largest(with_more, stored, 1_000_000) == 900
+    assert max_fitting(with_more, stored, 1_000_000) == 900
     twice = [Size(64, 138_000, 1, 1), Size(128, 266_000, 1, 1)]  # and 2,000 each
-    assert largest(twice, stored, 2_010_000) == 1000
+    assert max_fitting(twice, stored, 2_010_000) == 1000
     less = [Size(64, 2_000_000, 1, 1), Size(128, 2_000_000, 1, 1)]  # pieces so large that both have room in one
-    assert largest(less, stored, 2_872_000) == 1000
+    assert max_fitting(less, stored, 2_872_000) == 1000
 
 
 # --- measuring ---
@@ -89,18 +89,18 @@ def test_what_fits_follows_from_what_was_taken() -> None:
 def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     told: list[Size] = []
     config = small_run(device, num_envs="auto", total_steps=200 * 16 * 500)
-    found = tune(config, told=told.append, enough=True)
+    found = tune(config, callback=told.append, limit_updates=True)
     counts = [size.num_envs for size in found.sizes]
     assert told == list(found.sizes)
     assert counts == [FIRST[device] * 2**i for i in range(len(counts))]
-    assert (found.most, counts[-1] <= 256) == (500, True)
+    assert (found.max_updating, counts[-1] <= 256) == (500, True)
     assert found.knee in counts
     assert found.chosen in counts
     assert all(size.rollout > size.training > 0 for size in found.sizes)
     assert all(first.memory <= second.memory for first, second in itertools.pairwise(found.sizes))
     if device == "cpu":
         assert [size.memory for size in found.sizes] == list(map(memory_of_run(Plan(config, "cpu", 1)).of, counts))
-    assert found.largest > counts[-1]
+    assert found.max_fitting > counts[-1]
 
 
 @pytest.mark.slow
@@ -112,9 +112,9 @@ def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch)
     found = tune(config)
     if device == "cpu":
         assert [size.num_envs for size in found.sizes] == [16, 32]
-        assert (found.largest, found.ended) == (48, "twice as many would not fit")
+        assert (found.max_fitting, found.stop_reason) == (48, "twice as many would not fit")
     else:
-        assert found.largest > 10**6
+        assert found.max_fitting > 10**6
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "_rates", full)
     found = tune(small_run(device))
     assert [size.num_envs for size in found.sizes] == [FIRST[device], 2 * FIRST[device]]
-    assert (found.largest, found.ended) == (4 * FIRST[device] - 1, "the memory was full")
+    assert (found.max_fitting, found.stop_reason) == (4 * FIRST[device] - 1, "the memory was full")
 
 
 @pytest.mark.slow
@@ -136,16 +136,16 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
     many: dict[str, Any] = {"minibatches": 100}
     settings = {f"tagger.{name}": value for name, value in many.items()} if own else many
     config = small_run(device, FIELD, horizon=2, policies={"runner": "random"}, total_steps=100, **settings)
-    found = tune(config, enough=True)
+    found = tune(config, limit_updates=True)
     assert [size.num_envs for size in found.sizes] == [64]
-    assert (found.most, found.chosen) == (1, 64)
+    assert (found.max_updating, found.chosen) == (1, 64)
 
 
 @pytest.mark.slow
 def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     """Not its random start, for which trials have steps enough; and a buffer holds a batch."""
     config = off_policy_run(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
-    found = tune(config, enough=True)
+    found = tune(config, limit_updates=True)
     assert [size.num_envs for size in found.sizes] == [256]
     assert not any(learner.warmup_iterations for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
 
@@ -163,9 +163,9 @@ def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
 def test_a_gpu_gets_back_what_was_tried() -> None:
     config = small_run("cuda", num_envs="auto", total_steps=200 * 16 * 1000)
-    tune(config, enough=True)
+    tune(config, limit_updates=True)
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    tune(config, enough=True)
+    tune(config, limit_updates=True)
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
 
 
@@ -206,6 +206,6 @@ def test_processes_take_the_smallest_of_theirs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     first, second = together(2, trained_by, tmp_path / "ranks", str(run))
     assert first[0] == second[0] == 16
-    assert second[1].startswith("the smallest that is tried")
+    assert second[1].startswith("the smallest that was tried")
     assert first[2] == second[2] == 2 * 16 * 16 * 4
     assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16

@@ -32,7 +32,7 @@ from wide_tools import (  # noqa: E402
 
 from gpu_envs.training.engines import wide as engine  # noqa: E402
 from gpu_envs.training.engines.functions import Form, WideFunctions, function_network  # noqa: E402
-from gpu_envs.training.engines.kernels import Places, layers_of  # noqa: E402
+from gpu_envs.training.engines.kernels import ParameterOffsets, layers_of  # noqa: E402
 from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT  # noqa: E402
 from gpu_envs.training.observations import ObservationScale  # noqa: E402
@@ -66,9 +66,9 @@ class Function:
         return nn.Sequential(*layers, nn.Linear(self.hidden[-1], self.outputs))
 
     def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
-        places = Places(modules.parameters())
-        nets = tuple(layers_of(module, places) for module in modules)
-        return function_network(Form(nets, places.end, self.activation, self.grad_inputs), precision, processors)
+        offsets = ParameterOffsets(modules.parameters())
+        nets = tuple(layers_of(module, offsets) for module in modules)
+        return function_network(Form(nets, offsets.end, self.activation, self.grad_inputs), precision, processors)
 
 
 FUNCTIONS = {
@@ -126,8 +126,8 @@ def test_functions_that_do_not_fit_are_refused() -> None:
     for wrong, message in (
         ({"hidden": (100,)}, "cannot run the functions: hidden layers are"),
         ({"outputs": 89}, "more than 88"),
-        ({"grad_inputs": range(20, 24)}, "of the 23 inputs"),
-        ({"grad_inputs": range(0, 10, 2)}, "side by side"),
+        ({"grad_inputs": range(20, 24)}, "consecutive inputs of 23"),
+        ({"grad_inputs": range(0, 10, 2)}, "consecutive inputs of 23"),
     ):
         case = dataclasses.replace(critics, **wrong)
         with pytest.raises(ValueError, match=message):

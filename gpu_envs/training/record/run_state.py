@@ -1,4 +1,4 @@
-"""The state of a run: its structure, how it is taken apart for a checkpoint, and whether it fits a run."""
+"""The state of a run in checkpoints: its structure, parts of single processes, and checks when a run loads it."""
 
 import functools
 import reprlib
@@ -17,16 +17,16 @@ _LONGEST = 10**15 + 1
 
 @final
 class Nullable(NamedTuple):
-    """Something that may be None or missing."""
+    """In an example structure: a value that may be None or missing."""
 
     example: Any
 
 
 def check_structure(expected: Any, actual: Any, where: str) -> None:
-    """Compares names, types, shapes and dtypes with those of an example; ``where`` is the place, for the message.
+    """Compare keys, types, shapes and dtypes with an example; raise a CheckpointError that starts with ``where``.
 
-    A type stands for its instances, a range for its numbers, ``{str: x}`` for any names, and ``[x]`` for any number of
-    x. A dict may have other names, too, unless all of it are tensors.
+    In the example a type allows its instances, a range its integers, ``{str: x}`` any keys, and ``[x]`` any number of
+    items x. A dict may have additional keys, unless all values in the example are tensors.
     """
     parts: list[tuple[Any, Any, str]] = []
     if isinstance(expected, Nullable):
@@ -62,7 +62,7 @@ def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, range):
-        return f"a whole number from {value.start} to {value.stop - 1:,}"
+        return f"an integer from {value.start} to {value.stop - 1:,}"
     if isinstance(value, Mapping):
         return "a dict" if str in value else f"a dict of {', '.join(map(str, value)) or 'nothing'}"
     if isinstance(value, list | tuple):
@@ -92,27 +92,27 @@ RUN: Final[Mapping[str, Any]] = {
     "buffers": Nullable({str: {str: int}}),
     "ranks": Nullable([_RANK]),
 }
-"""The checkpoint of a run, as far as all runs have it alike; the rest is compared with the run that takes it over."""
+"""Example structure of any run's checkpoint; the rest is compared with the run that loads it."""
 
 
 def load_run(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint of a run, and checks its structure."""
+    """Read a checkpoint of a run, and check its structure."""
     state = load(path)
-    for part in (state, *(each for each in state.get("ranks") or () if isinstance(each, dict))):
-        if isinstance(part.get("buffers"), list):  # format 1: its replay buffers are lost, and the run collects again
+    for part in (state, *(rank for rank in state.get("ranks") or () if isinstance(rank, dict))):
+        if isinstance(part.get("buffers"), list):  # format 1, whose replay buffers cannot be read: the run refills them
             part["buffers"] = {}
         if isinstance(part.get("environment"), dict):
             part["environment"].setdefault("drawn", {})
     missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Nullable)]
     if missing:
-        raise CheckpointError(f"{path} is a checkpoint of gpu_envs, but not of a run: it lacks {', '.join(missing)}")
+        raise CheckpointError(f"{path} is not a checkpoint of a training run: it lacks {', '.join(missing)}")
     with explain_damage(path):
         check_structure(RUN, state, "its state")
         if state["iteration"] != iteration_of(path):
-            raise CheckpointError(f"it is of iteration {state['iteration']}")
+            raise CheckpointError(f"its iteration is {state['iteration']}")
         processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
         if len(ranks) != processes:
-            raise CheckpointError(f"it has states of {len(ranks)} processes, and {processes} trained the run")
+            raise CheckpointError(f"it has states of {len(ranks)} processes, but {processes} trained the run")
     return state
 
 
@@ -120,97 +120,105 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 _SHORT.maxtuple = _SHORT.maxlist = 20
 
-_OWN = (
+_PER_PROCESS = (
     *("environment", "observations", "shared_observations", "alive", "action_masks", "begun_midway", "random"),
     "buffers",
 )
-"""What each of several processes has of its own, beside discounted returns that it follows and what it remembers."""
+"""Keys whose values differ between processes; discounted returns and replay buffers of learners differ, too."""
 
 
 def check_finite(weights: Mapping[str, torch.Tensor], policy: str) -> None:
-    """Refuses a policy whose weights are NaN or infinite."""
+    """Raise a CheckpointError if weights are NaN or infinite."""
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
                 f"the policy {policy} has weights that are NaN or infinite ({name}): its training diverged, so take an "
-                "earlier checkpoint, or train anew"
+                "earlier checkpoint, or train a new policy"
             )
 
 
 def check_fits(expected: dict[str, Any], checkpoint: dict[str, Any]) -> None:
-    """Refuses a checkpoint of another environment, parameters or shapes of weights; names everything that differs."""
+    """Raise a CheckpointError that lists all differences of settings, parameters and shapes of weights."""
     absent = object()
     differences = []
     for name in expected | checkpoint:
-        here, there = (comparable(side.get(name, absent)) for side in (expected, checkpoint))
-        if here != there:
-            shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
-            differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
+        values = [comparable(facts.get(name, absent)) for facts in (expected, checkpoint)]
+        if values[0] != values[1]:
+            texts = ["none" if value is absent else _SHORT.repr(value) for value in values]
+            differences.append(f"  {name}: this run has {texts[0]}, the checkpoint {texts[1]}")
     if differences:
         raise CheckpointError("the checkpoint does not fit this run:\n" + "\n".join(differences))
 
 
 def _without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, torch.Tensor]]]:
-    """A trainer's state without its learners' replay buffers, and those by learner."""
-    own = {name: saved["own"] for name, saved in state["learners"].items() if saved.get("own") is not None}
-    buffers = {name: memory["replay"] for name, memory in own.items() if memory["replay"] is not None}
-    return _with_learner_state(state, {}, {name: {**memory, "replay": None} for name, memory in own.items()}), buffers
+    """Return a trainer's state without replay buffers, and the replay buffers by learner."""
+    memories = {name: saved["own"] for name, saved in state["learners"].items() if saved.get("own") is not None}
+    buffers = {name: memory["replay"] for name, memory in memories.items() if memory["replay"] is not None}
+    emptied = {name: {**memory, "replay": None} for name, memory in memories.items()}
+    return _with_learner_state(state, {}, emptied), buffers
 
 
 def attach_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
-    """A process's state with replay buffers that are read from beside a checkpoint when learners take them over."""
-    state = _state_of(state, rank)
-    checksums, own = state.get("buffers") or {}, {}
+    """Return a process's state whose replay buffers are functions that read the files of a checkpoint."""
+    state = _select_rank(state, rank)
+    checksums, memories = state.get("buffers") or {}, {}
     for name, saved in state["learners"].items():
         if saved.get("own") is not None and name in checksums:
-            own[name] = {**saved["own"], "replay": functools.partial(read_buffer, path, rank, name, checksums[name])}
-    return _with_learner_state(state, {}, own)
+            reader = functools.partial(read_buffer, path, rank, name, checksums[name])
+            memories[name] = {**saved["own"], "replay": reader}
+    return _with_learner_state(state, {}, memories)
 
 
 def process_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process has of its own in its trainer's state."""
+    """Return the part of a trainer's state that differs between processes."""
     scales = {name: saved.get("rewards") for name, saved in state["learners"].items()}
     running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
     memories = {name: saved["own"] for name, saved in state["learners"].items() if "own" in saved}
-    return {name: state[name] for name in _OWN if name in state} | {"running": running, "memories": memories}
+    return {name: state[name] for name in _PER_PROCESS if name in state} | {"running": running, "memories": memories}
 
 
 def save_together(
     checkpoints: Checkpoints, iteration: int, state: Mapping[str, Any], group: Group, *, keep_buffers: bool
 ) -> None:
-    """Writes each process's buffers, and then, in a file by which the checkpoint is whole, what all have else."""
+    """Write a checkpoint: first each process's buffers, then one file of everything else, which completes it."""
     rest, buffers = _without_buffers(state)
     rest["buffers"] = checkpoints.save_buffers(iteration, group.rank, buffers) if buffers and keep_buffers else {}
-    ranks = group.gather_to_first(process_state(rest)) if group.size > 1 else []  # by then all have written
+    ranks = group.gather_to_first(process_state(rest)) if group.size > 1 else []  # waits until all buffers are written
     if group.rank == 0:
         checkpoints.save(iteration, rest | ({"ranks": ranks} if ranks else {}))
-    group.all_gather_objects(None)  # nobody ends before the first one has written
+    group.all_gather_objects(None)  # no process ends before the first one has written the file
 
 
-def _state_of(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _select_rank(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Return the state of one process from a checkpoint of several."""
     if "ranks" not in saved:
         return dict(saved)
-    own = saved["ranks"][rank]
-    state = _with_learner_state(saved, own["running"], own["memories"]) | {name: own[name] for name in _OWN if name in own}
+    local = saved["ranks"][rank]
+    state = _with_learner_state(saved, local["running"], local["memories"])
+    state |= {name: local[name] for name in _PER_PROCESS if name in local}
     del state["ranks"]
     return state
 
 
-def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *, same: bool) -> dict[str, Any]:
-    """Returns the state of a process in what a trainer's ``state`` gave or ``save_together`` wrote, if it fits.
+def state_of_process(
+    expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *, same_processes: bool
+) -> dict[str, Any]:
+    """Return a process's part of a checkpoint; raise a CheckpointError if it does not fit the run.
 
-    ``expected`` is the state that the process has now, as an example. Where not as many processes train as then
-    (``same``), episodes restart.
+    ``expected`` is the current state of the process, as an example. If the number of processes has changed (not
+    ``same_processes``), the returned state restarts episodes.
     """
-    now, then = ({**state["describes"], "gpus": None} for state in (expected, saved))
-    if then.get("format") != now["format"]:  # format 1 described fewer settings
-        now, then = ({name: side[name] for name in now.keys() & then.keys()} for side in (now, then))
-    check_fits(now, then)
-    state = _state_of(saved, rank) if same else _restarted(saved)
-    # what describes the run was compared; environments and random numbers check for themselves, and lists are of RUN
-    apart = ("describes", "steps", "environment", "random", "windows", "metrics", "players", *(() if same else _OWN))
-    example, checked = (_without_buffers(each)[0] for each in (expected if same else _restarted(expected), state))
-    example = {name: part for name, part in example.items() if name not in apart}
+    here, there = ({**state["describes"], "gpus": None} for state in (expected, saved))
+    if there.get("format") != here["format"]:  # format 1 described fewer settings
+        here, there = ({name: facts[name] for name in here.keys() & there.keys()} for facts in (here, there))
+    check_fits(here, there)
+    state = _select_rank(saved, rank) if same_processes else _restarted(saved)
+    # ``describes`` is compared above; environments and random states check themselves; ``RUN`` covers the lists
+    skipped = ("describes", "steps", "environment", "random", "windows", "metrics", "players")
+    skipped += () if same_processes else _PER_PROCESS
+    expected_state = expected if same_processes else _restarted(expected)
+    example, checked = (_without_buffers(each)[0] for each in (expected_state, state))
+    example = {name: part for name, part in example.items() if name not in skipped}
     example |= {part: dict.fromkeys(expected[part], list) for part in ("windows", "metrics")}
     streams = {name: player["stream"] for name, player in expected["players"].items()}
     example["players"] = {name: {"stream": stream, "frozen": Nullable(dict)} for name, stream in streams.items()}
@@ -221,16 +229,16 @@ def fitting(expected: Mapping[str, Any], saved: Mapping[str, Any], rank: int, *,
 
 
 def _restarted(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The same where episodes restart, in whatever process."""
-    own = process_state(saved)
-    zeros = {name: torch.zeros_like(running) for name, running in own["running"].items()}
-    return _with_learner_state(saved, zeros, dict.fromkeys(own["memories"]))
+    """Return a state whose discounted returns are zero, and whose learners have no replay buffers and no noise."""
+    local = process_state(saved)
+    zeros = {name: torch.zeros_like(running) for name, running in local["running"].items()}
+    return _with_learner_state(saved, zeros, dict.fromkeys(local["memories"]))
 
 
 def _with_learner_state(
     saved: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A state whose learners follow these discounted returns, and remember this."""
+    """Return the state with other discounted returns and other memories (replay buffers and noise) of learners."""
     learners = {name: dict(state) for name, state in saved["learners"].items()}
     for name, state in learners.items():
         if state.get("own") is not None and name in memories:

@@ -18,7 +18,13 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
-from gpu_envs.training.process.device import RandomState, exclusive, explain_out_of_memory, autocast_disabled, torch_threads
+from gpu_envs.training.process.device import (
+    RandomState,
+    autocast_disabled,
+    exclusive,
+    explain_out_of_memory,
+    torch_threads,
+)
 from gpu_envs.training.record.summary import Progress, evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo, RoleMembers, with_replicas

@@ -7,8 +7,8 @@ from gpu_envs.backend.arrays import dtype_name
 from gpu_envs.backend.program import Program
 from gpu_envs.codegen import SingleLayout
 from gpu_envs.engine.actions import KINDS
-from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.program import EnvProgram
+from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.rollouts import bind_stepping_kernel
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.engines.base import ActRequest

@@ -7,11 +7,11 @@ from typing import Any, final
 import torch
 
 import gpu_envs
-from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.engine.results import Step
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.horizon import EpisodeSums
-from gpu_envs.training.observations import SplitRows, Rows
+from gpu_envs.training.observations import Rows, SplitRows
 from gpu_envs.training.rollout.plan import Plan, RoleInfo
 from gpu_envs.training.run import Run
 

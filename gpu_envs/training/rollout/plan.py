@@ -18,9 +18,9 @@ from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import ndim_of, to_numpy
 from gpu_envs.codegen import SimulationConfig
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import check_replica_memory
+from gpu_envs.engine.roles import RoleInfo, roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -28,7 +28,7 @@ from gpu_envs.specs.params import ARGUMENTS
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.heads import Head
-from gpu_envs.training.observations import SplitRows, Rows, Split, splits_of
+from gpu_envs.training.observations import Rows, Split, SplitRows, splits_of
 from gpu_envs.training.policy import Policy, learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.run import Run
