@@ -103,7 +103,7 @@ def observation_members(
 
 
 def observation_rows(parts: tuple[Part, ...]) -> str:
-    """Generate the functions for the rows of replica ``i``, and one that zeroes ``kept_final``."""
+    """Generate the functions for the rows of replica ``i``, and the one that zeroes ``kept_final``."""
 
     def rows(buffer: str) -> str:
         places = [

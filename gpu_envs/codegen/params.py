@@ -18,7 +18,7 @@ from gpu_envs.specs.params import Param, ParamValue
 from gpu_envs.specs.single import EnvSpec
 
 _MAX_COMPARISONS = 64
-"""Values of a ``Choice`` up to which comparisons select one; compile time grows with the square of their number."""
+"""Maximum values of a ``Choice`` that comparisons select from; compile time grows with the square of their number."""
 
 
 def _cpp_param(name: str, param: Param) -> str:

@@ -30,7 +30,7 @@ NARROW_THREADS = 384
 """``BLOCK_THREADS`` for narrow rows of observations, as their phases are short."""
 
 MANY_FLOATS = 6000
-"""Floats in all rows of a small team from which it has four warps instead of three."""
+"""Minimum floats in all rows of a small team for four warps per block instead of three."""
 
 LIGHT_ROWS = 128
 """Maximum average floats of a row that only few threads write together, as it takes little time."""

@@ -92,7 +92,7 @@ class TeamLayout(Layout):
 
     @functools.cached_property
     def world(self) -> dict[str, WorldField]:
-        """Fields of ``World`` by name: those of the spec, and those of the driver."""
+        """Fields of ``World`` by name, of the spec and of the driver."""
         spec, params = self.spec, self.config.params
         real, boolean, integer = Field(), Field("bool"), Field("int")
         groups = (

@@ -49,7 +49,7 @@ TRUNCATED = "python::truncated"
 # --- types ---
 
 
-def number(expr: Expr) -> Number:
+def number_type(expr: Expr) -> Number:
     """Return the type of an expression that must be a number."""
     if write_only(expr):
         raise RefusedError(
@@ -71,13 +71,13 @@ def write_only(expr: Expr) -> bool:
     return isinstance(expr, tree.Element) and isinstance(expr.of.kind, Array) and expr.of.kind.write_only
 
 
-def converted(expr: Expr, kind: Type) -> Expr:
+def convert(expr: Expr, kind: Type) -> Expr:
     """Convert an expression to a wider numeric type, if necessary."""
     if expr.kind == kind and not write_only(expr):
         return expr
     if not isinstance(kind, Number):
         raise RefusedError(f"this is {describe(expr.kind, constant_value(expr))}", at=expr.at)
-    expr_kind = number(expr)
+    expr_kind = number_type(expr)
     if expr_kind.width > kind.width:
         conversion = {"int": "int(...), which truncates", "bool": "a comparison, as in x != 0"}[kind.cpp]
         raise RefusedError(
@@ -112,9 +112,9 @@ def _is_integral(expr: Expr) -> bool:
     return False
 
 
-def truth(expr: Expr) -> Expr:
+def to_bool(expr: Expr) -> Expr:
     """Convert a number to a bool."""
-    if number(expr) is BOOL:
+    if number_type(expr) is BOOL:
         return expr
     if isinstance(expr, tree.Constant):
         return literal(bool(expr.value))
@@ -123,7 +123,7 @@ def truth(expr: Expr) -> Expr:
 
 def call(name: str, kind: Type, *operands: Expr) -> Expr:
     """Return an operation whose operands are converted to the type of the result."""
-    return tree.Operation(kind, name, tuple(converted(operand, kind) for operand in operands))
+    return tree.Operation(kind, name, tuple(convert(operand, kind) for operand in operands))
 
 
 # --- operators ---
@@ -131,7 +131,7 @@ def call(name: str, kind: Type, *operands: Expr) -> Expr:
 
 def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
     """Return ``left op right``."""
-    both = wider(number(left), number(right))
+    both = wider(number_type(left), number_type(right))
     if isinstance(op, ast.MatMult):
         raise RefusedError("rules have no matrix product", "Write loops")
     if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
@@ -169,12 +169,12 @@ def _bits(op: ast.operator, both: Type, left: Expr, right: Expr) -> Expr:
     if shift and by is not None and not 0 <= by < 32:
         raise RefusedError(f"an int of 32 bits cannot be shifted by {by}")
     result = call(OPERATORS[type(op)][0], INT, left, right)
-    return truth(result) if both is BOOL and not shift else result
+    return to_bool(result) if both is BOOL and not shift else result
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
     """Return ``base ** exponent``; a product if the exponent is a small integer constant."""
-    n, kinds = constant_value(exponent), (number(base), number(exponent))
+    n, kinds = constant_value(exponent), (number_type(base), number_type(exponent))
     if n == 0.5:
         return call("python::root", REAL, base)
     if n is None or not abs(n) <= MAX_POWER or n != int(n):  # NaN fails the second comparison
@@ -184,9 +184,9 @@ def power(base: Expr, exponent: Expr) -> Expr:
             )
         return call(OPERATORS[ast.Pow][0], REAL, base, exponent)
     kind = REAL if isinstance(n, float) or n < 0 else wider(INT, kinds[0])
-    x, factors = converted(base, kind), abs(int(n))
+    x, factors = convert(base, kind), abs(int(n))
     if factors == 0:  # random numbers in the base are still drawn
-        one = converted(literal(1), kind)
+        one = convert(literal(1), kind)
         return tree.Operation(kind, ",", (x, one)) if has_effects(x) else one
     if factors == 1:
         product = x
@@ -200,15 +200,15 @@ def power(base: Expr, exponent: Expr) -> Expr:
 def unary(op: ast.unaryop, operand: Expr) -> Expr:
     """Return ``op operand``."""
     if isinstance(op, ast.Not):
-        test = truth(operand)
+        test = to_bool(operand)
         return literal(not test.value) if isinstance(test, tree.Constant) else call("!", BOOL, test)
-    kind = wider(INT, number(operand))
+    kind = wider(INT, number_type(operand))
     if isinstance(op, ast.Invert) and kind is REAL:
         raise RefusedError("bit operations need ints, and this is a float")
     sign, compute = OPERATORS[type(op)]
     if isinstance(operand, tree.Constant):
         return literal(compute(operand.value))
-    return converted(operand, kind) if isinstance(op, ast.UAdd) else call(sign, kind, operand)
+    return convert(operand, kind) if isinstance(op, ast.UAdd) else call(sign, kind, operand)
 
 
 # --- comparisons ---
@@ -236,12 +236,12 @@ def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
                 f"{describe(first.kind)} is compared with the string {constant_value(second)!r}",
                 "Actions, like all values in rules, are numbers: name them in the module, as in LEFT = 0",
             )
-    both = wider(number(left), number(right))
+    both = wider(number_type(left), number_type(right))
     if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
         return _fold_constants(op, left, right)
     if not isinstance(op, ast.Eq | ast.NotEq):
         both = wider(INT, both)
-    return tree.Operation(BOOL, OPERATORS[type(op)][0], (converted(left, both), converted(right, both)))
+    return tree.Operation(BOOL, OPERATORS[type(op)][0], (convert(left, both), convert(right, both)))
 
 
 def _compare_choice(op: ast.cmpop, kind: Choice, choice: Expr, string: Expr) -> Expr:
@@ -251,7 +251,7 @@ def _compare_choice(op: ast.cmpop, kind: Choice, choice: Expr, string: Expr) -> 
     if string.kind != kind:
         if string.kind is not STATIC or not isinstance(name, str):
             other = describe(string.kind, name)
-            raise RefusedError(f"{describe(kind)} is compared with {other}", "Write one of these strings")
+            raise RefusedError(f"{describe(kind)} is compared with {other}", "Write a string of the parameter")
         if name not in kind.options:
             listed = ", ".join(map(repr, kind.options))
             raise RefusedError(f"{name!r} is not in {listed}{did_you_mean(name, kind.options)}".rstrip("."))

@@ -18,7 +18,7 @@ from gpu_envs.translation.walk import (
     parts,
     places,
     statements,
-    within,
+    subexpressions,
 )
 
 
@@ -113,5 +113,5 @@ def read_variables(body: Block) -> frozenset[tree.Variable]:
         exprs = [*parts(stmt), *places(stmt)]
         if isinstance(stmt, tree.Store) and not stmt.sign and isinstance(stmt.place, tree.Local):
             exprs = parts(stmt)
-        read |= {part.variable for expr in exprs for part in within(expr) if isinstance(part, tree.Local)}
+        read |= {part.variable for expr in exprs for part in subexpressions(expr) if isinstance(part, tree.Local)}
     return frozenset(read)

@@ -22,7 +22,7 @@ from gpu_envs.translation.sources import FunctionSource, RefusedError, annotatio
 from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import NUMBERS, Number, Struct, Tuple, Type
 from gpu_envs.translation.unit import SourceLine, Unit
-from gpu_envs.translation.walk import ends, expressions, field_of, places, statements
+from gpu_envs.translation.walk import always_exits, expressions, field_of, places, statements
 
 
 @final
@@ -33,7 +33,7 @@ class FunctionReader(Statements):
         functions = self.unit.functions
         if python_function not in functions:
             functions[python_function] = None
-            # No local has such a C++ name: locals start with a lower-case letter or end with an underscore.
+            # Cannot clash with local variables, which start with a lower-case letter or end with an underscore.
             cpp = f"Rule_{ascii_name(python_function.__name__).strip('_')}_{len(functions)}"
             source = read_source(python_function, ast.unparse(node.func))
             with source.at(source.tree):
@@ -69,7 +69,7 @@ class FunctionReader(Statements):
                 if isinstance(argument.kind, Number) and name in scope.assigned:
                     self.record_type(name, argument.kind, source.tree)
             body = self.block(source.tree.body)
-        if result is not None and not ends(body):
+        if result is not None and not always_exits(body):
             is_step = isinstance(result, Tuple) and result.cpp == "Outcome"
             hint = f"End it with {'return reward, terminated' if is_step else 'return ...'}"
             raise RefusedError(f"{source.name} may end without a result", hint, source.tree.body[-1])
@@ -104,15 +104,15 @@ def translate_function(
         reader.parameter(name, type_name, signature[name].default, is_entry=read_only is not None)
         for name, type_name in type_names.items()
     )
-    assigned = frozenset(p.variable for p in parameters)
+    arguments = frozenset(p.variable for p in parameters)
     body = reader.body(parameters, result, is_phased)
     effects = effects_of(body)
     _refuse_changes(source.name, body, read_only or frozenset())
-    effects.always_set = check_assigned(body, assigned)
-    effects.accesses = check_races(body, assigned)
+    effects.always_set = check_assigned(body, arguments)
+    effects.accesses = check_races(body, arguments)
     if read_only is None and not effects.phases:
         read_only = frozenset({"State", "World"}) - effects.owners
-    lines = print_body(declare_variables(order_evaluation(reader, body), reader.types, assigned))
+    lines = print_body(declare_variables(order_evaluation(reader, body), reader.types, arguments))
     # The macros of phases use the variable team, and FOR_EACH_COLUMN uses row.
     text = "\n".join(line.text for line in lines)
     text = re.sub("FOR_EACH_(AGENT|ELEMENT)", "team", text).replace("FOR_EACH_COLUMN", "row")
@@ -154,10 +154,10 @@ def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Funct
         if type_name not in allowed:
             problem = f"has the annotation {type_name}" if type_name else "has no annotation"
             suggestion = did_you_mean(type_name, allowed) if type_name else ""
-            hint = f"Annotate it with one of: {', '.join(allowed)}"
+            hint = f"Annotate it with {', '.join(allowed)}"
             raise RefusedError(f"the argument {node.arg!r} {problem}{suggestion}".rstrip("."), hint, node)
         if type_name in used and isinstance(allowed[type_name], Struct) and type_name != "Random":
-            raise RefusedError(f"{source.name} has two arguments of type {type_name}", "Remove one of them", node)
+            raise RefusedError(f"{source.name} has two arguments of type {type_name}", "Remove the second one", node)
         used.add(type_name)
     return translate_function(unit, source, cpp, type_names, _result(unit, source))
 

@@ -1,4 +1,4 @@
-"""Builtin functions of rules: Python's, those of ``math`` and ``gpu_envs.rules``."""
+"""Builtin functions of rules, from Python, ``math`` and ``gpu_envs.rules``."""
 
 import ast
 import functools
@@ -8,7 +8,17 @@ from typing import Any
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, converted, evaluate, number, power, truth, unary
+from gpu_envs.translation.arithmetic import (
+    TRUNCATED,
+    binary,
+    call,
+    convert,
+    evaluate,
+    number_type,
+    power,
+    to_bool,
+    unary,
+)
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Constant, Expr, Operation
 from gpu_envs.translation.types import BOOL, INT, REAL, Number, Record, Type, wider
@@ -30,7 +40,7 @@ def _function(name: str, count: int = 1, kind: Number = REAL) -> Builtin:
 
 def _common_type_call(name: str, *values: Expr) -> Expr:
     """Call a function with all arguments converted to the widest of their types."""
-    kinds: list[Type] = [INT, *map(number, values)]
+    kinds: list[Type] = [INT, *map(number_type, values)]
     return call(name, functools.reduce(wider, kinds), *values)
 
 
@@ -41,7 +51,7 @@ def _minmax(name: str, max_arguments: int) -> Builtin:
 
 
 def _absolute(x: Expr) -> Expr:
-    number(x)
+    number_type(x)
     return literal(abs(x.value)) if isinstance(x, Constant) else _common_type_call("elementary::abs", x)
 
 
@@ -49,8 +59,8 @@ def _rounding(exact: Callable[[float], int], to_real: Callable[[Expr], Expr]) ->
     """Return a function that rounds to an int; ``to_real`` computes the integer as a real."""
 
     def make(x: Expr) -> Expr:
-        if number(x) is not REAL:
-            return converted(x, INT)
+        if number_type(x) is not REAL:
+            return convert(x, INT)
         return evaluate(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (to_real(x),))
 
     return Builtin(make)
@@ -65,9 +75,9 @@ def _ceil(x: Expr) -> Expr:
 
 
 def _square_root(x: Expr) -> Expr:
-    number(x)
+    number_type(x)
     if isinstance(x, Constant) and x.value >= 0:
-        return literal(math.sqrt(constant_value(converted(literal(x.value), REAL))))
+        return literal(math.sqrt(constant_value(convert(literal(x.value), REAL))))
     return call("square_root", REAL, x)
 
 
@@ -81,7 +91,7 @@ def _scaled(factor: float) -> Builtin:
 
 
 def _real(x: Expr) -> Expr:
-    return converted(x, REAL)
+    return convert(x, REAL)
 
 
 def _predicate(name: str) -> Builtin:
@@ -103,7 +113,7 @@ BUILTINS: Mapping[Any, Builtin] = {
     max: _minmax("maximum", 64),
     int: _rounding(int, lambda x: x),
     float: Builtin(_float),
-    bool: Builtin(truth),
+    bool: Builtin(to_bool),
     round: _rounding(round, lambda x: call("python::rounded", REAL, x)),
     pow: Builtin(power, 2, 2),
     math.sin: _function("sin"),
@@ -178,7 +188,7 @@ _NUMPY_REPLACEMENTS = {
     "maximum": "max",
     "minimum": "min",
 }
-"""Replacements of array libraries' functions, besides those with the same name in ``math``."""
+"""Replacements of array libraries' functions that have another name or place than in ``math``."""
 
 
 def refusal_of(function: Any) -> RefusedError:

@@ -17,13 +17,13 @@ from gpu_envs.translation.walk import (
     has_effects,
     is_simple,
     parts,
-    rebuilt,
-    stored_as,
-    within,
+    storage_type,
+    subexpressions,
+    with_parts,
 )
 
 Storage: TypeAlias = set[tree.Variable | tuple[str, str]]
-"""Variables, and fields by owner and name; the name ``""`` stands for all fields of the owner."""
+"""Variables, and fields by owner and name; the name ``""`` means all fields of the owner."""
 
 
 def order_evaluation(reader: Reader, body: Block) -> Block:
@@ -69,9 +69,9 @@ class _Order:
                 result = self.sequence(parts(stmt))
         if isinstance(stmt, tree.MakeList) and stmt.times > 1:
             result = [value if is_simple(value) else self.to_temporary(value) for value in result]
-        stmt = rebuilt(stmt, result)
+        stmt = with_parts(stmt, result)
         if isinstance(stmt, tree.For) and not _is_fixed(stmt.end):
-            stmt = dataclasses.replace(stmt, limit=self.reader.fresh("end"))
+            stmt = dataclasses.replace(stmt, limit=self.reader.new_temporary("end"))
         changes: dict[str, Any] = {name: self.block(block) for name, block in blocks(stmt).items()}
         return [dataclasses.replace(stmt, **changes)]
 
@@ -99,9 +99,9 @@ class _Order:
         old = old_value or place
         result = arithmetic.binary(op, old, value)
         plain = isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.Div) and place.kind == result.kind != BOOL
-        if plain and old is place and (isinstance(place, tree.Local) or stored_as(place) in ("real", "int")):
+        if plain and old is place and (isinstance(place, tree.Local) or storage_type(place) in ("real", "int")):
             sign = arithmetic.OPERATORS[type(op)][0]
-            return tree.Store(at, place, arithmetic.converted(value, result.kind), sign)
+            return tree.Store(at, place, arithmetic.convert(value, result.kind), sign)
         return tree.Store(at, place, convert_to_place(place, result))
 
     def place_and_value(self, place: Expr, value: Expr) -> tuple[Expr, Expr, Expr | None]:
@@ -113,7 +113,7 @@ class _Order:
         if _overlap(_read(place), changed):
             self.before, after = self.before[:mark], self.before[mark:]
             if isinstance(place, tree.Element):
-                place = rebuilt(place, (place.of, *(self.to_temporary(index) for index in place.indices)))
+                place = with_parts(place, (place.of, *(self.to_temporary(index) for index in place.indices)))
             old = self.to_temporary(place)
             self.before += after
         return place, result, old
@@ -124,22 +124,22 @@ class _Order:
         """Evaluate an expression with its operands in order; ``last``: the statement evaluates nothing after it."""
         match expr:
             case tree.Operation(name="real" | "int" | "bool", operands=(inner,)):
-                return rebuilt(expr, (self.value(inner, last=last),))
+                return with_parts(expr, (self.value(inner, last=last),))
             case tree.Operation(name=",", operands=(first, second)):
                 first = self.value(first)
                 if not is_simple(first):
                     self.to_temporary(first)
                 return self.value(second)
             case tree.Operation(name="&&" | "||" | "?:", operands=(first, *rest)):
-                expr = rebuilt(expr, [self.value(first), *map(self.guarded, rest)])
+                expr = with_parts(expr, [self.value(first), *map(self.guarded, rest)])
             case tree.Chain():
                 expr = self.comparisons(expr)
             case tree.Element():
                 return self.place(expr)
             case tree.Invoke():
-                expr = rebuilt(expr, [self.generator_variable(part) for part in self.sequence(parts(expr))])
+                expr = with_parts(expr, [self.generator_variable(part) for part in self.sequence(parts(expr))])
             case _:
-                expr = rebuilt(expr, self.sequence(parts(expr)))
+                expr = with_parts(expr, self.sequence(parts(expr)))
         changes = isinstance(expr, tree.Draw | tree.Invoke) and has_effects(expr)
         may_change = any(isinstance(part, tree.Closure) for part in parts(expr))
         if last or not isinstance(expr.kind, Number) or not (changes or may_change):
@@ -169,7 +169,7 @@ class _Order:
         """Evaluate the indices of a place."""
         if not isinstance(place, tree.Element):
             return place
-        return rebuilt(place, (place.of, *self.sequence(place.indices)))
+        return with_parts(place, (place.of, *self.sequence(place.indices)))
 
     def guarded(self, expr: Expr, *, last: bool = False) -> Expr:
         """Return an expression that is evaluated conditionally or repeatedly, with its statements in a closure."""
@@ -200,7 +200,7 @@ class _Order:
         """Store a new generator in a variable, so that a function can take a reference."""
         if expr.kind != RANDOM or is_simple(expr):
             return expr
-        name = tree.Local(RANDOM, self.reader.fresh("random"))
+        name = tree.Local(RANDOM, self.reader.new_temporary("random"))
         self.before.append(tree.Store(self.node, name, expr, declares=True))
         return name
 
@@ -219,7 +219,7 @@ class _Order:
 def _read(expr: Expr) -> Storage:
     """Return the variables and fields that an expression reads."""
     storage: Storage = set()
-    for part in within(expr):
+    for part in subexpressions(expr):
         if isinstance(part, tree.Local):
             storage.add(part.variable)
         elif field_of(part)[0]:

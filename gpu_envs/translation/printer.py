@@ -13,7 +13,7 @@ from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array, Static, Struct, Type
 from gpu_envs.translation.unit import SourceLine
-from gpu_envs.translation.walk import statements, stored_as
+from gpu_envs.translation.walk import statements, storage_type
 
 MAX_UNROLLED = 16
 """Maximum number of iterations of a loop that the compiler unrolls."""
@@ -162,7 +162,7 @@ class _Printer:
         if isinstance(place, tree.Local) and stmt.declares:
             constant = "const " if stmt.constant else ""
             return f"{self.declaration(place.variable, constant + _cpp(place.kind))} = {value}"
-        cast = "" if isinstance(place, tree.Local) else stored_as(place)
+        cast = "" if isinstance(place, tree.Local) else storage_type(place)
         if cast not in ("", "real", "int", "bool"):
             value = f"{cast}({value})"
         return f"{self.place(place)} {stmt.sign}= {value}"
@@ -205,7 +205,7 @@ class _Printer:
                 return self.place(expr), Precedence.PRIMARY
             case tree.Field() | tree.Element():
                 place = self.place(expr)
-                return f"int({place})" if stored_as(expr) in SMALL else place, Precedence.PRIMARY
+                return f"int({place})" if storage_type(expr) in SMALL else place, Precedence.PRIMARY
             case tree.Operation(name=name, operands=operands):
                 return self.operation(name, *operands)
             case tree.Invoke(function=function, arguments=arguments):

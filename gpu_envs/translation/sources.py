@@ -27,7 +27,7 @@ class RefusedError(Exception):
 @final
 @dataclasses.dataclass(frozen=True)
 class FunctionSource:
-    """The source of one of the author's functions."""
+    """The source of a function that the author wrote."""
 
     function: types.FunctionType
     tree: ast.FunctionDef

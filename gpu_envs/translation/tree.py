@@ -90,7 +90,7 @@ class Chain(Expr):
 
 
 class Invoke(Expr):
-    """A call of one of the author's functions."""
+    """A call of a function that the author wrote."""
 
     function: "Function"
     evaluated: tuple[Expr, ...]
@@ -267,7 +267,7 @@ class Parameter(Record):
 
 
 class Function(Record):
-    """One of the author's functions."""
+    """A function that the author wrote."""
 
     source: FunctionSource
     cpp: str

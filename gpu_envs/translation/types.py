@@ -113,7 +113,7 @@ def describe(kind: Type, value: object = None) -> str:
             return {"real": "a float", "int": "an int", "bool": "a bool"}[kind.cpp]
         case Choice():
             words = ", ".join(map(repr, kind.options))
-            return f"one of the strings {words}" if words else "a random stream"
+            return f"a choice of {words}" if words else "a random stream"
         case Array():
             return "an array"
         case Tuple():

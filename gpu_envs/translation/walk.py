@@ -53,7 +53,7 @@ def blocks(stmt: Stmt) -> dict[str, Block]:
     return {name: field for name, field in fields.items() if isinstance(field[0], Stmt)}
 
 
-def rebuilt(of: Part, new_parts: Sequence[Expr]) -> Part:
+def with_parts(of: Part, new_parts: Sequence[Expr]) -> Part:
     """Return a copy with other operands, in the order of ``parts``."""
     remaining = iter(new_parts)
     changes: dict[str, Any] = {}
@@ -65,14 +65,14 @@ def rebuilt(of: Part, new_parts: Sequence[Expr]) -> Part:
     return dataclasses.replace(of, **changes)
 
 
-def within(expr: Expr) -> Iterator[Expr]:
+def subexpressions(expr: Expr) -> Iterator[Expr]:
     """Yield an expression and all its subexpressions."""
     yield expr
     if isinstance(expr, tree.Closure):
         for statement in expr.before:
             yield from expressions(statement)
     for part in parts(expr):
-        yield from within(part)
+        yield from subexpressions(part)
 
 
 def statements(block: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -86,22 +86,22 @@ def statements(block: Sequence[Stmt]) -> Iterator[Stmt]:
 def expressions(stmt: Stmt) -> Iterator[Expr]:
     """Yield all expressions and subexpressions of a statement, without its blocks."""
     for expr in (*parts(stmt), *places(stmt)):
-        yield from within(expr)
+        yield from subexpressions(expr)
 
 
-def ends(block: Sequence[Stmt]) -> bool:
+def always_exits(block: Sequence[Stmt]) -> bool:
     """Whether the code after a block is unreachable."""
     match block[-1] if block else None:
         case tree.Jump() | tree.Return():
             return True
         case tree.If(test=tree.Constant(value=condition), yes=yes, no=no):
-            return ends(yes if condition else no)
+            return always_exits(yes if condition else no)
         case tree.If(yes=yes, no=no):
-            return ends(yes) and ends(no)
+            return always_exits(yes) and always_exits(no)
         case tree.While(test=tree.Constant(value=True), body=body):
             return "break" not in _jumps(body)
         case tree.For(constant_range=constant_range, body=body) if constant_range:
-            return ends(body) and not any(_jumps(body))
+            return always_exits(body) and not any(_jumps(body))
     return False
 
 
@@ -114,7 +114,7 @@ def _jumps(block: Block) -> Iterator[str]:
             yield from (*_jumps(stmt.yes), *_jumps(stmt.no))
 
 
-def stored_as(place: Expr) -> str:
+def storage_type(place: Expr) -> str:
     """Return the C++ type that a place is stored as; empty if it cannot be assigned."""
     if isinstance(place, tree.Element):
         return place.of.kind.stored_type if isinstance(place.of.kind, Array) else ""
@@ -155,7 +155,7 @@ def literal(value: Any, at: ast.AST | None = None) -> tree.Constant:
 
 def has_effects(expr: Expr) -> bool:
     """Whether evaluating an expression draws random numbers or may change an argument."""
-    for part in within(expr):
+    for part in subexpressions(expr):
         if isinstance(part, tree.Invoke):
             if part.function.effects.owners or any(p.kind == RANDOM for p in part.function.parameters):
                 return True

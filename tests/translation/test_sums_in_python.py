@@ -1,4 +1,4 @@
-"""Sums, maxima and minima in Python rules, and phases over a matrix; tests/kernels/test_sums.py has those of C++."""
+"""Sums, maxima and minima in Python rules, and phases over a matrix; for C++ see tests/kernels/test_sums.py."""
 
 import re
 from pathlib import Path

@@ -84,7 +84,7 @@ def test_a_team_with_all_features(tmp_path: Path) -> None:
     assert infos["action_mask"]["dog"][0].tolist() == [[int(x[0, 3] < 3), 1, 1, 1, 1], [int(x[0, 4] < 3), 1, 1, 1, 0]]
     actions = {"cat": np.full((6, 3, 2), 1), "dog": np.full((6, 2, 2), [2, 1])}
     observations, rewards, *_ = env.step(actions)
-    moved = x + np.array([0, 0, 0, 1, 1])  # a cat moves back and forth; a dog does not move
+    moved = x + np.array([0, 0, 0, 1, 1])  # cats: -1 + 1, dogs: 0 + 1
     assert env.state["x"].tolist() == np.where(moved < 4, moved, x).tolist()
     assert env.state["cargo"][0].tolist() == [[0, 1, 10]] * 3 + [[0, 0, 11]] * 2
     assert env.state["visits"].tolist() == [3] * 6

@@ -6,7 +6,7 @@ from typing import TypeAlias, final
 from gpu_envs.translation import tree
 from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.walk import field_of, parts, places, within
+from gpu_envs.translation.walk import field_of, parts, places, subexpressions
 
 Assigned: TypeAlias = frozenset[tree.Variable | str]
 """Variables, state fields and metrics that are set on every path so far."""
@@ -24,7 +24,7 @@ def check_assigned(body: Block, parameters: frozenset[tree.Variable]) -> frozens
 
 
 def _set_on_all(branches: list[Assigned | None]) -> Assigned | None:
-    """Return what is set after paths join; None marks a path that does not get there."""
+    """Return what all paths set; None marks a path that ends earlier."""
     reached = [assigned for assigned in branches if assigned is not None]
     return frozenset.intersection(*reached) if reached else None
 
@@ -33,10 +33,10 @@ def _set_on_all(branches: list[Assigned | None]) -> Assigned | None:
 class _Flow:
     def __init__(self) -> None:
         self.exits: dict[str, list[Assigned | None]] = {"return": [], "break": [], "continue": []}
-        """What is set at each return, break and continue, by keyword; the last two of the innermost loop."""
+        """Sets at each return, and at each break and continue of the innermost loop, by keyword."""
 
     def block(self, block: Block, assigned: Assigned | None) -> Assigned | None:
-        """Return what is set at the end of a block; None: the end is not reached."""
+        """Return the set at the end of a block; None if the end is not reached."""
         for stmt in block:
             if assigned is None:
                 return None
@@ -78,7 +78,7 @@ class _Flow:
         return assigned
 
     def loop_body(self, body: Block, assigned: Assigned) -> tuple[Assigned | None, list[Assigned | None]]:
-        """Return what is set after an iteration of a loop, and at each of its breaks."""
+        """Return the set after an iteration of a loop, and at each of its breaks."""
         outer = self.exits
         self.exits = {**outer, "break": [], "continue": []}
         after = _set_on_all([self.block(body, assigned), *self.exits["continue"]])
@@ -88,7 +88,7 @@ class _Flow:
     def evaluated(self, stmt: tree.Stmt, exprs: Sequence[Expr], assigned: Assigned) -> Assigned:
         """Check the variables read, and add what the called functions set."""
         for value in exprs:
-            for expr in within(value):
+            for expr in subexpressions(value):
                 if isinstance(expr, tree.Local) and expr.variable.scope >= 0 and expr.variable not in assigned:
                     raise not_set(expr.variable.name, expr.at or stmt.at)
             for expr in _always(value):

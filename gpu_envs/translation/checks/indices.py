@@ -8,7 +8,7 @@ from gpu_envs.translation import tree
 from gpu_envs.translation.effects import Span
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import Array, Record
-from gpu_envs.translation.walk import constant_value, within
+from gpu_envs.translation.walk import constant_value, subexpressions
 
 
 class _Affine(Record):
@@ -77,7 +77,7 @@ class IndexFacts(Record):
     # --- indices ---
 
     def span_of(self, place: Expr, length: int | None) -> Span | None:
-        """Return the elements that a place stands for, as a function of the loop variable; None: not known.
+        """Return the elements of a place as a function of the loop variable; None: not known.
 
         ``length`` is the number of elements per agent, 0 for an array of the replica.
         """
@@ -146,7 +146,7 @@ class IndexFacts(Record):
         match index:
             case tree.Operation(name="+", operands=(left, right)):
                 return any(
-                    self._affine(one) == first and not any(map(self.loop_variable, within(rest)))
+                    self._affine(one) == first and not any(map(self.loop_variable, subexpressions(rest)))
                     for one, rest in ((left, right), (right, left))
                 )
         return False
@@ -207,5 +207,5 @@ def _same_for_all(expr: Expr) -> bool:
     return all(
         isinstance(part, tree.Constant | tree.Element | tree.Operation)
         or (isinstance(part, tree.Field) and part.of in ("", "p"))
-        for part in within(expr)
+        for part in subexpressions(expr)
     )

@@ -12,7 +12,7 @@ from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array
-from gpu_envs.translation.walk import assignment_counts, blocks, constant_value, ends, field_of, parts, places
+from gpu_envs.translation.walk import always_exits, assignment_counts, blocks, constant_value, field_of, parts, places
 
 
 def check_races(body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST | None]:
@@ -78,9 +78,9 @@ class _AccessCollector:
         )
         if isinstance(stmt.test, tree.Constant):
             return yes if stmt.test.value else no
-        if ends(stmt.yes):  # only iterations that took the other branch get here
+        if always_exits(stmt.yes):  # only iterations that took the other branch get here
             return no
-        return yes if ends(stmt.no) else facts
+        return yes if always_exits(stmt.no) else facts
 
     def phase(self, stmt: tree.ParallelLoop, facts: IndexFacts) -> None:
         outer, self.accesses = self.accesses, {}

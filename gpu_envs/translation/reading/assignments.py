@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from gpu_envs.translation import arithmetic, tree, types
 from gpu_envs.translation.arguments import PARAMETERS_READ_ONLY
-from gpu_envs.translation.arithmetic import converted, write_only
+from gpu_envs.translation.arithmetic import convert, write_only
 from gpu_envs.translation.reading.expressions import Expressions
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import INT, LIST, Array, Number, Struct, Tuple, describe, list_of, wider
-from gpu_envs.translation.walk import constant_value, field_of, is_simple, stored_as
+from gpu_envs.translation.walk import constant_value, field_of, is_simple, storage_type
 
 MAX_LIST_LENGTH = 4096
 """Maximum number of elements of a list."""
@@ -70,14 +70,14 @@ class Assignments(Expressions):
     def annotated_assignment(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
         """Read ``a: float = b``."""
         if not isinstance(node.target, ast.Name):
-            raise RefusedError("the spec has the types of fields", "Remove the annotation", node.target)
+            raise RefusedError("the spec declares the types of fields", "Remove the annotation", node.target)
         if node.value is None:
             return
         if _is_list(node.value):
             yield self._make_list(node, node.target, node.value)
             return
         value, kind = self.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
-        yield self._assign(node, [node.target], [value if kind is None else converted(value, kind)])
+        yield self._assign(node, [node.target], [value if kind is None else convert(value, kind)])
 
     def augmented_assignment(self, node: ast.AugAssign) -> tree.Assign:
         """Read an augmented assignment, such as ``a += b``."""
@@ -98,7 +98,7 @@ class Assignments(Expressions):
         for target, value in zip(targets, values, strict=True):
             if isinstance(target, ast.Name):
                 place: Expr = self._local(target, value, node)
-                converted_values.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
+                converted_values.append(convert(value, place.kind) if isinstance(place.kind, Number) else value)
             elif isinstance(target, ast.Attribute | ast.Subscript):
                 place = self._widen_list(target, self.expression(target), value, node)
                 self._check_place(place, target)
@@ -141,7 +141,7 @@ class Assignments(Expressions):
             raise RefusedError(refusal, at=target)
         if isinstance(place.kind, Array):
             raise RefusedError("rules cannot assign a whole array", "Assign its elements in a loop", target)
-        if stored_as(place):
+        if storage_type(place):
             return
         roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
         if not roots <= {*self.arguments, *(name for scope in self.scopes for name in scope.assigned)}:
@@ -200,13 +200,13 @@ class Assignments(Expressions):
         place = self.record_type(target.id, list_type, node)
         assert isinstance(place.kind, Array)
         of = place.kind.kind
-        return tree.MakeList(node, place.variable, place.kind, tuple(converted(value, of) for value in values), times)
+        return tree.MakeList(node, place.variable, place.kind, tuple(convert(value, of) for value in values), times)
 
 
 def convert_to_place(place: Expr, value: Expr) -> Expr:
     """Convert a value to the type of a place, or raise if it does not fit."""
     assert isinstance(place.kind, Number)
-    stored = stored_as(place)
+    stored = storage_type(place)
     name = ast.unparse(place.at) if place.at is not None else "it"
     if isinstance(value.kind, Number) and value.kind.width > place.kind.width:
         conversion = "int(...), or make the field real" if place.kind is INT else "a comparison, as in x != 0"
@@ -216,7 +216,7 @@ def convert_to_place(place: Expr, value: Expr) -> Expr:
     if stored == "u8" and isinstance(value, tree.Constant) and not 0 <= value.value <= _MAX_BYTE:
         problem = f"{value.value} does not fit {name}, which is a byte: 0 to {_MAX_BYTE}"
         raise RefusedError(problem, "Use a smaller number, or the type int in the spec", value.at)
-    return converted(value, place.kind)
+    return convert(value, place.kind)
 
 
 def _is_list(node: ast.expr) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from gpu_envs import rules
 from gpu_envs.errors import TranslationError, did_you_mean
 from gpu_envs.translation import tree
-from gpu_envs.translation.arithmetic import converted
+from gpu_envs.translation.arithmetic import convert
 from gpu_envs.translation.mathematics import BUILTINS, RANDOM_REPLACEMENTS, refusal_of
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import INT, RANDOM, REAL, STATIC, STREAM, Array, Number, Struct, Type, describe
-from gpu_envs.translation.walk import constant_value, field_of, literal, stored_as
+from gpu_envs.translation.walk import constant_value, field_of, literal, storage_type
 
 DRAWS: Mapping[str, tuple[tuple[Number, ...], Number]] = {
     "uniform": ((REAL, REAL), REAL),
@@ -96,10 +96,10 @@ class Calls(Reader):
             if len(arguments) != 2:
                 raise RefusedError(f"{name} got {len(arguments)} arguments; it takes a field and a number")
             place, value = arguments
-            if field_of(place)[0] != "World" or stored_as(place) != "int" or place.kind is not INT:
+            if field_of(place)[0] != "World" or storage_type(place) != "int" or place.kind is not INT:
                 hint = "Use a field with Field('int') in the spec"
                 raise RefusedError(f"{name} changes a field of the world of type int", hint)
-            return tree.Atomic(at, name, place, converted(value, INT))
+            return tree.Atomic(at, name, place, convert(value, INT))
 
     # --- methods ---
 
@@ -133,7 +133,7 @@ class Calls(Reader):
         arguments = self._positional(node)
         if len(arguments) != len(kinds):
             raise RefusedError(f"random.{name} got {len(arguments)} arguments; it takes {len(kinds)}")
-        return tree.Draw(result, owner, name, tuple(map(converted, arguments, kinds)))
+        return tree.Draw(result, owner, name, tuple(map(convert, arguments, kinds)))
 
     def _stream(self, node: ast.Call, name: str) -> Expr:
         arguments = self._positional(node)
@@ -156,7 +156,7 @@ class Calls(Reader):
             )
         if stream.value is rules.RESET and len(arguments) == 3:
             raise RefusedError("the stream RESET takes no step number", f"Write {team}(RESET, {agent})")
-        return tree.Operation(RANDOM, f"team.{name}", (stream, *(converted(number, INT) for number in numbers)))
+        return tree.Operation(RANDOM, f"team.{name}", (stream, *(convert(number, INT) for number in numbers)))
 
     # --- the author's functions ---
 
@@ -186,7 +186,7 @@ class Calls(Reader):
         }
         self.between_phases = between_phases
         values |= {
-            parameter: converted(literal(default), parameters[parameter].kind) for parameter, default in omitted.items()
+            parameter: convert(literal(default), parameters[parameter].kind) for parameter, default in omitted.items()
         }
         order = tuple(list(values).index(parameter) for parameter in parameters)
         return tree.Invoke(function.result or STATIC, function, tuple(values.values()), order)
@@ -207,7 +207,7 @@ def _suggest(node: ast.Call, target: object, arguments: list[Expr]) -> None:
 
 def _argument(value: Expr, kind: Type) -> Expr:
     if isinstance(kind, Number):
-        return converted(value, kind)
+        return convert(value, kind)
     same_struct = isinstance(kind, Struct) and isinstance(value.kind, Struct) and value.kind.name == kind.name
     if value.kind != kind and not same_struct:
         expected = kind.name if isinstance(kind, Struct) else "array in its annotation"

@@ -12,7 +12,7 @@ from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic, tree
 from gpu_envs.translation.arguments import element
-from gpu_envs.translation.arithmetic import converted, number, truth
+from gpu_envs.translation.arithmetic import convert, number_type, to_bool
 from gpu_envs.translation.reading.calls import Calls
 from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.sources import RefusedError
@@ -83,11 +83,11 @@ class Expressions(Calls):
                 return arithmetic.logic(node.op, [self.condition(part) for part in node.values])
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
                 return arithmetic.unary(node.op, self.condition(node.operand))
-            return truth(self.expression(node))
+            return to_bool(self.expression(node))
 
     def _bool(self, node: ast.expr) -> Expr:
         value = self.expression(node)
-        if number(value) is not BOOL:
+        if number_type(value) is not BOOL:
             problem = f"'and' and 'or' join bools, and this is {describe(value.kind)}"
             raise RefusedError(problem, "Write a comparison, as in x != 0", node)
         return value
@@ -116,7 +116,7 @@ class Expressions(Calls):
         yes, no = self.expression(node.body), self.expression(node.orelse)
         if isinstance(yes.kind, Number) and isinstance(no.kind, Number):
             kind = wider(yes.kind, no.kind)
-            yes, no = converted(yes, kind), converted(no, kind)
+            yes, no = convert(yes, kind), convert(no, kind)
             if isinstance(test, tree.Constant):
                 return yes if test.value else no
         elif yes.kind != no.kind or not _is_selectable(yes) or not _is_selectable(no):

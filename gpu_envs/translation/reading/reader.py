@@ -17,8 +17,8 @@ from gpu_envs.translation.unit import Unit
 _DIALECT = frozenset(
     "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add "
     "lower python infinity largest bits_of from_bits role_of first_of count_of features_of gather nearest own s p w "
-    "random action actions observation mask metrics team row reset step observe look allow measure polynomial lesser "
-    "greater about static_assert sum_over maximum_over minimum_over".split()
+    "random action actions observation mask metrics team row reset step observe look allow measure polynomial "
+    "fast_minimum fast_maximum multiply_add static_assert sum_over maximum_over minimum_over".split()
 )
 """Names that a header already uses."""
 
@@ -94,7 +94,7 @@ def _uses(
 
 
 def _is_counter(use: ast.Name, loops: tuple[ast.For, ...]) -> bool:
-    """Whether a use is of the variable of one of the loops around it, without assigning it."""
+    """Whether a name is the variable of a loop around it, and is only read there."""
     counting_loops = [loop for loop in loops if isinstance(loop.target, ast.Name) and loop.target.id == use.id]
     return len(counting_loops) == 1 and (use is counting_loops[0].target or isinstance(use.ctx, ast.Load))
 
@@ -130,7 +130,7 @@ class Reader(abc.ABC):
         self.temporaries = 0
 
     def enter_phase(self, problem: str, hint: str) -> None:
-        """Refuse a phase in a place where none may be; the first phase makes the function a phased one."""
+        """Refuse a phase where none is allowed; the first phase of an undecided function sets ``is_phased``."""
         if not self.between_phases:
             if self.is_phased is not None or len(self.scopes) > 1:
                 raise RefusedError(problem, hint)
@@ -157,7 +157,7 @@ class Reader(abc.ABC):
 
     # --- variables ---
 
-    def fresh(self, prefix: str) -> Variable:
+    def new_temporary(self, prefix: str) -> Variable:
         """Return a new temporary."""
         while True:
             self.temporaries += 1
@@ -167,7 +167,7 @@ class Reader(abc.ABC):
 
     def store_temporary(self, value: Expr, prefix: str, at: ast.AST) -> tuple[Store, Local]:
         """Return a statement that stores a value in a temporary, and the temporary."""
-        temporary = Local(value.kind, self.fresh(prefix), at=value.at)
+        temporary = Local(value.kind, self.new_temporary(prefix), at=value.at)
         return Store(at, temporary, value, declares=True, constant=True), temporary
 
     def cpp_name(self, name: str) -> str:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gpu_envs.translation import tree
-from gpu_envs.translation.arithmetic import converted
+from gpu_envs.translation.arithmetic import convert
 from gpu_envs.translation.reading.assignments import Assignments, convert_to_place
 from gpu_envs.translation.reading.calls import REDUCTIONS
 from gpu_envs.translation.reading.reader import Scope, scope_of
@@ -12,15 +12,15 @@ from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import BOOL, INT, REAL, Array, Struct, Tuple, describe
 from gpu_envs.translation.walk import (
+    always_exits,
     constant_value,
-    ends,
     field_of,
     has_effects,
     has_phases,
     literal,
     statements,
-    stored_as,
-    within,
+    storage_type,
+    subexpressions,
 )
 
 _LOOPS = {
@@ -42,7 +42,7 @@ class Statements(Assignments):
         for node in nodes:
             with self.at(node):
                 result += self._statement(node)
-            if ends(result):
+            if always_exits(result):
                 break
         return tuple(result)
 
@@ -115,7 +115,7 @@ class Statements(Assignments):
         if value is None:
             raise RefusedError(f"{name} returns {options}, but this returns nothing")
         if not isinstance(kind, Tuple):
-            return tree.Return(node, (converted(self.expression(value), kind),))
+            return tree.Return(node, (convert(self.expression(value), kind),))
         if not isinstance(value, ast.Tuple) or len(value.elts) != len(kind.kinds):
             hint = f"Write return {'reward, terminated' if is_step else 'a, b'}"
             raise RefusedError(f"{name} returns {options}, but this is {ast.unparse(value)}", hint)
@@ -124,7 +124,7 @@ class Statements(Assignments):
             if is_step and expected is BOOL and part.kind is not BOOL:
                 problem = f"terminated is a bool, but this is {describe(part.kind)}"
                 raise RefusedError(problem, "Write a comparison, as in x > 0", part.at)
-            values.append(converted(part, expected))
+            values.append(convert(part, expected))
         return tree.Return(node, tuple(values), as_tuple=True)
 
     # --- loops ---
@@ -141,7 +141,7 @@ class Statements(Assignments):
     def _while(self, node: ast.While) -> tree.While:
         test = self.condition(node.test)
         loop = tree.While(node, test, self._body(node, constant=False))
-        if ends([loop]) and not any(isinstance(inner, tree.Return) for inner in statements(loop.body)):
+        if always_exits([loop]) and not any(isinstance(inner, tree.Return) for inner in statements(loop.body)):
             raise RefusedError("this loop never ends", "Leave it with break, or give it a condition")
         return loop
 
@@ -154,7 +154,7 @@ class Statements(Assignments):
         name = node.target.id
         variable = self.record_type(name, INT, node).variable
         is_counter = any(scope.number == variable.scope and name in scope.loop_counters for scope in self.scopes)
-        counter = None if is_counter else self.fresh("at")
+        counter = None if is_counter else self.new_temporary("at")
         constant = isinstance(first, tree.Constant) and isinstance(end, tree.Constant)
         return tree.For(node, variable, first, end, step, self._body(node, constant=constant), counter)
 
@@ -166,7 +166,7 @@ class Statements(Assignments):
             raise RefusedError("rules can only loop over a range", hint, node)
         if node.keywords or not 1 <= len(node.args) <= 3:
             raise RefusedError(f"range got {len(node.args)} arguments; it takes one to three", at=node)
-        bounds = [converted(self.expression(argument), INT) for argument in node.args]
+        bounds = [convert(self.expression(argument), INT) for argument in node.args]
         first, end = (literal(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
         step = constant_value(bounds[2]) if len(bounds) == 3 else 1
         if not step:
@@ -237,7 +237,7 @@ class Statements(Assignments):
             hint = f"Write {_LOOPS[method][2].replace('()', '(n)')}"
             raise RefusedError(problem.get(method, "team.elements takes the numbers of rows and columns"), hint, node)
         between_phases, self.between_phases = self.between_phases, False  # n may be a field
-        values = [converted(self.expression(argument), INT) for argument in node.args]
+        values = [convert(self.expression(argument), INT) for argument in node.args]
         self.between_phases = between_phases
         if any(map(has_effects, values)):
             hint = "Store it in a field of the world"
@@ -261,7 +261,7 @@ class Statements(Assignments):
         return (
             reduction
             if in_loop
-            else tree.ParallelLoop(node, "agents", (self.fresh("first"),), (literal(1),), (reduction,))
+            else tree.ParallelLoop(node, "agents", (self.new_temporary("first"),), (literal(1),), (reduction,))
         )
 
     def _reduction(
@@ -304,7 +304,7 @@ class Statements(Assignments):
             field, indices = (place.of, place.indices) if isinstance(place, tree.Element) else (place, ())
             constant_place = all(isinstance(index, tree.Constant | tree.Local) for index in indices)
             if isinstance(field, tree.Field) and field_of(place)[0] in ("World", "Metrics") and constant_place:
-                if stored_as(place) not in ("real", "int"):
+                if storage_type(place) not in ("real", "int"):
                     problem = f"team.{method} returns a float or an int, but {ast.unparse(target)} stores neither"
                     raise RefusedError(problem, "Assign it to a field of type real or int", target)
                 if in_loop or not field.per_agent:
@@ -322,7 +322,7 @@ class Statements(Assignments):
         if method != "agents" or len(body) > 1 or body[0] is not reduction:
             problem = f"team.{reduction.method} must be the only statement of a phase"
             raise RefusedError(problem, f"Write a separate phase: {example}", reduction.at)
-        if any(isinstance(part, tree.Local) and part.variable in variables for part in within(reduction.count)):
+        if any(isinstance(part, tree.Local) and part.variable in variables for part in subexpressions(reduction.count)):
             hint = f"Write ... if {reduction.variable.name} < n else 0 for {reduction.variable.name} in team.agents()"
             raise RefusedError("all iterations must reduce the same number of values", hint, reduction.count.at)
         match reduction.place:
