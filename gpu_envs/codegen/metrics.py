@@ -31,7 +31,7 @@ def metrics_part(spec: Spec, *, recorded: bool, running: bool, watched: bool = F
     return "\n".join(
         [
             f"enum MetricCounts : int {{ METRICS = {recorded * len(metrics)}, TOTALS = {recorded * len(reduced)} }};",
-            f"constexpr bool MEASURED = {str(running).lower()};  // after every step",
+            f"constexpr bool RUNNING_METRICS = {str(running).lower()};  // after every step",
             "struct Metrics {",
             *(f"    real& {name};" for name in metrics),
             *([f"    FN explicit Metrics(real* at) : {places} {{"] if metrics else []),

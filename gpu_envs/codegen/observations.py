@@ -93,17 +93,17 @@ def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
 def observation_members(
     parts: tuple[Part, ...],
 ) -> tuple[list[tuple[str | Struct, str] | tuple[Struct, str, int]], list[tuple[str | Struct, str]]]:
-    """Return members of argument structs: observations, and final ones (``kept_final``: the driver's memory)."""
+    """Return members of argument structs: observations, and final ones (``internal_final_obs``: memory of the driver)."""
     if is_staged(parts):
         return [("float*", "observations")], [("float*", "final_obs")]
     if not parts[0].key:
-        return [("void*", "observations")], [("void*", "final_obs"), ("void*", "kept_final")]
-    part = Struct.of("Part", "", ("void*", "observations"), ("void*", "final_obs"), ("void*", "kept_final"))
+        return [("void*", "observations")], [("void*", "final_obs"), ("void*", "internal_final_obs")]
+    part = Struct.of("Part", "", ("void*", "observations"), ("void*", "final_obs"), ("void*", "internal_final_obs"))
     return [(part, "part", len(parts))], []
 
 
 def observation_rows(parts: tuple[Part, ...]) -> str:
-    """Generate the functions for the rows of replica ``i``, and the one that zeroes ``kept_final``."""
+    """Generate the functions for the rows of replica ``i``, and the one that zeroes ``internal_final_obs``."""
 
     def rows(buffer: str) -> str:
         places = [
@@ -112,7 +112,7 @@ def observation_rows(parts: tuple[Part, ...]) -> str:
         return places[0] if not parts[0].key else f"{{{', '.join(places)}}}"
 
     zeroes = [
-        f"    for (int j = 0; j < {p.size}; ++j) ({_row(parts, k, 'kept_final')})[j] = 0;" for k, p in enumerate(parts)
+        f"    for (int j = 0; j < {p.size}; ++j) ({_row(parts, k, 'internal_final_obs')})[j] = 0;" for k, p in enumerate(parts)
     ]
     return "\n".join(
         [
@@ -121,7 +121,7 @@ def observation_rows(parts: tuple[Part, ...]) -> str:
             f"    return {rows('observations')};",
             "}",
             f"FN Observation final_rows(const StepCall& call, Index i) {{ return {rows('final_obs')}; }}",
-            "// Zeroes kept_final of replica i.",
+            "// Zeroes internal_final_obs of replica i.",
             "FN void clear_final_row(const StepCall& call, Index i) {",
             *zeroes,
             "}",

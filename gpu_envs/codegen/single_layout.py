@@ -124,7 +124,7 @@ class SingleLayout(Layout):
             **({"running_return": ((n,), real)} if self.config.statistics else {}),
             "elapsed": ((n,), "int32"),
             **({"totals": ((count, n), real)} if (count := len(totals(self.config.metrics))) else {}),
-            "offset": ((n,), "int32"),  # steps subtracted from the time limit of the first episode
+            "offset": ((n,), "int32"),  # steps subtracted from the time limit, until an episode starts
             "staggered": ((1,), "int32"),  # number of nonzero offsets
             "ended": ((n,), "uint8"),  # flags: terminated, truncated
             "finished": ((n,), "bool"),
@@ -154,7 +154,7 @@ class SingleLayout(Layout):
             head = self.record_head
             buffers["final_obs"] = view(records, "float32")[:, head : head + self.record_final]
         else:
-            buffers |= {f"kept_final{part.suffix}": buffers[f"final_obs{part.suffix}"] for part in self.parts}
+            buffers |= {f"internal_final_obs{part.suffix}": buffers[f"final_obs{part.suffix}"] for part in self.parts}
 
     def results(self) -> dict[str, ArrayShape]:
         """Return the results of a step."""

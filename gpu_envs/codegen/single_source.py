@@ -139,7 +139,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "offset"),
         ("u32*", "staggered"),
         *([("real*", "totals")] if layout.config.metrics else []),
-        *([("real*", "so_far")] if layout.config.running_metrics else []),
+        *([("real*", "running_metrics")] if layout.config.running_metrics else []),
         ("u8*", "ended"),
         ("u8*", "finished"),
         ("Record*", "records"),

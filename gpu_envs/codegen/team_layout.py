@@ -153,7 +153,7 @@ class TeamLayout(Layout):
                 shapes[f"scratch.{field.name}"] = ((n, *field.shape(team)), field.dtype)
         shapes |= {
             "just_left": ((n, team), "bool"),
-            "offset": ((n,), "int32"),  # steps subtracted from the time limit of the first episode
+            "offset": ((n,), "int32"),  # steps subtracted from the time limit, until an episode starts
             "staggered": ((1,), "int32"),  # number of nonzero offsets
             "ended": ((n,), "uint8"),
             "finished": ((n,), "bool"),

@@ -186,7 +186,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("u64*", "shared_seed"),
         ("u64*", "offence"),
         *([("real*", "last_metrics")] if layout.config.metrics else []),
-        *([("real*", "so_far")] if layout.config.running_metrics else []),
+        *([("real*", "running_metrics")] if layout.config.running_metrics else []),
     )
     role = struct(
         "RoleCall",
@@ -240,7 +240,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
             f"constexpr bool SHARED       = {str(layout.spec.has_shared_observations).lower()};  // observe_shared",
-            f"constexpr bool APART        = {str(layout.config.separate_shared).lower()};  // not in rows",
+            f"constexpr bool SEPARATE_SHARED = {str(layout.config.separate_shared).lower()};  // not in rows",
             f"using AgentNumber = {agent_type};",
             f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // index of an array element",
         ]
@@ -362,7 +362,7 @@ def _actions(layout: TeamLayout) -> str:
     return "\n".join(
         [
             *(["#define _long_actions"] if is_view else []),
-            f"constexpr bool WHOLE_ACTIONS = {str(bool(counts)).lower()};",
+            f"constexpr bool INTEGER_ACTIONS = {str(bool(counts)).lower()};",
             f"constexpr int  ACTION_SIZE   = {size};",
             "struct Action {",
             f"    {value_member};",

@@ -211,7 +211,7 @@ class Simulation:
             yield None
             return
         shape, dtype = self.shapes["episode_metrics"]
-        metrics = self.buffers["so_far"] = self.arrays.from_numpy(np.full(shape, np.nan, dtype))
+        metrics = self.buffers["running_metrics"] = self.arrays.from_numpy(np.full(shape, np.nan, dtype))
         self._compile(running_metrics=True)
         try:
             yield metrics

@@ -7,7 +7,7 @@ template <class Call> FN void observe_team(World& w, const Params& p, Team& team
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
     if constexpr (ACTIVE_HEADS) mask_idle(w, p, team, call);
-    if constexpr (APART) observe_apart(w, p, team, call, rows);
+    if constexpr (SEPARATE_SHARED) observe_apart(w, p, team, call, rows);
     if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
     else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
     else observe_directly(w, p, team, call, rows);
@@ -42,7 +42,7 @@ template <class Call> FN void clear_final(Team& team, const Call& call) {
         const int own = role_of(i);
         float* const row = call.role[own].final_obs + row_of(team, i) * row_size(own);
         for (int j = 0; j < row_size(own); ++j) row[j] = 0;
-        if constexpr (APART) {
+        if constexpr (SEPARATE_SHARED) {
             if (i != first_of(own)) continue;
             for (int j = 0; j < shared_features_of(own); ++j)
                 call.role[own].final_shared[team.replica * shared_features_of(own) + j] = 0;

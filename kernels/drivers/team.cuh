@@ -91,7 +91,7 @@ struct Row {
     float* at;
     int    lane;
     int    shared_at = 0, shared = 0;  // numbers that all agents of the role see alike, among an agent's own
-    FN float& operator[](int j) const { return at[SHARED && !APART && j >= shared_at ? j + shared : j]; }
+    FN float& operator[](int j) const { return at[SHARED && !SEPARATE_SHARED && j >= shared_at ? j + shared : j]; }
 };
 
 #define FOR_EACH_COLUMN(j, n) for (int j = row.lane; j < (n); j += ROW_LANES)

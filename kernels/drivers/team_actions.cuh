@@ -36,7 +36,7 @@ FN Action fetch_action(const RoleCall (&role)[ROLES], Element replica, int agent
     for (int j = 0; j < ACTION_SIZE; ++j) {
         action.value[j] = 0;
         if (j >= action_size(own)) continue;
-        if constexpr (WHOLE_ACTIONS) {
+        if constexpr (INTEGER_ACTIONS) {
             const i64 given  = whole_at(from.actions, from.action_kind, at + j);
             const i64 least  = action_start(own, j);
             const i64 inside = clip(given, least, least + action_count(own, j) - 1);
@@ -89,7 +89,7 @@ FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u
         Value value = 0;
         if (j >= action_size(own)) {
             // an action of another role, which is longer
-        } else if constexpr (WHOLE_ACTIONS) {
+        } else if constexpr (INTEGER_ACTIONS) {
             const i64 given  = whole_at(from.actions, from.action_kind, at + j);
             const i64 least  = action_start(own, j);
             const i64 inside = clip(given, least, least + action_count(own, j) - 1);
@@ -115,7 +115,7 @@ constexpr bool READ_TOGETHER = SCHEDULE != SPREAD;
 
 // Element j of an agent's action, made valid; notes whether it was not, in bits, which compilers vectorise.
 template <class Given> FN auto made_valid(Given given, int role, int j, u32& wrong) {
-    if constexpr (WHOLE_ACTIONS) {
+    if constexpr (INTEGER_ACTIONS) {
         using Wide = decltype(given + 0);  // int, or i64
         const Wide least = action_start(role, j), inside = clip(Wide(given), least, Wide(least + action_count(role, j) - 1));
         wrong |= inside != Wide(given) ? 1u : 0u;
@@ -158,7 +158,7 @@ template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const
     for (int own = 0; own < ROLES; ++own) {
         const void* const at = role[own].actions;
         Value* const      to = kept == nullptr ? nullptr : kept + first_of(own) * ACTION_SIZE;
-        if constexpr (!WHOLE_ACTIONS) {
+        if constexpr (!INTEGER_ACTIONS) {
             if (sizeof(real) == sizeof(double) && role[own].action_kind == FLOAT64)
                 wrong |= read_role(static_cast<const double*>(at), own, team, to);
             else

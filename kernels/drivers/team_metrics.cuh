@@ -19,7 +19,7 @@ template <class W> FN void measure_team(W& w, const Params& p, Team& team) {
 }
 
 template <class W> FN void measure_step(W& w, const Params& p, Team& team) {
-    if constexpr (TOTALS > 0 || MEASURED) measure_team(w, p, team);
+    if constexpr (TOTALS > 0 || RUNNING_METRICS) measure_team(w, p, team);
 }
 
 template <class W> FN real metric_so_far(const W& w, int m) {
@@ -29,7 +29,7 @@ template <class W> FN real metric_so_far(const W& w, int m) {
 }
 
 template <class W, class Buffers> FN void tell_metrics(const W& w, const Team& team, const Buffers& buffers) {
-    if constexpr (MEASURED) FOR_EACH_METRIC(m) buffers.so_far[team.replica * METRICS + m] = metric_so_far(w, m);
+    if constexpr (RUNNING_METRICS) FOR_EACH_METRIC(m) buffers.running_metrics[team.replica * METRICS + m] = metric_so_far(w, m);
 }
 
 // What the episodes that have just ended come to, of the replicas that take part.
@@ -51,7 +51,7 @@ template <class W, class Call> FN void store_metrics(const W& w, const Team& tea
             const Element at    = team.replica * METRICS + m;
             call.buffers.last_metrics[at] = value;
             if (call.episode_metrics != nullptr) call.episode_metrics[at] = value;
-            if constexpr (MEASURED) call.buffers.so_far[at] = value;
+            if constexpr (RUNNING_METRICS) call.buffers.running_metrics[at] = value;
         }
     }
 }

@@ -3,7 +3,7 @@
 // What an agent sees: numbers of its own, and where those are not apart what all of its role see alike.
 FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
     const int  role   = role_of(i);
-    const bool within = !APART && shared_features_of(role) > 0;
+    const bool within = !SEPARATE_SHARED && shared_features_of(role) > 0;
     observe(w, p, i, {row.at, row.lane, shared_at(role), within ? shared_features_of(role) : 0});
     if (within) observe_shared(w, p, role, {row.at + shared_at(role), row.lane});
 }

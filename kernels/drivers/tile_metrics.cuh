@@ -44,11 +44,11 @@ FN MetricValues concluded_metrics(const Tile& tile, int k, const Params& params)
 
 // What they come to so far, of the replicas that have taken a step, where a build tells it.
 template <class Call, class Env> FN void tell_metrics(const Call& call, const Tile& tile, const int (&pending)[LANES], const Env& env) {
-    if constexpr (MEASURED) FOR_EACH_LANE_ALONE(k, env) {
+    if constexpr (RUNNING_METRICS) FOR_EACH_LANE_ALONE(k, env) {
         if (pending[k]) continue;
         const Index        i      = env.index(k);
         const MetricValues values = concluded_metrics(tile, k, call.params.get(i));
-        FOR_EACH_METRIC(m) call.buffers.so_far[i * METRICS + m] = values.of[m];
+        FOR_EACH_METRIC(m) call.buffers.running_metrics[i * METRICS + m] = values.of[m];
     }
 }
 

@@ -45,7 +45,7 @@ template <class A> FN float strength(const A& action, int j) { return clip(float
 
 // Where an action drives to.
 template <class A> FN Vector driven(const A& action) {
-    if constexpr (WHOLE_ACTIONS) {
+    if constexpr (INTEGER_ACTIONS) {
         const int move = action % MOVES;
         return {real((move == 2) - (move == 1)), real((move == 4) - (move == 3))};
     } else {
@@ -56,7 +56,7 @@ template <class A> FN Vector driven(const A& action) {
 // What agent i says by an action: the word behind its moves, if it has any, or how strongly it says each word.
 template <class W, class A> FN void say(W& w, int i, const A& action, int words, bool moves) {
     for (int word = 0; word < words; ++word) {
-        if constexpr (WHOLE_ACTIONS) w.c(i, word) = (moves ? action / MOVES : +action) == word;
+        if constexpr (INTEGER_ACTIONS) w.c(i, word) = (moves ? action / MOVES : +action) == word;
         else w.c(i, word) = strength(action, (moves ? MOVES : 0) + word);
     }
 }

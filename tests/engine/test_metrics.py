@@ -263,7 +263,7 @@ def test_live_metrics_change_no_metric(variant: Variant, make: Make, place: Plac
         assert_same_bits(envs[0].get_state(), envs[1].get_state())
     assert envs[0].simulation.program_source() == envs[1].simulation.program_source()
     assert not envs[0].simulation.config.running_metrics
-    assert "MEASURED = false" in source
+    assert "RUNNING_METRICS = false" in source
 
 
 # --- where metrics are returned ---
