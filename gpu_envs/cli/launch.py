@@ -24,7 +24,14 @@ from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launched import FAILURE, LOST_PEER, OUT_OF_MEMORY, PID_FILE, launched, report_pid
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import echo
-from gpu_envs.training.process.watch import ENDED, REQUESTS, request_handlers, set_handlers, signal_reader, state_of
+from gpu_envs.training.process.signals import (
+    STOP_SIGNALS,
+    TERMINATED,
+    request_handlers,
+    set_handlers,
+    signal_reader,
+    state_of,
+)
 
 _SEPARATE_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Must be 1 for restarts: otherwise restarted processes find stale keys in the store (PyTorch's issue 135712)."""
@@ -220,7 +227,7 @@ def _watch_processes(gpus: int, folder: Path, signals: socket.socket) -> None:
             continue
         if not data:
             return
-        stop_requests += data[0] in REQUESTS
+        stop_requests += data[0] in STOP_SIGNALS
         if stop_requests > 1:
             for pid in _read_pids(folder).values():
                 with contextlib.suppress(ProcessLookupError):
@@ -253,7 +260,7 @@ def find_outcome(gpus: int, codes: Mapping[int, int], errors: Mapping[int, Mappi
         name_rank = rank > 0 or kind == OUT_OF_MEMORY  # a mistake in the options is the same in all processes
         return Outcome(MISTAKE, message + f" (process {rank} of {gpus})" * name_rank, kind)
     for code, rank in sorted((code, rank) for rank, code in codes.items() if rank not in errors):
-        if code not in (INTERRUPTED, -signal.SIGTERM, ENDED):
+        if code not in (INTERRUPTED, -signal.SIGTERM, TERMINATED):
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             return Outcome(FAILED, f"process {rank} of {gpus} {how}", FAILURE)
     if errors and INTERRUPTED not in codes.values() and codes:

@@ -33,7 +33,7 @@ from gpu_envs.training.process.device import (
     torch_threads,
 )
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.watch import interruption, peer_monitor
+from gpu_envs.training.process.signals import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.reports import History, IterationReport, ReportQueue, Result
 from gpu_envs.training.record.run_directory import RunDirectory

@@ -227,7 +227,7 @@ def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch
 
     trainer = Trainer(small_run(device))
     monkeypatch.setattr(evaluation, "HorizonEnv", none_left)
-    message = f"^100 replicas need more than there is on {trainer.device}: lower num_envs to 50 "
+    message = f"^100 replicas need more memory than is free on {trainer.device}: lower num_envs to 50 "
     with pytest.raises(MemoryError, match=message):
         trainer.evaluate(200, num_envs=100)
 

@@ -36,7 +36,7 @@ from gpu_envs.training.record.run_state import load_run, process_state  # noqa: 
 EACH = 6
 """Replicas of a process."""
 
-ON_GPUS = {"cuda": "peer memory, and NCCL where they are more than ", "nccl": f"NCCL ({PEER_MEMORY_VARIABLE} is 0)"}
+ON_GPUS = {"cuda": "peer memory, and NCCL above ", "nccl": f"NCCL ({PEER_MEMORY_VARIABLE} is 0)"}
 DEVICES = {"cpu": "gloo"} | (ON_GPUS if device_count() > 1 else {})
 """Where processes train, and what they add gradients up through."""
 

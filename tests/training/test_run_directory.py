@@ -421,7 +421,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(runs, "load_run", none_left)
     with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
         resume(run, total_steps=1000, progress=False)
-    with pytest.raises(MemoryError, match="1 replica needs more than there is on cpu: use smaller hidden layers"):
+    with pytest.raises(MemoryError, match="1 replica needs more memory than is free on cpu: use smaller hidden layers"):
         evaluate(run, device="cpu")
     monkeypatch.setattr(trainer, "HorizonEnv", none_left)
     with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):

@@ -34,7 +34,7 @@ from gpu_envs.training.horizon import DeviceSchedules  # noqa: E402
 from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.process import device as memory  # noqa: E402
 from gpu_envs.training.process.device import torch_threads  # noqa: E402
-from gpu_envs.training.process.watch import interruption  # noqa: E402
+from gpu_envs.training.process.signals import interruption  # noqa: E402
 from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -247,7 +247,7 @@ def advice(config: Run, error: Exception, device: str = "cpu") -> str:
 )
 def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) -> None:
     said = advice(default_run("CartPole-v1", "cpu", num_envs=1000, horizon=50), error)
-    assert said.startswith(f"1,000 replicas for a horizon of 50 need more than {need} on cpu")
+    assert said.startswith(f"1,000 replicas with a horizon of 50 need more than {need} on cpu")
     assert ": lower num_envs to 500, or horizon to 25" in said
 
 

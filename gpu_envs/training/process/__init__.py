@@ -1,1 +1,1 @@
-"""What training asks of the process: threads, signals, random numbers, memory, graphs."""
+"""Process-wide resources of training: threads, signals, random numbers, memory, CUDA graphs, process groups."""

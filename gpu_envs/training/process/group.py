@@ -1,7 +1,7 @@
-"""The processes that train one run together, each with replicas of its own, and what they tell one another.
+"""Groups of processes that train a run together, each with its share of the replicas, and their communication.
 
-Those with a GPU each of one host can write to memory of all of these GPUs, and exchange gradients and small messages
-through it.
+Processes with one GPU each on one host exchange gradients and small messages through peer memory: memory on each GPU to
+which all of these GPUs can write.
 """
 
 import contextlib
@@ -23,26 +23,26 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import LostProcessError
 
-KeptT = TypeVar("KeptT")
+MessageT = TypeVar("MessageT")
 
 _SMALL = 2**14
-"""Numbers of 32 bits, up to which messages of any kind go through peer memory."""
+"""Size in 32-bit words up to which messages other than gradients go through peer memory."""
 
 LOST = "another of the processes that train together has ended"
 
-_GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name until torch 2.12
+_GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.12
 
 BLOCK = 256
-"""Numbers that a block of threads exchanges."""
+"""Words that a thread block exchanges, one per thread."""
 
 BLOCKS = 4
-"""So many blocks have room on each multiprocessor of a GPU at the same time."""
+"""Thread blocks that can be resident on each multiprocessor at the same time."""
 
 PATIENCE = 600.0
-"""Seconds after which a process that says nothing is taken for lost."""
+"""Timeout in seconds after which a silent process counts as lost."""
 
 PEER_MEMORY_VARIABLE = "GPU_ENVS_PEER_MEMORY"
-"""The environment variable that, at 0, leaves all exchanges to NCCL."""
+"""Environment variable that, set to 0, disables peer memory: NCCL does all communication."""
 
 PEERS: Final[tuple[Any, ...]] = (
     ("const u64*?", "addresses", ("processes",)),
@@ -50,10 +50,10 @@ PEERS: Final[tuple[Any, ...]] = (
     ("Index", "room"),
     ("int*?", "rounds", ("room_blocks",)),
 )
-"""What a kernel that exchanges numbers must know."""
+"""Struct members of kernels that communicate through peer memory."""
 
 ALONE: Final[dict[str, Any]] = {"addresses": None, "rank": 0, "room": 0, "rounds": None, "room_blocks": 0}
-"""Of which for one process there is nothing to know."""
+"""Values of these members for a single process."""
 
 GATHER_CALL = Struct.of(
     "GatherCall",
@@ -70,7 +70,7 @@ COMBINE_CALL = Struct.of(
 
 
 def constants(processes: int) -> str:
-    """What ``peers.cuh`` has compiled in."""
+    """Return the C++ constants that ``peers.cuh`` needs."""
     return (
         f"constexpr int PROCESSES = {processes}, BLOCK = {BLOCK}, BLOCKS = {BLOCKS};\n"
         f"constexpr u64 PATIENCE = {int(PATIENCE * 1e9)};\n"
@@ -78,7 +78,7 @@ def constants(processes: int) -> str:
 
 
 def settings(processes: int, prologue: str = "") -> KernelSettings:
-    """Of programs whose kernels exchange numbers among so many processes."""
+    """Return the settings of programs whose kernels communicate between ``processes`` processes."""
     return KernelSettings(
         prologue=constants(processes) + prologue,
         sizes={"processes": processes},
@@ -87,7 +87,7 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
 
 
 def small_program(processes: int) -> Program:
-    """The source of what is exchanged beside gradients."""
+    """Return the program with the kernels for small messages: gather, and the reduction of metrics."""
     calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL}
     kernels = "\n".join(
         f"KERNEL_OF_BLOCKS(kernel_{name}, {call.name}, BLOCK, BLOCKS) {{ FOR_EACH_BLOCK(block) {name}(call, block); }}"
@@ -97,13 +97,13 @@ def small_program(processes: int) -> Program:
 
 
 def blocks_of(numbers: int) -> int:
-    """How many blocks exchange so many numbers."""
+    """Return the number of thread blocks that exchange ``numbers`` words."""
     return -(-numbers // BLOCK)
 
 
 def host() -> tuple[str, ...]:
-    """Names this host and container."""
-    boot = Path("/proc/sys/kernel/random/boot_id")  # which containers have in common
+    """Return an identifier of this host and container."""
+    boot = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a host
     spaces = [Path("/proc/self/ns", name) for name in ("pid", "mnt")]
     name = boot.read_text() if boot.exists() else os.uname().nodename
     return name, *(str(space.readlink()) for space in spaces if space.exists())
@@ -111,20 +111,20 @@ def host() -> tuple[str, ...]:
 
 @final
 class PeerMemory:
-    """Room in the memory of all for numbers of each process; ``members`` fill the kernels that exchange through it."""
+    """A communication buffer on each GPU with space for each process; ``members`` are the arguments of kernels."""
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
-        """Allocates for at most so many numbers of 32 bits in a round; every process does so at the same time."""
+        """Allocate for messages of up to ``numbers`` 32-bit words; a collective call of all processes."""
         import torch.distributed._symmetric_memory as symmetric
 
         size, blocks = dist.get_world_size(group), blocks_of(numbers)
         room = blocks * BLOCK
-        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # which we have no use for
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # not used, and not available everywhere
         self._memory: Final[Any] = symmetric.empty(2 * size * room, dtype=torch.int64, device=device)
         self._memory.zero_()
         self._handle: Final[Any] = symmetric.rendezvous(self._memory, group)
         torch.cuda.synchronize(device)
-        dist.barrier(group)  # nobody writes into what is yet to be zeroed
+        dist.barrier(group)  # no process writes before all buffers are zeroed
         self.members: Final[dict[str, Any]] = {
             "addresses": torch.tensor(self._handle.buffer_ptrs, dtype=torch.int64, device=device),
             "rank": dist.get_rank(group),
@@ -135,15 +135,15 @@ class PeerMemory:
 
 
 class PeerLimit(NamedTuple):
-    """The most numbers of 32 bits that the processes of a group can exchange at a time; 0: why they cannot."""
+    """Limit of messages through peer memory in 32-bit words, or 0 and the reason why there is no peer memory."""
 
-    most: int
-    why_not: str = ""
+    words: int
+    reason: str = ""
 
 
 @contextlib.contextmanager
 def _explain_lost_peers() -> Iterator[None]:
-    """Says plainly that another process is no longer there, where torch says it by its sockets."""
+    """Turn torch's errors about closed sockets into a LostProcessError."""
     try:
         yield
     except RuntimeError as error:
@@ -154,61 +154,61 @@ def _explain_lost_peers() -> Iterator[None]:
 
 @final
 class Group:
-    """Processes of torch's that make the same calls in the same order; or one alone, for which they cost nothing."""
+    """A process group whose processes make the same calls in the same order; for one process all calls are no-ops."""
 
     def __init__(self, handle: Any = None) -> None:
-        """Takes a process group of ``torch.distributed``; None: alone."""
+        """Wrap a process group of ``torch.distributed``; None: a single process."""
         self.rank = dist.get_rank(handle) if handle is not None else 0
         self.size = dist.get_world_size(handle) if handle is not None else 1
-        # The group of all is not held: one that outlives torch's own end of it aborts the process at its exit.
+        # WORLD is not stored: a reference that outlives destroy_process_group aborts the process at its exit.
         self._handle = None if handle is None or handle is dist.group.WORLD else handle
         self._memory: PeerMemory | None = None
         self._small_kernels: list[Kernel] = []
 
     @functools.cached_property
-    def _reach(self) -> PeerLimit:
+    def _peer_limit(self) -> PeerLimit:
         local = torch.cuda.current_device()
         gpu = torch.cuda.get_device_properties(local)
-        turned_off = os.environ.get(PEER_MEMORY_VARIABLE) == "0"
-        places = self.all_gather_objects((turned_off, host(), str(gpu.uuid), gpu.multi_processor_count))
+        disabled = os.environ.get(PEER_MEMORY_VARIABLE) == "0"
+        processes = self.all_gather_objects((disabled, host(), str(gpu.uuid), gpu.multi_processor_count))
         devices = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
-        peers = [peer for _, _, uuid, _ in places if (peer := devices.get(uuid)) != local]
-        reached = all(peer is not None and torch.cuda.can_device_access_peer(local, peer) for peer in peers)
-        why_not = ""
-        if any(unwanted for unwanted, *_ in places):
-            why_not = f"{PEER_MEMORY_VARIABLE} is 0"
-        elif any(where != places[0][1] for _, where, *_ in places):
-            why_not = "they are on several hosts or in several containers"
-        elif not all(self.all_gather_objects(reached)):
-            why_not = "their GPUs do not reach or do not see one another"
-        if why_not and self.size > 2 and "NCCL_ALGO" not in os.environ:
+        peers = [peer for _, _, uuid, _ in processes if (peer := devices.get(uuid)) != local]
+        reachable = all(peer is not None and torch.cuda.can_device_access_peer(local, peer) for peer in peers)
+        reason = ""
+        if any(disabled for disabled, *_ in processes):
+            reason = f"{PEER_MEMORY_VARIABLE} is 0"
+        elif any(other != processes[0][1] for _, other, *_ in processes):
+            reason = "the processes are on several hosts or in several containers"
+        elif not all(self.all_gather_objects(reachable)):
+            reason = "their GPUs cannot access each other's memory or are hidden from each other"
+        if reason and self.size > 2 and "NCCL_ALGO" not in os.environ:
             warnings.warn(
-                "NCCL adds up what these processes give, in an order that may differ from run to run: for the same "
-                "bits every time set NCCL_ALGO=Ring,Tree in the environment before torch.distributed is initialised",
+                "NCCL sums gradients in an order that may differ from run to run: for reproducible bits set "
+                "NCCL_ALGO=Ring,Tree in the environment before torch.distributed is initialised",
                 stacklevel=2,
             )
-        return PeerLimit(0 if why_not else BLOCK * BLOCKS * min(count for *_, count in places), why_not)
+        return PeerLimit(0 if reason else BLOCK * BLOCKS * min(count for *_, count in processes), reason)
 
     @property
     def transport(self) -> str:
-        """What gradients are added up through, and why."""
+        """The transport of gradients, and the reason if it is NCCL; empty for a single process."""
         if self.size == 1:
             return ""
         backends = str(dist.get_backend_config(self._handle))
         if "cuda:nccl" not in backends:
             return str(dist.get_backend(self._handle))
-        if self._reach.why_not:
-            return f"NCCL ({self._reach.why_not})"
-        return f"peer memory, and NCCL where they are more than {self._reach.most:,}"
+        if self._peer_limit.reason:
+            return f"NCCL ({self._peer_limit.reason})"
+        return f"peer memory, and NCCL above {self._peer_limit.words:,} numbers"
 
     def peer_memory(self, numbers: int, device: torch.device) -> PeerMemory | None:
-        """Memory through which to exchange so many numbers of 32 bits; None where they are left to ``sum``."""
-        if self.size == 1 or device.type != "cuda" or numbers > self._reach.most:
+        """Allocate peer memory for messages of ``numbers`` 32-bit words; None if ``sum`` has to be used instead."""
+        if self.size == 1 or device.type != "cuda" or numbers > self._peer_limit.words:
             return None
         return PeerMemory(self._handle or dist.group.WORLD, numbers, device)
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What each process gave, ``[size, ...]``, by rank."""
+        """Return the tensors of all processes, ``[size, ...]``, by rank."""
         if self.size == 1:
             return tensor.unsqueeze(0)
         parts = tensor.new_empty((self.size, *tensor.shape))
@@ -223,9 +223,9 @@ class Group:
         return parts
 
     def _kernels_for(self, tensor: torch.Tensor) -> list[Kernel]:
-        """The kernels that exchange a message through peer memory; none where it does not go that way."""
+        """Return the kernels that send a tensor through peer memory; empty if it needs another transport."""
         numbers = tensor.numel() * tensor.element_size() // 4
-        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self._reach.why_not:
+        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self._peer_limit.reason:
             return []
         if self._memory is None:
             self._memory = PeerMemory(self._handle or dist.group.WORLD, _SMALL, tensor.device)
@@ -234,7 +234,7 @@ class Group:
         return self._small_kernels
 
     def sum(self, tensor: torch.Tensor) -> None:
-        """Adds up what each process gave, in place, in order of rank, save for NCCL, which has an order of its own."""
+        """Sum a tensor over all processes in place, in the order of ranks (NCCL: in an order that it chooses)."""
         if self.size == 1:
             return
         if tensor.is_cuda and not self._kernels_for(tensor):
@@ -242,25 +242,25 @@ class Group:
         else:
             torch.sum(self.all_gather(tensor), 0, out=tensor)
 
-    def reduce_metrics(self, figures: torch.Tensor, added: int) -> None:
-        """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
+    def reduce_metrics(self, metrics: torch.Tensor, summed: int) -> None:
+        """Reduce metrics over all processes in place: sums of the first ``summed``, maxima of the rest."""
         if self.size == 1:
             return
-        kernels = self._kernels_for(figures)
+        kernels = self._kernels_for(metrics)
         if kernels:
-            kernels[1].launch(blocks_of(len(figures)), count=len(figures), added=added, figures=figures)
+            kernels[1].launch(blocks_of(len(metrics)), count=len(metrics), added=summed, figures=metrics)
             return
-        gathered = self.all_gather(figures)
-        torch.sum(gathered[:, :added], 0, out=figures[:added])
-        torch.amax(gathered[:, added:], 0, out=figures[added:])
+        gathered = self.all_gather(metrics)
+        torch.sum(gathered[:, :summed], 0, out=metrics[:summed])
+        torch.amax(gathered[:, summed:], 0, out=metrics[summed:])
 
     def broadcast_first(self, tensor: torch.Tensor) -> None:
-        """Takes over what the first process has there."""
+        """Copy the first process's values into ``tensor``."""
         if self.size > 1:
             tensor.copy_(self.all_gather(tensor)[0])
 
-    def all_gather_objects(self, message: KeptT) -> list[KeptT]:
-        """What each process says, by rank: small things, which the host waits for."""
+    def all_gather_objects(self, message: MessageT) -> list[MessageT]:
+        """Return small Python objects of all processes by rank; the host waits."""
         messages: list[Any] = [message] * self.size
         if self.size > 1:
             with _explain_lost_peers():
@@ -268,12 +268,12 @@ class Group:
         return messages
 
     def local_peers(self) -> list[int]:
-        """The numbers by which this host knows the other processes that run here."""
+        """Return the process IDs of the other processes on this host."""
         local = (host(), os.getpid())
-        return [number for place, number in self.all_gather_objects(local) if place == local[0] and number != local[1]]
+        return [pid for place, pid in self.all_gather_objects(local) if place == local[0] and pid != local[1]]
 
-    def gather_to_first(self, state: KeptT) -> list[KeptT] | None:
-        """The state of each process, by rank, on the first one; None on the others. It comes by way of the host."""
+    def gather_to_first(self, state: MessageT) -> list[MessageT] | None:
+        """Return the states of all processes by rank, with tensors on the CPU, in the first process; None in others."""
         first = 0 if self._handle is None else dist.get_global_rank(self._handle, 0)
         states: list[Any] | None = [None] * self.size if self.rank == 0 else None
         moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, state)
@@ -282,19 +282,19 @@ class Group:
         return states
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
-        """Refuses processes that were not given the same."""
+        """Raise a ValueError if the settings differ between processes."""
         first, *others = self.all_gather_objects(comparable(settings))
         for rank, other in enumerate(others, 1):
             name = next((name for name in first if other.get(name) != first[name]), None)
             if name is not None:
                 raise ValueError(
-                    f"processes that train together must be given the same: {name} is {first[name]!r} in the first and "
-                    f"{other.get(name)!r} in number {rank}"
+                    f"processes that train together need the same settings: {name} is {first[name]!r} in process 0 and "
+                    f"{other.get(name)!r} in process {rank}"
                 )
 
 
 def comparable(value: Any) -> Any:
-    """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
+    """Convert lists and arrays to nested tuples: JSON and checkpoints do not preserve the difference."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return comparable(value.tolist())
     if isinstance(value, list | tuple):
