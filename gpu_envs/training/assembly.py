@@ -20,7 +20,7 @@ from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
 from gpu_envs.training.engines.ops import Ops
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small import SmallEngine
-from gpu_envs.training.engines.small_programs import steps_where_it_acts
+from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
 from gpu_envs.training.networks import check_module, check_network_settings, default_policy
@@ -95,7 +95,7 @@ def describe_engines(config: Run, device: str) -> list[str]:
         engine, reason = choose(case)
         net, described = case.network, dict(engine.describe(case))
         layout = layout_of(plan.world, Device(on_gpu=True))
-        if isinstance(engine, SmallEngine) and steps_where_it_acts(layout, config.params):
+        if isinstance(engine, SmallEngine) and supports_act_and_step(layout, config.params):
             described["acting"] = _FUSED_ROLLOUT
         layers = " x ".join(map(str, net.hidden))
         norm = ", layer norm" if net.layer_norm else ""
@@ -136,7 +136,7 @@ def _check_not_trained(module: nn.Module, name: str, config: Run) -> None:
 def _owners(module: nn.Module) -> list[tuple[str, Run]]:
     """Return the policy name and run of each optimiser that owns some of a module's parameters."""
     parameters = [parameter for parameter in module.parameters() if not nn.parameter.is_lazy(parameter)]
-    return [owner for adam, owner in _LEARNING.items() if any(adam.keeps(parameter) for parameter in parameters)]
+    return [owner for adam, owner in _LEARNING.items() if any(adam.owns(parameter) for parameter in parameters)]
 
 
 @final

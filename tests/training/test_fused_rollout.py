@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend.program import Device  # noqa: E402
 from gpu_envs.codegen import SingleLayout, layout_of  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.engines.small_programs import SmallNetwork, steps_where_it_acts  # noqa: E402
+from gpu_envs.training.engines.small_programs import SmallNetwork, supports_act_and_step  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.rollout.plan import Plan  # noqa: E402
 
@@ -111,7 +111,7 @@ def test_compiles(name: str) -> None:
         config = walking(name, "cpu", num_envs=num_envs)
         layout = layout_of(Plan(config, "cpu", num_envs).world, Device(on_gpu=True, processors=132))
         assert isinstance(layout, SingleLayout)
-        assert steps_where_it_acts(layout, config.params)
+        assert supports_act_and_step(layout, config.params)
         head = Head.of(layout.action_space)
         own = config.network
         network = SmallNetwork(head, layout.parts[0].size, own.hidden, own.activation, own.precision)

@@ -1,4 +1,4 @@
-"""Who computes the networks of a policy: the engines, and the only place where one is chosen."""
+"""The engines, which compute the networks of policies, and the choice of one."""
 
 from gpu_envs.training.engines.base import Engine
 from gpu_envs.training.engines.functions import FunctionsEngine
@@ -14,21 +14,21 @@ ENGINES: tuple[Engine, ...] = (
     *(SmallEngine(), WideEngine(), FunctionsEngine(), TorchEngine()),
     *(SmallBatchEngine(), GpuFunctionsEngine(), CpuEngine(), TorchActorCriticEngine()),
 )
-"""The fastest first; the last one of each kind of algorithm is torch's, which runs everything."""
+"""Engines of on-policy and of off-policy algorithms, the fastest first; the last of each uses torch, for all cases."""
 
 
 def choose(case: Case) -> tuple[Engine, str]:
-    """The fastest engine that can run a case, and why the faster ones cannot.
+    """Returns the fastest engine that can run a case, and why faster engines cannot.
 
     Raises:
-        ValueError: ``fused`` is True, and only torch can run it.
+        ValueError: ``fused`` is True, but only torch can run the case.
     """
     *kernels, torch = (engine for engine in ENGINES if isinstance(case.algorithm, engine.learns))
     reasons: dict[str, str] = {}
     if case.network.fused is False:
-        reason = "they are turned off"
+        reason = "fused is False"
     elif not case.default:
-        reason = "only the default policy has kernels of its own"
+        reason = "only the default policy has kernels"
     else:
         for engine in kernels:
             if case.device.startswith(engine.device):
@@ -36,19 +36,19 @@ def choose(case: Case) -> tuple[Engine, str]:
                 if not reason:
                     return engine, _joined(reasons)
                 reasons[engine.name] = reason
-        reason = _joined(reasons) or f"the device is {case.device}, and only CUDA has kernels for networks"
+        reason = _joined(reasons) or f"the device is {case.device}; only CUDA devices have kernels for networks"
     if case.network.fused:
-        raise ValueError(f"fused=True, and {reason}; leave it out")
+        raise ValueError(f"fused is True, but {reason}; leave fused out")
     return torch, reason
 
 
 def torch_engine(case: Case) -> Engine:
-    """The engine that runs a case by torch, whatever else could."""
+    """The engine that runs a case with torch."""
     return [engine for engine in ENGINES if isinstance(case.algorithm, engine.learns)][-1]
 
 
 def _joined(reasons: dict[str, str]) -> str:
-    """One sentence of why engines cannot run a case, which names them where their reasons differ."""
+    """The reasons of all engines in one sentence, with the engines' names if they differ."""
     if len({*reasons.values()}) <= 1:
         return next(iter(reasons.values()), "")
     return ", and ".join(f"{reason} (for {name} networks' kernels)" for name, reason in reasons.items())

@@ -79,7 +79,7 @@ def actor_form(actor: nn.Module, activation: str) -> Form:
 
 
 def critics_form(critics: Critics, activation: str, width: int) -> Form:
-    """The form of critics, with parameters in the module's order, and gradients of the last ``width`` inputs, the actions."""
+    """The form of critics, with parameters in the module's order, and gradients of the actions (the last inputs)."""
     offsets = ParameterOffsets(critics.parameters())
 
     def linear(layer: int, net: int) -> Linear:
@@ -96,7 +96,7 @@ def critics_form(critics: Critics, activation: str, width: int) -> Form:
 
 
 Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
-"""Inputs, a tensor for the outputs, and curvatures; gradients of outputs get curvatures * outputs added (None: zero)."""
+"""Inputs, a tensor for the outputs, and curvatures: ``curvatures * outputs`` is added to gradients (None: zero)."""
 
 
 class Functions(ABC):
@@ -207,7 +207,7 @@ def function_network(form: Form, precision: str, processors: int) -> WideNetwork
             f"grad_inputs is {grad_inputs}; give a range of up to {MAX_GRAD_INPUTS} consecutive inputs of {features}"
         )
     return WideNetwork(
-        Head.of(Discrete(outputs)),  # any head with so many outputs
+        Head.of(Discrete(outputs)),  # a head with this number of outputs
         features,
         form.nets,
         form.activation,

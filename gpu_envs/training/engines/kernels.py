@@ -1,4 +1,4 @@
-"""What kernels of small and of wide networks share: arguments, layers, products, sizes, and how they are loaded."""
+"""Shared code of the kernels of small and wide networks: arguments, layers, products, sizes, loading."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ from gpu_envs.training.networks import Perceptron, SharedPerceptron
 from gpu_envs.training.observations import OBSERVATION_LIMIT, Scale
 
 Part: TypeAlias = str | tuple[str, str]
-"""Of a program: a header's path, or a name and a text."""
+"""A part of a program: the path of a header, or a name and a text."""
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
@@ -39,7 +39,7 @@ ACT_MEMBERS = (
     ("int", "greedy"),
     *SCALE,
 )
-"""Arguments of every kernel that acts: ``ActRequest.members``, beside those that stay the same."""
+"""Arguments of kernels that act: ``ActRequest.members``, and constant ones."""
 
 VALUES_MEMBERS = (
     ("Index", "rows"),
@@ -51,7 +51,7 @@ VALUES_MEMBERS = (
     ("const u8*?", "alive", ("samples",)),
     *SCALE,
 )
-"""Arguments of every kernel that gives values: ``ValueRequest.members``, beside those that stay the same."""
+"""Arguments of kernels that compute values: ``ValueRequest.members``, and constant ones."""
 
 UPDATE_MEMBERS = (
     *LOSS_MEMBERS,
@@ -60,26 +60,26 @@ UPDATE_MEMBERS = (
     ("int", "actors"),
     *SCALE,
 )
-"""Arguments of every kernel that learns: ``Minibatch.members``, and the number of blocks that the actor has."""
+"""Arguments of kernels that learn: ``Minibatch.members``, and the number of blocks for the actor."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """Where a layer's parameters lie in the flat buffer, and their shape; rows of the weight are outputs."""
+    """Offsets of a layer's parameters in the flat buffer, and the weight's shape; its rows are outputs."""
 
     weight: int
     bias: int
     rows: int
     columns: int
     gain: int = -1
-    """Of the normalisation behind it, if it has one."""
+    """Offset of the gain of the layer normalisation after the layer; -1: none."""
     shift: int = -1
 
 
 @final
-class Places(dict[Tensor, int]):
-    """Where parameters that lie one after another begin, and where the last one ends."""
+class ParameterOffsets(dict[Tensor, int]):
+    """Offsets of parameters in a flat buffer without gaps, and its end."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
@@ -89,24 +89,26 @@ class Places(dict[Tensor, int]):
             self.end += parameter.numel()
 
 
-def layers_of(layers: nn.Module, places: Places) -> tuple[Linear, ...]:
-    """The linear layers among a module's, each with the normalisation behind it."""
-    found: list[Linear] = []
-    for layer in layers.modules():
+def layers_of(module: nn.Module, offsets: ParameterOffsets) -> tuple[Linear, ...]:
+    """The linear layers of a module, each with the layer normalisation that follows it."""
+    linears: list[Linear] = []
+    for layer in module.modules():
         if isinstance(layer, nn.Linear):
-            found.append(Linear(places[layer.weight], places[layer.bias], layer.out_features, layer.in_features))
+            weight, bias = offsets[layer.weight], offsets[layer.bias]
+            linears.append(Linear(weight, bias, layer.out_features, layer.in_features))
         elif isinstance(layer, nn.LayerNorm):
-            found[-1] = dataclasses.replace(found[-1], gain=places[layer.weight], shift=places[layer.bias])
-    return tuple(found)
+            gain, shift = offsets[layer.weight], offsets[layer.bias]
+            linears[-1] = dataclasses.replace(linears[-1], gain=gain, shift=shift)
+    return tuple(linears)
 
 
 def nets_of(module: Perceptron | SharedPerceptron) -> tuple[tuple[tuple[Linear, ...], ...], int]:
-    """The layers of actor and critic, or of both in one, and where the log-deviations of a box begin."""
-    places = Places(module.parameters())
-    log_std = -1 if module.log_std is None else places[module.log_std]
+    """The layers of each net (actor and critic, or a shared net), and the offset of a box's log standard deviations."""
+    offsets = ParameterOffsets(module.parameters())
+    log_std = -1 if module.log_std is None else offsets[module.log_std]
     if isinstance(module, SharedPerceptron):
-        return (layers_of(module.trunk, places) + layers_of(module.heads, places),), log_std
-    return (layers_of(module.actor, places), layers_of(module.critic, places)), log_std
+        return (layers_of(module.trunk, offsets) + layers_of(module.heads, offsets),), log_std
+    return (layers_of(module.actor, offsets), layers_of(module.critic, offsets)), log_std
 
 
 def scale_values(scale: Scale) -> dict[str, MemberValue]:
@@ -116,15 +118,15 @@ def scale_values(scale: Scale) -> dict[str, MemberValue]:
 
 
 def load_filled(backend: Backend, programs: Iterable[Program], **values: MemberValue) -> dict[str, Kernel]:
-    """Starts to compile programs, and fills in what stays the same.
+    """Starts to compile programs, and sets arguments that stay the same.
 
     Args:
         backend: The device.
-        programs: The one that takes longest first.
-        values: By names of members and dimensions; each kernel takes those that it has.
+        programs: The programs, in order of compilation; the slowest should be first.
+        values: Values by names of members and dimensions; a kernel ignores names that it does not have.
 
     Returns:
-        The kernels, by their names.
+        The kernels by name.
     """
     kernels: dict[str, Kernel] = {}
     for program in programs:
@@ -135,9 +137,11 @@ def load_filled(backend: Backend, programs: Iterable[Program], **values: MemberV
 
 
 def block_settings(head: Head, structs: Sequence[Struct], *, quick: bool, **sizes: int) -> KernelSettings:
-    """What is compiled into kernels of blocks: a head's constants, and sizes of arrays."""
-    own = head_settings(head, quick=quick)
-    return KernelSettings(prologue=own.prologue, structs=structs, types=own.types, sizes={**own.sizes, **sizes})
+    """Compiled-in settings of kernels that work by blocks: a head's constants, and sizes of arrays."""
+    settings = head_settings(head, quick=quick)
+    return KernelSettings(
+        prologue=settings.prologue, structs=structs, types=settings.types, sizes={**settings.sizes, **sizes}
+    )
 
 
 def block_program(
@@ -148,9 +152,9 @@ def block_program(
     bounds: str,
     arguments: str = "",
 ) -> Program:
-    """A program whose kernels call functions of the same names, with such template arguments.
+    """A program whose kernels call functions of the same names, with the template ``arguments``.
 
-    The bounds say how many threads a block has, and how many blocks a multiprocessor, in C++.
+    ``bounds`` are the threads of a block and the blocks of a multiprocessor, as C++ expressions.
     """
     kernels = "\n".join(
         f"KERNEL_OF_BLOCKS(kernel_{name}, {call.name}, {bounds}) {{ {name}{arguments}(call); }}"
@@ -160,14 +164,14 @@ def block_program(
 
 
 def sizes_of(parts: Sequence[Part], settings: KernelSettings, sizes: Mapping[str, str]) -> dict[str, int]:
-    """Sizes that C++ works out, read from a program that has nothing else.
+    """Evaluates constant expressions in C++, such as sizes of structs, by compiling a program of constants.
 
-    NVRTC compiles it in a tenth of a second, without a device, and its text is kept in the cache folder.
+    NVRTC takes 0.1 s for it, without a device; the result is cached on disk.
 
     Args:
-        parts: Headers and texts, as of ``program_of``, without kernels.
-        settings: What is compiled into them.
-        sizes: Constant expressions in C++, by names.
+        parts: Headers and texts, as in ``program_of``, without kernels.
+        settings: Compiled-in settings.
+        sizes: The expressions by name.
     """
     lines = [f'extern "C" {{ __device__ u64 size_{name} = u64({value}); }}' for name, value in sizes.items()]
     program = program_of([*parts, ("sizes", "\n".join(lines))], {}, settings)
@@ -176,7 +180,7 @@ def sizes_of(parts: Sequence[Part], settings: KernelSettings, sizes: Mapping[str
 
 
 def network_text(warps: int, activation: str, precision: str) -> str:
-    """Constants of a network, for blocks of so many warps."""
+    """Constants of a network, for blocks of ``warps`` warps, as C++."""
     low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
     return "\n".join(
         [
@@ -190,21 +194,21 @@ def network_text(warps: int, activation: str, precision: str) -> str:
 
 
 PRODUCTS = ("products", "template <int N> struct Product;")
-"""The declaration of products, which is enough where nothing is computed."""
+"""The declaration of products, for programs that only evaluate sizes."""
 
 _IN_REGISTERS = ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4)), 4)
 _DESCRIBED = ("u64 left", '"l"(left)', 1)
-"""A product's left factor: its declaration, its operands and their number."""
+"""A product's left factor, in registers or as a descriptor: declaration, operands and their number."""
 
 
 def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
-    """Products of a warpgroup for so many columns of the right factor: an instruction each.
+    """Products of a warpgroup, one instruction for each number of columns of the right factor.
 
-    In bf16 the right factor's depth may also go across its lines.
+    In bf16 the right factor may also be transposed (``add_across``).
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
-    ways = [("add", _IN_REGISTERS, more), ("add", _DESCRIBED, 2 * more)]
-    ways += [("add_across", _IN_REGISTERS, ", 1")] if more else []
+    variants = [("add", _IN_REGISTERS, more), ("add", _DESCRIBED, 2 * more)]
+    variants += [("add_across", _IN_REGISTERS, ", 1")] if more else []
     text = [PRODUCTS[1]]
     for count in sorted(set(columns)):
         sums = count // 2
@@ -212,14 +216,14 @@ def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
         operands = ", ".join(f'"+f"(c[{number // 4}][{number % 4}])' for number in range(sums))
         name = f"wgmma.mma_async.sync.aligned.m64n{count}k{depth}.f32.{kind}.{kind}"
         text.append(f"template <> struct Product<{count}> {{")
-        for way, (declared, given, left), transposed in ways:
+        for function, (declaration, inputs, left), transposed in variants:
             factor = ", ".join(f"%{sums + number}" for number in range(left))
             factor = f"{{{factor}}}" if left > 1 else factor
             text.append(
-                f"    FN static void {way}(float (&c)[{count // 8}][4], {declared}, u64 right, bool keep) {{\n"
+                f"    FN static void {function}(float (&c)[{count // 8}][4], {declaration}, u64 right, bool keep) {{\n"
                 f'        asm volatile("{{ .reg .pred keep; setp.ne.b32 keep, %{sums + left + 1}, 0; {name} '
                 f'{{{outputs}}}, {factor}, %{sums + left}, keep, 1, 1{transposed}; }}"\n'
-                f'                     : {operands} : {given}, "l"(right), "r"(int(keep)));\n    }}'
+                f'                     : {operands} : {inputs}, "l"(right), "r"(int(keep)));\n    }}'
             )
         text.append("};")
     return "products", "\n".join(text)

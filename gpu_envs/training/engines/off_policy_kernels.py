@@ -13,7 +13,7 @@ from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.base import PERCEPTRON_SETTINGS, STEP_KERNELS, KernelEngine
 from gpu_envs.training.engines.functions import (
     ACTIVATIONS,
-    WIDEST,
+    MAX_WIDTH,
     actor_form,
     critics_form,
     function_limit,
@@ -263,4 +263,4 @@ class CpuEngine(ActorCriticEngine):
             return f"the activation is {net.activation}, not {', '.join(ACTIVATIONS)}"
         if net.precision == "bf16":
             return "the precision is bf16"
-        return f"a layer has more than {WIDEST} units" if max(net.hidden) > WIDEST else ""
+        return f"a layer has more than {MAX_WIDTH} units" if max(net.hidden) > MAX_WIDTH else ""

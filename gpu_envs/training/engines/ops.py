@@ -1,4 +1,4 @@
-"""Kernels of a head: actions drawn from a policy's outputs, losses with gradients, and what choices are worth."""
+"""Kernels of a head: sampling of actions, losses and their gradients, epsilon-greedy policies of Q values."""
 
 import dataclasses
 from typing import Any, Final, final
@@ -13,44 +13,44 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import Algorithm, PolicyGradient
 from gpu_envs.training.heads import Head
 
-MOST_STAGED = 88
-"""Parameters a row for which a block of 128 threads has room in its shared memory."""
+MAX_STAGED = 88
+"""Maximum parameters per row if each thread of a block of 128 has a row in shared memory."""
 
-MOST_SHARED = 11_776
-"""And for which a warp has."""
+MAX_STAGED_PER_WARP = 11_776
+"""Maximum parameters per row if each warp has a row in shared memory."""
 
 LANES = 32
 """Threads of a warp."""
 
-MANY = 16
-"""Elements of an action from which a warp's threads share a longer row."""
+MIN_SHARED_ELEMENTS = 16
+"""Minimum elements of an action for which a warp's threads share a row."""
 
-MOST_WRITTEN_OUT = 8
-"""Elements of an action up to which kernels have each of them written out; as in ``distributions.cuh``."""
+MAX_UNROLLED = 8
+"""Maximum elements of an action for which kernels unroll the loop over elements, as in ``distributions.cuh``."""
 
 SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "alive")
-"""What the loss writes for every sample, in the order of its rows."""
+"""Names of the numbers that a loss kernel writes for each sample, by row."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """What is known of the samples of an iteration, flat."""
+    """The samples of an iteration, as flat arrays."""
 
     actions: Tensor
-    """[M, W]."""
+    """[M, W], the actions."""
     log_probs: Tensor
     """[M], under the policy that acted."""
     advantages: Tensor
-    """[M]."""
+    """[M], the advantages."""
     returns: Tensor
-    """[M], what values should be."""
+    """[M], targets of the values."""
     values: Tensor
-    """[M], what they were when the policy acted."""
+    """[M], values when the policy acted."""
     alive: Tensor | None = None
-    """[M], whether the agent took part; None: all did."""
+    """[M], whether the agent was active; None: all were."""
     action_mask: Tensor | None = None
-    """[M, P], int8, zero where a choice was forbidden; None: nothing was."""
+    """[M, P], int8, zero where a choice was forbidden; None: all were allowed."""
 
 
 SAMPLE_CALL = Struct.of(
@@ -81,7 +81,7 @@ LOSS_MEMBERS: tuple[Any, ...] = (
     ("float", "value_clip"),
     ("float", "value_weight"),
 )
-"""What every kernel that works out a loss is told: ``loss_members`` has it."""
+"""Arguments of kernels that compute a loss; ``loss_members`` returns their values."""
 
 LOSS_CALL = Struct.of(
     "LossCall",
@@ -128,7 +128,7 @@ _PQN_CALLS = {
 
 
 def loss_members(batch: Samples, indices: Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
-    """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
+    """Values of ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as in ``Ops.loss``."""
     assert isinstance(algorithm, PolicyGradient)
     samples, arrays = len(batch.log_probs), dict(vars(batch))
     del arrays["action_mask"]
@@ -146,15 +146,15 @@ def loss_members(batch: Samples, indices: Tensor | None, algorithm: Algorithm) -
 
 
 def shares_of(head: Head) -> int:
-    """How many threads of a GPU share a row."""
-    long = MOST_STAGED < head.parameters <= MOST_SHARED
-    return LANES if head.kind == "discrete" and long and head.width >= MANY else 1
+    """Threads of a GPU that share a row."""
+    long = MAX_STAGED < head.parameters <= MAX_STAGED_PER_WARP
+    return LANES if head.kind == "discrete" and long and head.width >= MIN_SHARED_ELEMENTS else 1
 
 
 def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
-    """What the kernels of a head have compiled in; ``quick``: where a GPU's own approximations are precise enough."""
+    """Compiled-in settings of a head's kernels; ``quick``: use the GPU's approximate exp and log."""
     discrete, shares = head.kind == "discrete", shares_of(head)
-    stride = head.parameters | 1 if head.parameters <= MOST_STAGED else 0
+    stride = head.parameters | 1 if head.parameters <= MAX_STAGED else 0
     sizes = head.sizes if discrete else (1,) * head.width
     offsets = [sum(sizes[:element]) for element in range(head.width)]
     zeros = (0,) * head.width
@@ -181,7 +181,7 @@ def _table(kind: str, name: str, values: list[str]) -> str:
     if len(set(values)) == 1:
         return f"FN constexpr {kind} {name}(int) {{ return {values[0]}; }}"
     listed = ", ".join(values)
-    if len(values) > MOST_WRITTEN_OUT:  # indexed by a number that is not known when it is compiled
+    if len(values) > MAX_UNROLLED:  # indexed at run time
         return f"FN {kind} {name}(int d) {{ static constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
     return f"FN constexpr {kind} {name}(int d) {{ constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
 
@@ -200,16 +200,16 @@ def program(head: Head, kernel: str) -> Program:
     return program_of([*headers, (kernel, text)], {kernel: call}, settings)
 
 
-def flags(action_mask: Tensor | None) -> Tensor | None:
-    """A mask as kernels read it."""
+def mask_bytes(action_mask: Tensor | None) -> Tensor | None:
+    """An action mask as uint8, which kernels read."""
     return None if action_mask is None else action_mask.view(torch.uint8)
 
 
 @final
 class Ops:
-    """The kernels of one head on one device, compiled when first needed, or from ``begin`` on.
+    """The kernels of one head on one device, compiled at first use, or by ``begin``.
 
-    Where every choice is valued, an action is worth the mean over its elements.
+    The Q value of an action is the mean over its elements.
     """
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
@@ -219,7 +219,7 @@ class Ops:
         self._kernels: dict[str, Kernel] = {}
 
     def begin(self, *kernels: str) -> None:
-        """Begins to compile some of them."""
+        """Starts to compile kernels."""
         for kernel in kernels:
             self._kernel(kernel)
 
@@ -243,25 +243,25 @@ class Ops:
         first_row: int = 0,
         action_mask: Tensor | None = None,
     ) -> None:
-        """Draws an action for each row; equal numbers for equal key, turn and row, however the rows are cut.
+        """Draws an action for each row; random numbers depend on key, turn and row number, not on how rows are split.
 
         Args:
             parameters: [R, P], the policy's outputs.
-            actions: [R, W], written: what the environment takes, or for a box the sample where its bounds are -1 and 1.
-            log_probs: [R], written: of the actions.
-            stream: int64 [2] on the device: the key, and a counter that ``turn`` is added to.
-            turn: Which of the draws since the counter changed.
-            acted: [R, W], written: for a box, what the environment takes.
-            entropies: [R], written: of the distributions.
-            greedy: Take the likeliest action: of equals the first, of a box the mean.
-            first_row: The number of the first row.
-            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is possible.
+            actions: [R, W], written: the actions; of a box, in units where its bounds are -1 and 1.
+            log_probs: [R], written: log-probabilities of the actions.
+            stream: int64 [2] on the device: a key and a counter.
+            turn: Added to the counter; different for each draw.
+            acted: [R, W], written: a box's actions in the environment's units.
+            entropies: [R], written: entropies of the distributions.
+            greedy: Take the most likely action (the first of equals), or a box's mean.
+            first_row: Number of the first row.
+            action_mask: int8 [R, P], zero where a choice is forbidden; None: all are allowed.
         """
         rows = len(parameters)
         if acted is not None and self.head.kind != "box":
-            raise ValueError("acted is for boxes; discrete actions are what the environment takes: leave it out")
+            raise ValueError("acted is for boxes, but the actions are discrete; leave it out")
         if first_row < 0 or first_row + rows > 2**32:
-            raise ValueError(f"rows {first_row} to {first_row + rows - 1} are not numbers of 32 bits; give fewer")
+            raise ValueError(f"rows {first_row} to {first_row + rows - 1} are given; give numbers from 0 to below 2^32")
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
         self._kernel("sample").launch(
@@ -276,7 +276,7 @@ class Ops:
             log_probs=log_probs,
             entropies=entropies,
             greedy=int(greedy),
-            action_mask=flags(action_mask),
+            action_mask=mask_bytes(action_mask),
         )
 
     def normal(
@@ -286,17 +286,17 @@ class Ops:
         stream: Tensor,
         turn: int,
         first_row: int = 0,
-        beside: tuple[Tensor, Tensor] | None = None,
+        buffers: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions.
+        """Draws standard normal numbers, [R, W], for a head that is a box; arguments as in ``sample``.
 
-        What ``beside_normal`` makes may be given, where as many are drawn again and again.
+        ``buffers``, from ``normal_buffers``, save an allocation per call.
         """
-        parameters, log_probs = self.beside_normal(len(numbers)) if beside is None else beside
+        parameters, log_probs = self.normal_buffers(len(numbers)) if buffers is None else buffers
         self.sample(parameters, numbers, log_probs, stream=stream, turn=turn, first_row=first_row)
 
-    def beside_normal(self, rows: int) -> tuple[Tensor, Tensor]:
-        """What drawing normal numbers needs beside them: zeros, which are their parameters, and room."""
+    def normal_buffers(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Buffers for ``normal``: the distribution's parameters, which are zero, and memory for log-probabilities."""
         parameters = torch.zeros((rows, self.head.parameters), device=self.backend.device)
         return parameters, parameters.new_empty(rows)
 
@@ -312,34 +312,34 @@ class Ops:
         grad_values: Tensor,
         sums: Tensor,
     ) -> None:
-        """Works out the loss of each sample, and the gradient of the sum over those that were alive.
+        """Computes the loss of each sample, and the gradients of its sum over active agents.
 
         Args:
             parameters: [B, P], the policy's outputs now.
             values: [B], the values now.
             batch: The samples of the iteration.
-            indices: int32 [B], which of them these are; None: all, in their order.
-            algorithm: Whose loss it is: PPO's by the ratio of probabilities, or A2C's by the log-probability.
-            scalars: float32 [4] on the device: the advantages' mean, one over their deviation, the entropy's weight,
-                and how far the ratio may be from 1.
-            grad_parameters: [B, P], written: the gradient.
-            grad_values: [B], written: the gradient.
-            sums: [6, B], written: for each sample ``SUMS``; zeros where the agent was not alive.
+            indices: int32 [B], indices of the rows' samples; None: all, in order.
+            algorithm: The algorithm with the loss: PPO's clipped ratio, or A2C's log-probability.
+            scalars: float32 [4] on the device: mean and inverse standard deviation of advantages, entropy weight,
+                clip range.
+            grad_parameters: [B, P], written: gradients of the parameters.
+            grad_values: [B], written: gradients of the values.
+            sums: [6, B], written: ``SUMS`` of each sample; zeros for inactive agents.
         """
-        rows, given = len(parameters), loss_members(batch, indices, algorithm)
-        if rows != given["rows"]:
-            wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
-            raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
+        rows, members = len(parameters), loss_members(batch, indices, algorithm)
+        if rows != members["rows"]:
+            expected = f"{members['samples']} samples" if indices is None else f"{len(indices)} indices"
+            raise ValueError(f"there are {rows} rows for {expected}; give one index for each row")
         self._kernel("loss").launch(
             rows * self._shares,
-            **given,
+            **members,
             scalars=scalars,
             parameters=parameters,
             values=values,
             grad_parameters=grad_parameters,
             grad_values=grad_values,
             sums=sums,
-            action_mask=flags(batch.action_mask),
+            action_mask=mask_bytes(batch.action_mask),
         )
 
     def greedy_values(self, q_values: Tensor, action_mask: Tensor | None) -> Tensor:
@@ -351,13 +351,13 @@ class Ops:
                 element without any allowed choice.
         """
         rows, values = len(q_values), q_values.new_empty(len(q_values))
-        mask = flags(action_mask)
+        mask = mask_bytes(action_mask)
         self._kernel("greedy_values").launch(rows, rows=rows, q_values=q_values, action_mask=mask, values=values)
         return values
 
     def epsilon_greedy_logits(self, q_values: Tensor, action_mask: Tensor | None, epsilon: Tensor) -> Tensor:
         """Log-probabilities, [R, P], of an epsilon-greedy policy; each element explores by itself."""
-        rows, logits, mask = len(q_values), torch.empty_like(q_values), flags(action_mask)
+        rows, logits, mask = len(q_values), torch.empty_like(q_values), mask_bytes(action_mask)
         kernel = self._kernel("epsilon_greedy")
         kernel.launch(rows, rows=rows, q_values=q_values, action_mask=mask, epsilon=epsilon, logits=logits)
         return logits

@@ -1,4 +1,4 @@
-"""Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
+"""Adam over one flat buffer; a policy's parameters are views of it, and all state is on the device."""
 
 import dataclasses
 import math
@@ -17,10 +17,10 @@ from gpu_envs.training.engines.ops import SUMS
 from gpu_envs.training.process.group import ALONE, PEERS, Group, blocks_of, settings
 
 _FACTORS = 4
-"""What the preparation leaves for all elements."""
+"""Number of factors that kernel_collect writes for kernel_adam."""
 
 SUM_NUMBERS = f"constexpr int SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
-"""Of the loss's sums those that decide."""
+"""Indices of the sums that ``adam.cuh`` reads, in C++."""
 
 _SUMS: tuple[Any, ...] = (
     ("Index", "count"),
@@ -37,16 +37,16 @@ _SUMS: tuple[Any, ...] = (
     ("double", "log_beta1"),
     ("double", "log_beta2"),
 )
-"""What the step depends on."""
+"""Arguments that determine the step."""
 
 _MOMENTS: tuple[Any, ...] = (
     *(("float*", name, ("count",)) for name in ("weights", "means", "squares")),
     *(("float", name) for name in ("rate1", "rate2", "beta2", "epsilon")),
 )
-"""What it changes."""
+"""Arguments for the parameters and their moments."""
 
 STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("int*", "arrivals", (1,)))
-"""Of a kernel that does it all: filled with ``Adam.members``, and launched with ``Step.members``."""
+"""Arguments of a kernel that takes the step itself: constant ``Adam.members`` and ``Step.members`` per launch."""
 
 COLLECT_CALL = Struct.of(
     "CollectCall",
@@ -68,7 +68,7 @@ ADAM_CALL = Struct.of(
 
 
 def program(processes: int = 1) -> Program:
-    """The source, where the gradients of so many processes are added up through memory of their GPUs."""
+    """The source; gradients of several processes are summed through peer memory."""
     parts = ("training/common/peers.cuh", "training/common/adam.cuh", "training/common/optimise.cuh")
     return program_of(parts, {"collect": COLLECT_CALL, "adam": ADAM_CALL}, settings(processes, SUM_NUMBERS))
 
@@ -76,24 +76,24 @@ def program(processes: int = 1) -> Program:
 @final
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How a step is taken, and what it reports."""
+    """The arguments of an optimiser step, and tensors for what it reports."""
 
     learning_rate: Tensor
     """``[1]`` on the device."""
     max_norm: float | None
-    """The mean gradient is shortened to this; None: never."""
+    """Maximum norm of the mean gradient, which is clipped to it; None: no clipping."""
     norm: Tensor
-    """``[1]``, written where a step is taken: of the mean gradient, before it is shortened."""
+    """``[1]``, receives the norm of the mean gradient before clipping, if a step is taken."""
     stop: Tensor | None = None
-    """int32 ``[1]`` on the device: 0 to go on; None: always. Becomes 1 where the divergence exceeds ``max_kl``."""
+    """int32 ``[1]`` on the device, set to 1 if the KL divergence exceeds ``max_kl``; 1 skips steps. None: no limit."""
     max_kl: float = math.inf
-    """Bounds the mean divergence."""
+    """Maximum mean KL divergence."""
     figures: Tensor | None = None
-    """Where the totals are added, unless it is stopped; None: nowhere."""
+    """Accumulates the totals, unless the update is stopped; None: no accumulation."""
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """What kernels are told of it."""
+        """The arguments of kernels."""
         return {**vars(self), "max_norm": self.max_norm or 0.0}
 
 
@@ -103,12 +103,12 @@ class Adam:
 
     Attributes:
         flat: The parameters.
-        message: What processes that train together add up: ``gradient``, and ``totals`` for the loss's ``SUMS``.
-        gradient: Of a sum over samples.
-        totals: The sums over those samples, the last of them their number.
-        sums_apart: Processes' messages are added up between the kernels.
-        processes: How many add theirs up within them.
-        members: What a kernel of ``STEP_MEMBERS`` is filled with.
+        message: ``gradient`` and ``totals`` in one tensor, which is summed over processes.
+        gradient: The gradient of a loss summed over samples.
+        totals: The loss's ``SUMS`` over these samples; the last one is their number.
+        sums_apart: Whether messages are summed by a collective before the kernels.
+        processes: Number of processes whose messages the kernels sum.
+        members: Constant arguments of kernels with ``STEP_MEMBERS``.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Adam:
         threads: int | None = None,
         group: Group | None = None,
     ) -> None:
-        """Moves the parameters into one buffer, of which they become views.
+        """Moves the parameters into one buffer; they become views of it.
 
         Args:
-            parameters: What is trained: float32, on the device, each once.
-            eps: Keeps steps finite where gradients have been zero.
-            betas: How much of the gradient's running mean, and of its square's, is kept each step.
+            parameters: The parameters to train: float32, on the device, each once.
+            eps: Added to the denominator.
+            betas: Decay rates of the running means of the gradient and of its square.
             device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-            threads: For the CPU: the most threads to use; None: one for each core.
-            group: The processes whose gradients are added up; None: this one trains alone.
+            threads: Maximum threads on a CPU; None: one for each core.
+            group: The processes that sum their gradients; None: this process alone.
         """
         if not parameters or len({id(p) for p in parameters}) != len(parameters):
             raise ValueError(f"there are {len(parameters)} parameters; give at least one, and each of them once")
@@ -146,7 +146,7 @@ class Adam:
         self.message: Final = self.flat.new_zeros(self.flat.numel() + len(SUMS))
         self.gradient: Final = self.message[: self.flat.numel()]
         self.totals: Final = self.message[self.flat.numel() :]
-        self._kept: Final = {
+        self._state: Final = {
             "means": torch.zeros_like(self.flat),
             "squares": torch.zeros_like(self.flat),
             "steps": self.flat.new_zeros(1, dtype=torch.int64),
@@ -160,34 +160,34 @@ class Adam:
         message: dict[str, Any] = {"count": self.flat.numel(), "words": len(self.message), "message": self.message}
         sums = message | {
             "blocks": blocks,
-            "steps": self._kept["steps"],
+            "steps": self._state["steps"],
             "log_beta1": math.log(beta1) if beta1 else -math.inf,
             "log_beta2": math.log(beta2) if beta2 else -math.inf,
             **(self._peers.members if self._peers else ALONE),
         }
         moments = {
             "weights": self.flat,
-            "means": self._kept["means"],
-            "squares": self._kept["squares"],
+            "means": self._state["means"],
+            "squares": self._state["squares"],
             "rate1": 1 - beta1,
             "rate2": 1 - beta2,
             "beta2": beta2,
             "epsilon": eps,
         }
-        factors, counter = self.flat.new_zeros(_FACTORS), torch.zeros_like(self._kept["steps"], dtype=torch.int32)
+        factors, counter = self.flat.new_zeros(_FACTORS), torch.zeros_like(self._state["steps"], dtype=torch.int32)
         collect.fill(**sums, factors=factors, block_squares=self.flat.new_zeros(blocks), arrived=counter)
         self._collect: Final = CachedLaunch(collect)
         self._adam: Final = CachedLaunch(adam.fill(**message, **moments, factors=factors))
         self.members: Final = {**sums, **moments, "arrivals": counter.clone()}
 
-    def keeps(self, parameter: nn.Parameter) -> bool:
-        """Whether a parameter lies in this buffer."""
+    def owns(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter is in this optimiser's buffer."""
         same_device = parameter.device == self.flat.device
         return same_device and parameter.untyped_storage().data_ptr() == self.flat.untyped_storage().data_ptr()
 
     @torch.no_grad()
     def gather(self, grads: Sequence[Tensor]) -> None:
-        """Takes the gradients of a sum over samples, in the order of the parameters."""
+        """Copies the gradients of a loss summed over samples, in the order of the parameters, to ``gradient``."""
         shapes = [grad.shape for grad in grads]
         if shapes != self._shapes:
             raise ValueError(
@@ -197,32 +197,32 @@ class Adam:
         torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)
 
     def step(self, how: Step) -> None:
-        """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop."""
+        """Sums ``message`` over processes, and takes a step, unless there were no samples or the update is stopped."""
         if self.sums_apart:
             self._group.sum(self.message)
         self._collect.bound((how,), blocks_of(len(self.message)), lambda: how.members)()
         self._adam.bound((), blocks_of(self.flat.numel()), dict)()
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of what the next step depends on beside the parameters."""
-        return {name: tensor.clone() for name, tensor in self._kept.items()}
+        """Copies of the moments and the number of steps."""
+        return {name: tensor.clone() for name, tensor in self._state.items()}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what ``state`` returned; the memory stays where it is."""
+        """Restores the return value of ``state``, in place."""
         for name in state:
-            if name not in self._kept:
-                raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, self._kept)}")
-        for name, tensor in self._kept.items():
+            if name not in self._state:
+                raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, self._state)}")
+        for name, tensor in self._state.items():
             if name not in state or state[name].shape != tensor.shape:
-                given = list(state[name].shape) if name in state else "missing"
-                raise ValueError(f"{name} of the optimiser's state is {given}; give {list(tensor.shape)}")
-        for name, tensor in self._kept.items():
+                shape = f"of shape {list(state[name].shape)}" if name in state else "missing"
+                raise ValueError(f"{name} of the optimiser's state is {shape}; give shape {list(tensor.shape)}")
+        for name, tensor in self._state.items():
             tensor.copy_(state[name])
 
 
 def flattened(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Moves parameters into one buffer, of which they become views."""
+    """Moves parameters into one buffer; they become views of it."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
         parameter.data = part.view(parameter.shape)

@@ -1,4 +1,4 @@
-"""Small networks: the default policy in a kernel or two for each call, on a GPU."""
+"""Small networks: the default policy in one or two kernels per call, on a GPU."""
 
 import dataclasses
 from typing import Any, Final, final
@@ -38,14 +38,14 @@ from gpu_envs.training.process.group import Group
 
 ACTIVATIONS = ("tanh", "relu")
 WIDTHS = (32, 64)
-"""Of a hidden layer."""
-MOST_FEATURES = 64
-MOST_PARAMETERS = 32
+"""Supported widths of a hidden layer."""
+MAX_FEATURES = 64
+MAX_PARAMETERS = 32
 
 
 @final
 class SmallEngine(KernelEngine):
-    """Actor and critic of two narrow hidden layers each."""
+    """Runs actors and critics of two narrow hidden layers each."""
 
     name = "small"
     learns = PolicyGradient
@@ -68,19 +68,19 @@ class SmallEngine(KernelEngine):
             return f"the activation is {net.activation}, not {' or '.join(ACTIVATIONS)}"
         if net.precision not in ARITHMETIC:
             return f"the precision is {net.precision}, not {', '.join(ARITHMETIC)}"
-        if case.features > MOST_FEATURES:
-            return f"observations have {case.features} features, more than {MOST_FEATURES}"
-        if case.head.parameters > MOST_PARAMETERS:
-            return f"the distribution has {case.head.parameters} parameters, more than {MOST_PARAMETERS}"
+        if case.features > MAX_FEATURES:
+            return f"observations have {case.features} features, more than {MAX_FEATURES}"
+        if case.head.parameters > MAX_PARAMETERS:
+            return f"the distribution has {case.head.parameters} parameters, more than {MAX_PARAMETERS}"
         if not torch.cuda.is_available():
             return ""
         capability = torch.cuda.get_device_capability(torch.device(case.device).index)
         if capability < (8, 0):
             return "the device's compute capability is below 8.0"
         needed = dataclasses.replace(_network(case), hopper=capability == (9, 0)).update_grid.shared_bytes
-        room = open_backend(resolve_device(case.device)).traits.shared_bytes
-        if needed > room:
-            return f"they take {needed} bytes of shared memory, and the device's blocks have {room}"
+        available = open_backend(resolve_device(case.device)).traits.shared_bytes
+        if needed > available:
+            return f"the kernels need {needed} bytes of shared memory, and the device has {available} per block"
         return ""
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
@@ -97,14 +97,14 @@ def _network(case: Case) -> SmallNetwork:
 
 @final
 class SmallNetworks(PolicyNetworks):
-    """Actor and critic, perceptrons of two hidden layers each in one flat buffer; gradients are the same every time."""
+    """Actor and critic, perceptrons of two hidden layers each, in one flat buffer; gradients are deterministic."""
 
     acts_with_value = False
 
     def __init__(
         self, network: SmallNetwork, device: str, optimiser: Adam, scale: Scale = None, rows: int = 2**31
     ) -> None:
-        """Starts to compile the kernels, for updates of about so many rows; the optimiser has all parameters."""
+        """Starts to compile the kernels, tuned for updates of ``rows`` rows; the optimiser has all parameters."""
         backend = open_backend(resolve_device(device))
         self._processors: Final = backend.traits.processors
         hopper = torch.cuda.get_device_capability(torch.device(device).index) == (9, 0)
@@ -114,7 +114,7 @@ class SmallNetworks(PolicyNetworks):
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
         self._columns: Final = network.parameters + len(SUMS)
         self.optimiser: Adam = optimiser
-        workers = max(map(max, self.network.ways(self._update_blocks)))
+        workers = max(map(max, self.network.block_splits(self._update_blocks)))
         critic, (low, high), flat = network.nets[1], LOG_STD_RANGE, optimiser.flat
         self._inputs: Final = {"flat": flat, **scale_values(scale)}
         self._kernels: Final = load_filled(
@@ -143,7 +143,7 @@ class SmallNetworks(PolicyNetworks):
         self._kernels["act"].launch(blocks, **request.members)
 
     def act_with(self, call: Any, request: ActRequest) -> None:
-        """Fills in an ``ActCall``, which another kernel takes."""
+        """Sets the members of an ``ActCall``, for a kernel that acts and steps."""
         for name, value in (self._inputs | request.members).items():
             setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
@@ -152,11 +152,11 @@ class SmallNetworks(PolicyNetworks):
         self._kernels["values"].launch(blocks, **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
-        """Goes forward and backward in one launch, and sums over blocks in another."""
+        """Runs forward and backward in one launch, and sums over blocks in a second one."""
         self._run_update(minibatch, "reduce", totals=totals)
 
     def learn(self, minibatch: Minibatch, step: Step) -> None:
-        """As ``gradient``, with the step in the other launch, unless processes' gradients are added up before it."""
+        """As ``gradient``, with the step in the second launch, unless a collective sums gradients before the step."""
         if self.optimiser.sums_apart:
             super().learn(minibatch, step)
         else:

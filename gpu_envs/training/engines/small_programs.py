@@ -1,4 +1,4 @@
-"""The programs of small networks: acting and values, the gradient, a step along it, a horizon with its environment."""
+"""Programs of small networks: acting and values, the gradient, the optimiser step, a horizon of acting and stepping."""
 
 import dataclasses
 import functools
@@ -28,25 +28,25 @@ from gpu_envs.training.heads import Head
 from gpu_envs.training.process.group import BLOCK, constants
 
 _THREADS = 128
-"""Of a block that updates, where warps work by themselves, and of one that acts and steps."""
+"""Threads of a block that updates by warps, or acts and steps."""
 _ACT_THREADS = 512
-"""Of a block that acts: as many as a multiprocessor holds, so that each loads the weights once."""
+"""Threads of a block that acts: the block fills a multiprocessor, so that the weights are loaded once."""
 ACT_ROWS = _ACT_THREADS // 2
-"""Rows that it takes at a time."""
+"""Rows that a block that acts processes at a time."""
 _TILE = 64
-"""Rows that four warps take at a time, and the width of layers that a warpgroup multiplies."""
+"""Rows of four warps, and the width of layers for updates by warpgroups."""
 _WARP_TILE = 16
-"""Rows that a warp's products take."""
+"""Rows of a warp's products."""
 _GROUP = 128
 """Threads of a warpgroup."""
-_FEW_GROUPS = 2
-"""Warpgroups of a block that there are in any case, where they fit."""
+_MIN_GROUPS = 2
+"""Minimum warpgroups of a block, if they fit in shared memory."""
 _STEPPING_BLOCKS = 4
-"""Blocks that act and step which a multiprocessor is to hold."""
+"""Blocks per multiprocessor for acting and stepping."""
 _REDUCE_THREADS = 512
-"""Of a block that adds up partial sums."""
+"""Threads of a block that adds partial sums."""
 REDUCE_BLOCKS = 2
-"""How many of these a multiprocessor has room for: no more are launched."""
+"""Resident blocks per multiprocessor for adding partial sums; the launch has no more blocks."""
 
 ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
 VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
@@ -61,14 +61,14 @@ _PARTIALS: tuple[Any, ...] = (
     ("const float*", "flat", ("parameters",)),
     ("const float*", "partials", ("workers", "columns")),
 )
-"""What the blocks of an update leave, and what is in its columns."""
+"""Arguments for the partial sums of an update's blocks, and for the meaning of their columns."""
 
 REDUCE_CALL = Struct.of(
     "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),))
 )
 
 STRIPS_OF_BLOCK = BLOCK // 32
-"""Columns go by 32 where a step is taken along their sums."""
+"""Strips of 32 columns in a block of ``optimise.cuh``."""
 
 STEP_CALL = Struct.of(
     "StepCall", "float", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK))
@@ -81,7 +81,7 @@ _UNPLACED = ((Linear(0, 0, 0, 0),) * 3,) * 2
 @final
 @dataclasses.dataclass(frozen=True)
 class SmallNetwork:
-    """What the kernels have compiled in."""
+    """The compiled-in shape of an actor and a critic."""
 
     head: Head
     features: int
@@ -91,20 +91,20 @@ class SmallNetwork:
     nets: tuple[tuple[Linear, ...], ...] = _UNPLACED
     """The layers of the actor and of the critic."""
     log_std: int = -1
-    """Where the log-deviations of a box begin."""
+    """Offset of a box's log standard deviations; -1: none."""
     hopper: bool = False
-    """Whether the device has products of warpgroups."""
+    """Whether the device supports warpgroup products."""
     groups: int = 0
-    """Warpgroups of a block that updates; 0: as many as it has room for."""
+    """Warpgroups of a block that updates; 0: as many as fit."""
 
     @property
     def parameters(self) -> int:
-        """How many floats actor and critic are."""
+        """Number of parameters of actor and critic."""
         return self.head.log_stds + sum(layer.rows * (layer.columns + 1) for net in self.nets for layer in net)
 
     @functools.cached_property
     def _update_sizes(self) -> Mapping[str, int]:
-        """Of blocks that go forward and backward: warp by warp, or by so many warpgroups."""
+        """Sizes of blocks that update: by warps, or by one to three warpgroups."""
         if self._by_groups:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"max_groups": "max_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
@@ -114,62 +114,63 @@ class SmallNetwork:
 
     @property
     def _by_groups(self) -> bool:
-        """Whether warpgroups work on updates."""
+        """Whether updates use warpgroups."""
         return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32"
 
     def groups_for(self, rows: int) -> int:
-        """The fewest warpgroups of a block with which so many rows take it no more turns: they wait for one another.
+        """Warpgroups of a block with ``rows`` rows: the minimum that needs no more iterations.
 
-        One alone would take long to load the weights.
+        More would synchronise for nothing; a single one would load the weights slowly.
         """
-        most = self._update_sizes["max_groups"]
-        if most < _FEW_GROUPS:
-            return most
+        maximum = self._update_sizes["max_groups"]
+        if maximum < _MIN_GROUPS:
+            return maximum
         tiles = -(-rows // _TILE)
-        turns = max(1, -(-tiles // most))
-        return max(_FEW_GROUPS, -(-tiles // turns))
+        iterations = max(1, -(-tiles // maximum))
+        return max(_MIN_GROUPS, -(-tiles // iterations))
 
     @property
     def update_grid(self) -> Grid:
-        """Threads and shared memory of a block that goes forward and backward."""
+        """Threads and shared memory of a block that updates."""
         groups = self.groups or self._update_sizes["max_groups"]
-        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
+        # Of two blocks per multiprocessor one should run the actor; an early launch would place them differently.
         early = self.update_blocks == 1
         shared_bytes = self._update_sizes[f"of_{groups}_groups"]
         return Grid(threads=groups * _GROUP or _THREADS, replicas=1, shared_bytes=shared_bytes, early=early)
 
     @property
     def update_blocks(self) -> int:
-        """How many of these a multiprocessor holds: more than two have no registers."""
+        """Resident blocks per multiprocessor, limited to two by registers."""
         return self._update_sizes.get("blocks", 1)
 
     @property
     def _actor_share(self) -> float:
-        """Of the blocks of an update: its samples take the longer, for the loss."""
+        """The actor's share of an update's blocks: its loss takes longer than the critic's."""
         return 0.53 if self._by_groups else 0.5
 
-    def ways(self, blocks: int) -> list[tuple[int, int]]:
-        """Ways to divide the blocks of an update among actor and critic: by what their samples take, and in halves."""
+    def block_splits(self, blocks: int) -> list[tuple[int, int]]:
+        """Possible splits of an update's blocks between actor and critic: by the time per sample, and in halves."""
         return [(actors, blocks - actors) for actors in (round(blocks * self._actor_share), blocks // 2)]
 
     def workers(self, blocks: int, rows: int) -> tuple[int, int]:
-        """How many of the blocks update the actor, and how many the critic: so that they end soonest."""
+        """Blocks for the actor and for the critic: the split that takes the least time."""
         at_a_time, share = self.update_grid.threads // 2, self._actor_share
         tiles = -(-rows // at_a_time)
         actors, critics = min(
-            self.ways(blocks), key=lambda way: max(share * -(-tiles // way[0]), (1 - share) * -(-tiles // way[1]))
+            self.block_splits(blocks),
+            key=lambda split: max(share * -(-tiles // split[0]), (1 - share) * -(-tiles // split[1])),
         )
         return blocks_for(rows, at_a_time, actors), blocks_for(rows, at_a_time, critics)
 
     def act_program(self) -> Program:
-        """Acting and values."""
+        """The kernels ``act`` and ``values``."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
         shared_bytes = self.sizes_of({"act": "sizeof(ActMemory<PARAMETERS>)"}, _ACT_THREADS, _ACT)["act"]
         grid = Grid(threads=_ACT_THREADS, replicas=1, shared_bytes=shared_bytes)
         return block_program(self._parts(_ACT_THREADS, _ACT), calls, self._settings(), grid, "THREADS, 1")
 
     def update_program(self) -> Program:
-        """The gradient, block by block."""
+        """The kernel ``update``: each block's partial gradients."""
         sizes, products = self._update_sizes, PRODUCTS
         if self._by_groups:
             products = group_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
@@ -179,16 +180,16 @@ class SmallNetwork:
 
     def _update_parts(self, products: Part) -> list[Part]:
         by_groups: list[Part] = [products, "training/common/warpgroup.cuh", "training/small/by_groups.cuh"]
-        own = by_groups if self._by_groups else ["training/small/by_warps.cuh"]
-        return ["training/common/samples.cuh", "training/small/update.cuh", *own]
+        learner = by_groups if self._by_groups else ["training/small/by_warps.cuh"]
+        return ["training/common/samples.cuh", "training/small/update.cuh", *learner]
 
     def act_and_step_program(self, layout: SingleLayout, processors: int) -> Program:
-        """Acting and stepping of so many replicas, on a GPU of so many multiprocessors, for a horizon.
+        """The kernel ``act_and_step``, for a horizon on a GPU with ``processors`` multiprocessors.
 
-        A warp has 32 replicas, and half as many where there are too few of them for all warps of the device.
+        A warp has 32 replicas, or 16 if 32 would leave multiprocessors idle.
         """
-        many = layout.config.num_envs >= _THREADS * _STEPPING_BLOCKS * processors // 2
-        rows, blocks = (2 * _WARP_TILE, _STEPPING_BLOCKS) if many else (_WARP_TILE, 1)
+        full = layout.config.num_envs >= _THREADS * _STEPPING_BLOCKS * processors // 2
+        rows, blocks = (2 * _WARP_TILE, _STEPPING_BLOCKS) if full else (_WARP_TILE, 1)
         head, declared = self._settings(), structs(layout)
         members = (declared["StepCall"], "step"), (ACT_CALL, "act"), ("int", "horizon")
         call = Struct.of("ActAndStepCall", layout.real, *members)
@@ -219,17 +220,17 @@ class SmallNetwork:
             grid=Grid(threads=_THREADS, replicas=rows * _THREADS // 32, shared_bytes=shared_bytes),
         )
 
-    def sizes_of(self, sizes: Mapping[str, str], threads: int, *own: Part, learns: bool = False) -> dict[str, int]:
-        """What C++ says of this network: the values of constant expressions, by names.
+    def sizes_of(self, sizes: Mapping[str, str], threads: int, *parts: Part, learns: bool = False) -> dict[str, int]:
+        """Values of constant expressions in C++ for this network, by name.
 
-        They do not depend on where parameters lie: without that, the program is the one that chose the engine.
+        The program leaves out the parameters' offsets, so that the choice of an engine compiles the same one.
         """
-        return sizes_of(self._parts(threads, *own, learns=learns, placed=False), self._settings(learns=learns), sizes)
+        return sizes_of(self._parts(threads, *parts, learns=learns, placed=False), self._settings(learns=learns), sizes)
 
-    def _parts(self, threads: int, *own: Part, learns: bool = False, placed: bool = True) -> list[Part]:
-        """Everything but kernels, for blocks of so many threads."""
+    def _parts(self, threads: int, *parts: Part, learns: bool = False, placed: bool = True) -> list[Part]:
+        """All headers and texts of a program without its kernels; ``placed``: with the parameters' offsets."""
         nets, log_std = (self.nets, self.log_std) if placed else (_UNPLACED, -1)
-        actor, critic = ([place for layer in net for place in (layer.weight, layer.bias)] for net in nets)
+        actor, critic = ([offset for layer in net for offset in (layer.weight, layer.bias)] for net in nets)
         first, second = self.hidden
         means = self.head.parameters - self.head.log_stds
         lines = [
@@ -246,7 +247,7 @@ class SmallNetwork:
             ("shape", "\n".join(lines)),
             "training/common/layers.cuh",
             "training/small/network.cuh",
-            *own,
+            *parts,
         ]
 
     def _settings(self, *, learns: bool = False) -> KernelSettings:
@@ -254,24 +255,24 @@ class SmallNetwork:
         return block_settings(self.head, [LOSS_CALL if learns else SAMPLE_CALL], quick=quick, **sizes)
 
 
-def blocks_for(rows: int, at_a_time: int, most: int) -> int:
-    """Blocks for so many rows, so that all have equally many tiles, or one less."""
+def blocks_for(rows: int, at_a_time: int, max_blocks: int) -> int:
+    """The fewest blocks for ``rows`` rows that give no block more tiles than ``max_blocks`` would."""
     tiles = -(-rows // at_a_time)
-    return -(-tiles // -(-tiles // most)) if tiles else 0
+    return -(-tiles // -(-tiles // max_blocks)) if tiles else 0
 
 
-def steps_where_it_acts(layout: Layout, params: Mapping[str, object]) -> bool:
-    """Whether environments made with these parameters are stepped in the launch in which a policy acts."""
+def supports_act_and_step(layout: Layout, params: Mapping[str, object]) -> bool:
+    """Whether environments with these parameters can be stepped in the policy's launch."""
     watched = params.get("checking") or params.get("render_mode") == "human"
-    short = isinstance(layout, SingleLayout) and layout.staged and not layout.choices
-    return short and layout.config.precision == "float32" and not watched
+    staged = isinstance(layout, SingleLayout) and layout.staged and not layout.choices
+    return staged and layout.config.precision == "float32" and not watched
 
 
 _REDUCE_PARTS = [f"training/{part}.cuh" for part in ("common/peers", "common/adam", "small/step")]
 
 
 def reduce_program(processes: int = 1) -> Program:
-    """The sum over an update's blocks: alone, or with a step along it that so many processes take together."""
+    """The kernels ``reduce``, which sums over an update's blocks, and ``step``, which also takes the optimiser step."""
     calls = {"reduce": REDUCE_CALL, "step": STEP_CALL}
     grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=reduce_sizes()["bytes"], cooperative=True)
     return block_program(_REDUCE_PARTS, calls, _reduce_settings(processes), grid, f"STEP_THREADS, {REDUCE_BLOCKS}")
@@ -284,6 +285,6 @@ def _reduce_settings(processes: int) -> KernelSettings:
 
 @functools.cache
 def reduce_sizes() -> Mapping[str, int]:
-    """Shared memory of a block that adds up, and the columns that it takes at a time."""
+    """Shared memory of a block that adds partial sums, and its columns per iteration."""
     sizes = {"bytes": "sizeof(StepMemory)", "columns": "StepMemory::TEAMS * WARP"}
     return sizes_of(_REDUCE_PARTS, _reduce_settings(1), sizes)

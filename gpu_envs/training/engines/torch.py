@@ -1,4 +1,4 @@
-"""Policies' modules run by torch: any module, any setting, and any algorithm by its own loss."""
+"""Runs policies' modules with torch: any module, setting and algorithm."""
 
 import contextlib
 import math
@@ -23,8 +23,8 @@ from gpu_envs.training.engines.base import (
     PolicyNetworks,
     ValueRequest,
     make_optimiser,
-    trained,
-    unknown,
+    trainable,
+    unsupported_loss,
 )
 from gpu_envs.training.engines.ops import SUMS, Ops, Samples
 from gpu_envs.training.engines.optimiser import Adam
@@ -43,13 +43,13 @@ from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
 
 _FORBIDDEN = -1e9
-"""The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number."""
+"""The logit of a masked choice: its probability is zero, its log-probability finite."""
 
 CHUNK_BYTES = 4 * 2**30
-"""A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+"""Approximate maximum of the activations that autograd saves; larger minibatches are split."""
 
 Outputs: TypeAlias = tuple[Tensor, ...]
-"""A module's outputs, or the gradient by each."""
+"""A module's outputs, or their gradients."""
 
 SAMPLER = "kernel_sample of common/sampler.cuh"
 CHOOSER = f"kernel_epsilon_greedy of off_policy/pqn.cuh, and {SAMPLER}"
@@ -57,7 +57,7 @@ CHOOSER = f"kernel_epsilon_greedy of off_policy/pqn.cuh, and {SAMPLER}"
 
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Lets matrix products use TF32 where asked, and puts the process's setting back."""
+    """Sets torch's precision of matrix products, and restores it afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     try:
@@ -67,7 +67,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 
 class TorchNetworks(Networks):
-    """Any module, run by torch."""
+    """Runs any module with torch."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale) -> None:
         self.module, self.head, self.scale = module, case.head, scale
@@ -76,29 +76,29 @@ class TorchNetworks(Networks):
         self._kind = case.device.partition(":")[0]
         self._takes_parts = any(isinstance(part, SplitLinear) for part in module.modules())
         self._default = isinstance(module, DEFAULT_MODULES)
-        self._parameters = trained(module)
+        self._parameters = trainable(module)
 
     def _scaled(self, observations: Rows) -> Any:
-        """What the module is given; a module of the user's may change it in place, and is given a copy."""
+        """The module's input: normalised observations, and a copy for users' modules, which may modify it in place."""
         scaled = observations if self.scale is None else self.scale(observations)
         if self._takes_parts:
             return scaled
         rows = join_rows(scaled)
-        return self._own(rows) if rows is observations else rows
+        return self._input_rows(rows) if rows is observations else rows
 
-    def _own(self, rows: Tensor) -> Tensor:
-        """Rows for one call of the module: a copy for the user's, which may change them in place."""
+    def _input_rows(self, rows: Tensor) -> Tensor:
+        """Rows for one call of the module: a copy for users' modules, which may modify them in place."""
         return rows if self._default else rows.clone()
 
     def _sample(self, parameters: Tensor, request: ActRequest) -> None:
         names = ("stream", "turn", "acted", "greedy", "first_row", "action_mask")
-        own: dict[str, Any] = {name: getattr(request, name) for name in names}
-        self._ops.sample(plain(parameters), request.actions, request.log_probs, **own)
+        arguments: dict[str, Any] = {name: getattr(request, name) for name in names}
+        self._ops.sample(plain(parameters), request.actions, request.log_probs, **arguments)
 
     @contextlib.contextmanager
     def _computing(self, *, learning: bool, grad: bool) -> Iterator[None]:
-        """Computes in the run's precision, with the module in the mode in which it learns, or acts."""
-        if self.module.training is not learning:  # changing it takes longer than asking
+        """A context with the run's precision, and the module in training or evaluation mode."""
+        if self.module.training is not learning:  # train() is slow, as it visits all submodules
             self.module.train(learning)
         casts: Any = contextlib.nullcontext()
         if self._precision == "bf16":
@@ -108,35 +108,34 @@ class TorchNetworks(Networks):
 
 
 class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
-    """A module that learns on-policy.
+    """Runs a module that learns on-policy.
 
-    The module is in evaluation mode where it acts and values, and in training mode where it learns, as dropout and
-    batch normalisation want it: playing changes none of its buffers. The ratios of PPO then compare probabilities of
-    the one mode with those of the other.
+    The module is in evaluation mode to act and to compute values, and in training mode to learn, which matters for
+    dropout and batch normalisation. PPO's ratios compare probabilities of both modes.
     """
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
-        """Without an optimiser of its parameters, the module does not learn."""
+        """Without an optimiser of its parameters the module does not learn."""
         super().__init__(case, module, scale)
         self.optimiser = optimiser
         self.acts_with_value = not isinstance(module, PolicyModule)
-        self._loss_in_torch = bool(unknown_loss(case.algorithm))
+        self._loss_in_torch = bool(loss_fallback_reason(case.algorithm))
 
     @abstractmethod
     def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
-        """The values of what the module is given."""
+        """Values, from the module's input."""
 
     @abstractmethod
     def _outputs_of(self, observations: Any) -> Outputs:
-        """The outputs of the module that the loss is of."""
+        """The module's outputs that enter the loss."""
 
     @abstractmethod
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
-        """The gradient of the summed loss by each output; writes each sample's ``SUMS``."""
+        """Returns the gradients of the outputs of the summed loss; writes each sample's ``SUMS``."""
 
     @abstractmethod
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
-        """The algorithm's own ``loss`` of each sample, and of its ``SUMS`` those that there are."""
+        """Returns the algorithm's ``loss`` of each sample, and its terms among ``SUMS``."""
 
     def values(self, request: ValueRequest) -> None:
         observations = request.observations
@@ -164,9 +163,9 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
             run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
             grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
-            # the actor, or the critic, may have nothing that learns
-            both = [(o, g) for o, g in zip(outputs, grad_outputs, strict=True) if o.requires_grad]
-            learning, upstream = zip(*both, strict=True)
+            # the actor or the critic may have no trainable parameters
+            pairs = [(o, g) for o, g in zip(outputs, grad_outputs, strict=True) if o.requires_grad]
+            learning, upstream = zip(*pairs, strict=True)
             with_gradients: Any = _WithGradients.apply  # untyped
             with matmul_precision(self._precision):
                 loss = with_gradients(upstream, *learning)
@@ -181,19 +180,19 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         self.optimiser.gather([drop_outward_gradient(self.module, parameter, grad) for parameter, grad in named])
 
     def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
-        """As ``_run_loss_kernel``, by torch."""
+        """As ``_run_loss_kernel``, with autograd."""
         batch = _chosen_samples(minibatch)
         with torch.enable_grad():
             losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch, minibatch.scalars)
-            loss = _of_active(losses.pop("loss"), batch.alive).sum()
+            loss = _mask_inactive(losses.pop("loss"), batch.alive).sum()
         sums.zero_()
         for name, values in losses.items():
-            sums[SUMS.index(name)] = _of_active(values.detach(), batch.alive)
+            sums[SUMS.index(name)] = _mask_inactive(values.detach(), batch.alive)
         sums[SUMS.index("alive")] = 1.0 if batch.alive is None else batch.alive.float()
         return torch.autograd.grad(loss, outputs, materialize_grads=True)
 
     def _chunk(self, count: int, observations: Rows) -> int:
-        """How many of so many rows go through the module at a time, in whole groups."""
+        """Rows per pass through the module, of ``count`` rows: complete groups that fit in ``CHUNK_BYTES``."""
         units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
         pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
         each = observations.group_size if isinstance(observations, SplitRows) else 1
@@ -202,7 +201,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
 
 @final
 class TorchPolicy(TorchPolicyNetworks):
-    """A module that gives the parameters of a distribution over actions, and the value."""
+    """Runs a module whose outputs are the parameters of a distribution over actions, and the value."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         super().__init__(case, module, scale, optimiser)
@@ -259,7 +258,7 @@ class TorchPolicy(TorchPolicyNetworks):
 
 
 class TorchQValues(TorchPolicyNetworks):
-    """A module that values choices, ``[rows, head.parameters]``; an action is worth the mean over its elements."""
+    """Runs a module whose outputs are Q values, ``[rows, head.parameters]``; an action's is the mean over elements."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
         super().__init__(case, module, scale, optimiser)
@@ -281,7 +280,7 @@ class TorchQValues(TorchPolicyNetworks):
         self._sample(logits, request)
 
     def _q_values(self, observations: Any) -> Tensor:
-        """What each choice is worth, ``[rows, head.parameters]``."""
+        """Q values of the choices, ``[rows, head.parameters]``."""
         q_values: Tensor = self.module(observations)
         return q_values
 
@@ -298,32 +297,32 @@ class TorchQValues(TorchPolicyNetworks):
         return (gradient,)
 
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
-        del scalars  # which are of policies
-        q_values = torch.split(outputs[0], [*self.head.sizes], 1)  # an action is worth the mean over its elements
-        loss = self._algorithm.loss(_of_choices(self.head, q_values, batch.actions).mean(0), batch.returns)
+        del scalars  # only policy gradients use them
+        q_values = torch.split(outputs[0], [*self.head.sizes], 1)
+        loss = self._algorithm.loss(_select_choices(self.head, q_values, batch.actions).mean(0), batch.returns)
         return {"loss": loss, "value_loss": loss}
 
 
 def _chosen_samples(minibatch: Minibatch) -> Samples:
-    """The samples of a minibatch; zeros of inactive agents, whose numbers may be NaN, which times zero stays NaN."""
+    """The samples of a minibatch, with zeros for inactive agents: their numbers may be NaN, and 0 * NaN is NaN."""
     arrays: dict[str, Any] = vars(minibatch.samples)
     if (indices := minibatch.indices) is not None:
         arrays = {name: None if array is None else array.index_select(0, indices) for name, array in arrays.items()}
-    alive, kept = arrays["alive"], ("alive", "action_mask")
-    return Samples(**{n: array if n in kept else _of_active(array, alive) for n, array in arrays.items()})
+    alive, unchanged = arrays["alive"], ("alive", "action_mask")
+    return Samples(**{n: array if n in unchanged else _mask_inactive(array, alive) for n, array in arrays.items()})
 
 
-def _of_active(array: Tensor, alive: Tensor | None) -> Tensor:
-    """Zero where an agent is not active."""
+def _mask_inactive(array: Tensor, alive: Tensor | None) -> Tensor:
+    """Replaces numbers of inactive agents by zero."""
     if alive is None:
         return array
-    return torch.where((alive != 0).view(-1, *[1] * (array.dim() - 1)), array, 0)  # not 0.0: choices stay integers
+    return torch.where((alive != 0).view(-1, *[1] * (array.dim() - 1)), array, 0)  # 0, not 0.0, to keep integers
 
 
 def _log_probs_and_entropies(
     head: Head, parameters: Tensor, actions: Tensor, action_mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The log-probability of each row's action, and the entropy of its distribution, as ``distributions.cuh`` does."""
+    """The log-probability of each row's action, and the entropy of its distribution, as in ``distributions.cuh``."""
     if head.kind == "box":
         mean, log_std = parameters.chunk(2, 1)
         distance = (actions - mean) * (-log_std).exp()
@@ -333,11 +332,11 @@ def _log_probs_and_entropies(
         parameters = torch.where(action_mask != 0, parameters, _FORBIDDEN)
     log_shares = [logits.log_softmax(1) for logits in torch.split(parameters, [*head.sizes], 1)]
     entropies = torch.stack([-(log_p.exp() * log_p).sum(1) for log_p in log_shares]).sum(0)
-    return _of_choices(head, log_shares, actions).sum(0), entropies
+    return _select_choices(head, log_shares, actions).sum(0), entropies
 
 
-def _of_choices(head: Head, numbers: Sequence[Tensor], actions: Tensor) -> Tensor:
-    """The number of each element's choice, ``[W, B]``."""
+def _select_choices(head: Head, numbers: Sequence[Tensor], actions: Tensor) -> Tensor:
+    """The entry of each element's choice, ``[W, B]``."""
     choices = [
         (actions[:, d] - start).long().clamp(0, size - 1).unsqueeze(1)
         for d, (start, size) in enumerate(zip(head.starts, head.sizes, strict=True))
@@ -345,15 +344,15 @@ def _of_choices(head: Head, numbers: Sequence[Tensor], actions: Tensor) -> Tenso
     return torch.cat([each.gather(1, choice) for each, choice in zip(numbers, choices, strict=True)], 1).T
 
 
-def unknown_loss(algorithm: Algorithm) -> str:
-    """Why no kernel computes an algorithm's loss for the outputs of any module; empty where one does."""
-    known = (PQN,) if isinstance(algorithm, PQN) else (PPO, A2C)
-    return unknown(algorithm, known, POLICY_LOSS_SETTINGS)
+def loss_fallback_reason(algorithm: Algorithm) -> str:
+    """Why no kernel computes an algorithm's loss from a module's outputs; empty if one does."""
+    supported = (PQN,) if isinstance(algorithm, PQN) else (PPO, A2C)
+    return unsupported_loss(algorithm, supported, POLICY_LOSS_SETTINGS)
 
 
 @final
 class TorchEngine(Engine):
-    """Any module, any setting and any on-policy algorithm; the loss in a kernel, where one knows it."""
+    """Runs any module, setting and on-policy algorithm; a kernel computes the loss, if it supports it."""
 
     name = "torch"
     learns = OnPolicy
@@ -368,7 +367,7 @@ class TorchEngine(Engine):
         if isinstance(case.algorithm, PQN):
             acting, values = f"torch, {CHOOSER}", "torch, and kernel_greedy_values of off_policy/pqn.cuh"
             loss = "kernel_q_loss of off_policy/pqn.cuh for the loss"
-        if reason := unknown_loss(case.algorithm):
+        if reason := loss_fallback_reason(case.algorithm):
             loss = f"the loss too: {reason}"
         return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS
 
@@ -381,7 +380,7 @@ class TorchEngine(Engine):
 
 
 def chosen_observations(minibatch: Minibatch) -> Rows:
-    """The observations of a minibatch, with zeros for those of inactive agents, which may hold NaN."""
+    """The observations of a minibatch; observations of inactive agents, which may be NaN, are zero."""
     rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
     if indices is not None:
         rows = select_rows(rows, indices)
@@ -390,21 +389,21 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """A tensor as our kernels read it: contiguous float32 without a gradient."""
+    """Converts a tensor for kernels: contiguous float32 without a gradient."""
     return tensor.detach().float().contiguous()
 
 
 @final
 class _WithGradients(torch.autograd.Function):
-    """A number by which several tensors have the gradients that are given.
+    """A scalar function of several tensors with given gradients.
 
-    torch would take those as they are, and import SymPy first, half a second, to compare their shapes.
+    torch.autograd.grad accepts gradients directly, but imports SymPy, 0.5 s, to compare shapes.
     """
 
     @staticmethod
     def forward(ctx: Any, gradients: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         ctx.gradients = gradients
-        return tensors[0].new_empty(())  # whose value nobody reads
+        return tensors[0].new_empty(())  # its value is not used
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:

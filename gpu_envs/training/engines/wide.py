@@ -1,4 +1,4 @@
-"""Wide networks: perceptrons of up to three hidden layers in a few kernels for each call, on a Hopper GPU."""
+"""Wide networks: perceptrons of up to three hidden layers in a few kernels per call, on a Hopper GPU."""
 
 from collections.abc import Callable
 from typing import Final, final
@@ -22,7 +22,7 @@ from gpu_envs.training.engines.base import (
     make_optimiser,
 )
 from gpu_envs.training.engines.kernels import load_filled, nets_of, scale_values
-from gpu_envs.training.engines.ops import MOST_STAGED, MOST_WRITTEN_OUT, flags
+from gpu_envs.training.engines.ops import MAX_STAGED, MAX_UNROLLED, mask_bytes
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.wide_programs import ROWS, THREADS, UNIT, WARPS, WideNetwork
 from gpu_envs.training.heads import Head
@@ -33,13 +33,13 @@ from gpu_envs.training.process.group import Group
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("tf32", "bf16")
 WIDTHS = (64, 128, 192, 256)
-"""Of a hidden layer."""
-MOST_LAYERS = 3
-MOST_FEATURES = 512
+"""Supported widths of a hidden layer."""
+MAX_LAYERS = 3
+MAX_FEATURES = 512
 MAX_SAVED_BYTES = 2**30
-"""Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
+"""Maximum bytes that an update saves for the gradient; larger minibatches are split."""
 _PACK_BLOCKS = 4
-"""Of each multiprocessor where weights are packed."""
+"""Blocks per multiprocessor that pack weights."""
 
 PACK = ("weights", "kernel_pack of wide/gradient.cuh, before networks run")
 GRADIENT = "kernel_update of wide/update.cuh, kernel_gradient and kernel_reduce of wide/gradient.cuh"
@@ -47,7 +47,7 @@ GRADIENT = "kernel_update of wide/update.cuh, kernel_gradient and kernel_reduce 
 
 @final
 class WideEngine(KernelEngine):
-    """Actor and critic of hidden layers up to 256, with one trunk or with two."""
+    """Runs actors and critics of hidden layers up to 256 units, with a shared trunk or separate ones."""
 
     name = "wide"
     learns = PolicyGradient
@@ -77,42 +77,42 @@ class WideEngine(KernelEngine):
 def exceeded_limit(
     head: Head, features: int, hidden: tuple[int, ...], activation: str, precision: str, device: str
 ) -> str:
-    """Which limit of the kernels such networks exceed; empty: none."""
+    """Which limit of the kernels a network exceeds; empty: none."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability(torch.device(device).index) != (9, 0):
-        return "the device's compute capability is not 9.0, which kernels of wide networks are for"
-    if not 1 <= len(hidden) <= MOST_LAYERS or any(width not in WIDTHS for width in hidden):
-        return f"hidden layers are {hidden}, not one to {MOST_LAYERS} of {', '.join(map(str, WIDTHS))}"
+        return "the device's compute capability is not 9.0, which the kernels of wide networks need"
+    if not 1 <= len(hidden) <= MAX_LAYERS or any(width not in WIDTHS for width in hidden):
+        return f"hidden layers are {hidden}, not one to {MAX_LAYERS} of {', '.join(map(str, WIDTHS))}"
     if activation not in ACTIVATIONS:
         return f"the activation is {activation}, not {', '.join(ACTIVATIONS)}"
     if precision not in PRECISIONS:
         return f"the precision is {precision}, not {' or '.join(PRECISIONS)}"
-    if features > MOST_FEATURES:
-        return f"observations have {features} features, more than {MOST_FEATURES}"
-    if head.parameters > MOST_STAGED:
-        return f"the distribution has {head.parameters} parameters, more than {MOST_STAGED}"
-    if head.width > MOST_WRITTEN_OUT:
-        return f"actions have {head.width} elements, more than {MOST_WRITTEN_OUT}"
+    if features > MAX_FEATURES:
+        return f"observations have {features} features, more than {MAX_FEATURES}"
+    if head.parameters > MAX_STAGED:
+        return f"the distribution has {head.parameters} parameters, more than {MAX_STAGED}"
+    if head.width > MAX_UNROLLED:
+        return f"actions have {head.width} elements, more than {MAX_UNROLLED}"
     return ""
 
 
 def wide_network(case: Case, module: Perceptron | SharedPerceptron, processors: int) -> WideNetwork:
-    """What is compiled in for a module whose parameters lie one after another."""
+    """The compiled-in shape of a module, whose parameters are in one flat buffer."""
     (nets, log_std), net = nets_of(module), case.network
     count = sum(parameter.numel() for parameter in module.parameters())
     return WideNetwork(case.head, case.features, nets, net.activation, net.precision, count, log_std, processors)
 
 
 class WideKernels:
-    """Perceptrons of up to three hidden layers in one flat buffer; gradients are the same every time."""
+    """Perceptrons of up to three hidden layers in one flat buffer; gradients are deterministic."""
 
     def __init__(self, network: WideNetwork, device: str, flat: Tensor, gradient: Tensor, scale: Scale = None) -> None:
-        """Starts to compile the kernels; ``gradient`` receives the gradient by all parameters, which are ``flat``.
+        """Starts to compile the kernels; ``gradient`` receives the gradients of all parameters, ``flat``.
 
         Raises:
-            ValueError: There is a scale, and the gradient by inputs would not know of it.
+            ValueError: Both a scale and gradients of inputs are given; these would ignore the scale.
         """
         if scale is not None and network.grad_inputs:
-            raise ValueError("the gradient by inputs is by what the network is given; scale the inputs before")
+            raise ValueError("gradients of inputs do not include a scale; scale the inputs before, and leave scale out")
         self.network: Final = network
         self._gradient: Final = gradient
         self._blocks: Final = network.processors
@@ -141,24 +141,24 @@ class WideKernels:
         weights: bool = True,
         packed: bool = False,
     ) -> None:
-        """Runs forward and backward in one launch, multiplies what it kept in another, sums over blocks in a third.
+        """Runs forward and backward in one launch, computes gradients in a second, and sums over blocks in a third.
 
         Args:
-            count: Of samples, one or more.
-            members: The arguments of the first launch, for some of them.
+            count: Number of samples, at least 1.
+            members: Returns the arguments of the first launch for a slice of the samples.
             totals: Receives the sums of the loss.
-            weights: Whether the gradient by the parameters is wanted.
-            packed: The weights are those of the last launch.
+            weights: Whether to compute the gradients of the parameters.
+            packed: Whether the weights are packed already.
         """
         kernels, saved_unit_bytes = self._kernels, self.network.sizes["saved_unit_bytes"]
-        most = max(1, MAX_SAVED_BYTES // (2 * saved_unit_bytes)) * ROWS
+        max_rows = max(1, MAX_SAVED_BYTES // (2 * saved_unit_bytes)) * ROWS
         actors = self._blocks // len(self.network.nets)
         if not packed:
             self._pack_weights()
-        for first in range(0, count, most):
-            piece = slice(first, min(first + most, count))
+        for first in range(0, count, max_rows):
+            piece = slice(first, min(first + max_rows, count))
             units = -(-(piece.stop - piece.start) // ROWS) * (ROWS // UNIT)
-            if len(self._saved) < units * saved_unit_bytes:  # otherwise the memory of the largest piece so far
+            if len(self._saved) < units * saved_unit_bytes:  # reuses the memory of the largest piece so far
                 self._saved = self._saved.new_empty(units * saved_unit_bytes)
             saved = {"units": units, "saved": self._saved, "saved_bytes": len(self._saved)}
             kernels["update"].launch(self._blocks, **members(piece), **saved, actors=actors)
@@ -182,10 +182,10 @@ class WideKernels:
 
 @final
 class WideNetworks(WideKernels, PolicyNetworks):
-    """The default policy with wide layers."""
+    """Runs the default policy with wide layers."""
 
     def __init__(self, network: WideNetwork, device: str, optimiser: Adam, scale: Scale = None) -> None:
-        """Starts to compile the kernels; the optimiser has all parameters, and takes the gradient."""
+        """Starts to compile the kernels; the optimiser has all parameters, and receives the gradient."""
         super().__init__(network, device, optimiser.flat, optimiser.gradient, scale)
         self.acts_with_value = self.notes_largest = network.shared
         self.optimiser: Adam = optimiser
@@ -196,7 +196,7 @@ class WideNetworks(WideKernels, PolicyNetworks):
             self._blocks_for(request.observations.shape[0]),
             **request.members,
             values=request.values,
-            action_mask=flags(request.action_mask),
+            action_mask=mask_bytes(request.action_mask),
             largest=request.largest,
             alive=request.alive,
         )
@@ -213,6 +213,6 @@ class WideNetworks(WideKernels, PolicyNetworks):
 
         def members(piece: slice) -> dict[str, MemberValue]:
             part = minibatch.sliced(piece)
-            return {**part.members, "action_mask": flags(part.samples.action_mask)}
+            return {**part.members, "action_mask": mask_bytes(part.samples.action_mask)}
 
         self._run_backward(minibatch.count, members, totals)

@@ -1,4 +1,4 @@
-"""The programs of wide perceptrons on Hopper: what is compiled in, from which C++ works out all else."""
+"""Programs of wide perceptrons on Hopper: Python generates their shape, C++ computes all sizes."""
 
 import dataclasses
 import functools
@@ -27,11 +27,11 @@ from gpu_envs.training.heads import Head
 UNIT = 64
 """Rows of a warpgroup."""
 WARPS = 8
-"""Of a block: two warpgroups."""
+"""Warps of a block: two warpgroups."""
 ROWS = WARPS // 4 * UNIT
-"""Rows that a block takes at a time."""
+"""Rows that a block processes at a time."""
 THREADS = WARPS * 32
-"""Of a block of every kernel."""
+"""Threads of a block, in all kernels."""
 
 _PACKED = ("const u8*", "packed", ("packed_bytes",))
 _MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
@@ -66,7 +66,7 @@ ACT_CALL = Struct.of(
 VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
 UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_SAVED_MEMBERS)
 OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
-BACK_CALL = Struct.of(
+FUNCTIONS_UPDATE_CALL = Struct.of(
     "UpdateCall",
     "float",
     *_FUNCTION_MEMBERS,
@@ -78,7 +78,7 @@ BACK_CALL = Struct.of(
     ("const float*?", "curvatures", ("rows", "nets", "outputs")),
     ("float*?", "grad_inputs", ("rows", "nets", "grad_inputs")),
 )
-"""Of functions: the way back starts with derivatives that are linear in the outputs."""
+"""Arguments for functions: gradients of the outputs are ``grad_outputs + curvatures * outputs``."""
 GRADIENT_CALL = Struct.of(
     "GradientCall",
     "float",
@@ -102,17 +102,17 @@ _SIZES = {
     # shared memory of a block
     "block_bytes": "BLOCK_BYTES<Shape>",
     "gradient_bytes": "sizeof(GradientMemory) + 1024",
-    # bytes of the weights as they are streamed, forward and backward
+    # bytes of the packed weights of both passes
     "packed_bytes": "LastNet::packed_offset(LastNet::STEPS)",
-    # bytes that an update keeps of so many rows for the gradient
+    # bytes that an update saves for UNIT rows
     "saved_unit_bytes": "LastNet::saved_offset(2 * Shape::LAYERS)",
-    # numbers that each block of an update adds up beside the gradient; one at least, that there be memory
+    # sums of a block of an update, except for the gradients; at least 1, to allocate memory
     "block_sums": "Layout<Shape>::BLOCK_SUMS",
-    # the gradient by gains and shifts of normalised columns
+    # a warp's gradients of gains and shifts
     "warp_norm_sums": "2 * LastNet::NORM_COLUMNS",
     # blocks of the gradient's launch
     "gradient_blocks": "gradient_start<LastNet>(Shape::LAYERS).first_block",
-    # floats that they write: each a slice's, and as many as it has of biases
+    # floats of the partial sums that they write, biases included
     "partials_size": "gradient_start<LastNet>(Shape::LAYERS).first_partial",
 }
 _COLUMNS = {
@@ -121,15 +121,15 @@ _COLUMNS = {
     "last_outputs": "LastNet::padded_outs(LastNet::LAST)",
     "grad_inputs": "padded(Shape::GRAD_INPUTS, 16)",
 }
-"""Columns of products."""
+"""Numbers of columns of products, by use."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class WideNetwork:
-    """What the kernels have compiled in: one net, with the value beside the means, or an actor and a critic.
+    """The compiled-in shape: one net with a shared trunk, an actor and a critic, or one or two functions.
 
-    Or one or two functions of the same inputs, whose outputs, the head's parameters, mean nothing to the kernels.
+    Functions have the same inputs, and as many outputs as the head has parameters.
     """
 
     head: Head
@@ -139,31 +139,33 @@ class WideNetwork:
     precision: str
     parameters: int
     log_std: int = -1
-    """Where the log-deviations of a box begin."""
+    """Offset of a box's log standard deviations; -1: none."""
     processors: int = 132
     functions: bool = False
     first_grad_input: int = 0
-    """The gradient by ``grad_inputs`` of the features from this one on can be had, of functions."""
+    """First input of functions with a gradient."""
     grad_inputs: int = 0
+    """Number of inputs with gradients."""
 
     @property
     def shared(self) -> bool:
-        """Whether actor and critic have their hidden layers in common."""
+        """Whether actor and critic share their hidden layers."""
         return len(self.nets) == 1 and not self.functions
 
     @functools.cached_property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes that C++ works out, by the names in ``_SIZES``."""
+        """Sizes that C++ computes, by the names in ``_SIZES`` and ``_COLUMNS``."""
         return self.sizes_of(_SIZES | _COLUMNS)
 
     def sizes_of(self, expressions: Mapping[str, str]) -> dict[str, int]:
-        """What C++ says of this network: the values of constant expressions, by names."""
+        """Values of constant expressions in C++ for this network, by name."""
         return sizes_of(self._parts(PRODUCTS), self._settings(), expressions)
 
     def programs(self) -> dict[str, Program]:
-        """The programs by what they compute; those that take longest to compile come first."""
+        """The programs by name, in descending order of compile time."""
         act = {"outputs": OUTPUTS_CALL} if self.functions else {"act": ACT_CALL, "values": VALUES_CALL}
-        update, block_bytes = BACK_CALL if self.functions else UPDATE_CALL, self.sizes["block_bytes"]
+        update = FUNCTIONS_UPDATE_CALL if self.functions else UPDATE_CALL
+        block_bytes = self.sizes["block_bytes"]
         return {
             "update": self._program({"update": update}, block_bytes),
             "act": self._program(act, block_bytes),
@@ -185,7 +187,7 @@ class WideNetwork:
         return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, grad_inputs=self.grad_inputs, **sizes)
 
     def _parts(self, products: Part) -> list[Part]:
-        """Everything but the kernels: all programs have the same functions."""
+        """All headers and texts of a program without its kernels; the same for all programs."""
         return [
             *(f"training/common/{part}.cuh" for part in ("distributions", "sampler", "policy_loss", "tensor_core")),
             ("arithmetic", network_text(WARPS, self.activation, self.precision)),

@@ -1,4 +1,4 @@
-"""A horizon in one launch, where one policy of small networks acts in single-agent environments on a GPU."""
+"""A rollout of a full horizon in one launch, for a small on-policy network in a single-agent environment on a GPU."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
@@ -13,14 +13,14 @@ from gpu_envs.engine.rollouts import bind_stepping_kernel
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.engines.base import ActRequest
 from gpu_envs.training.engines.small import SmallNetworks
-from gpu_envs.training.engines.small_programs import steps_where_it_acts
+from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.learner import Learner, OnPolicyLearner
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 
 
 @final
 class FusedRollout:
-    """Acts and steps for a horizon, with the same results as step by step."""
+    """Acts and steps for a horizon in one kernel, with the same results as step by step."""
 
     @classmethod
     def of(
@@ -30,8 +30,8 @@ class FusedRollout:
         players: Collection[str],
         params: Mapping[str, object],
     ) -> "FusedRollout | None":
-        """The rollout of these policies in environments made with these parameters; None: they act step by step."""
-        if players or len(learners) > 1 or not steps_where_it_acts(horizon_env.env.simulation.layout, params):
+        """Return the fused rollout for policies and environment parameters; None if there is no kernel for them."""
+        if players or len(learners) > 1 or not supports_act_and_step(horizon_env.env.simulation.layout, params):
             return None
         (learner,) = learners.values()
         if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, SmallNetworks):
@@ -39,17 +39,17 @@ class FusedRollout:
         return cls(horizon_env, learner, learner.networks)
 
     def __init__(self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: SmallNetworks) -> None:
-        """Begins to compile."""
+        """Start to compile in the background."""
         self._horizon_env: Final = horizon_env
         self._learner, self._networks = learner, networks
         self._sim: Simulation = horizon_env.env.simulation
-        self._of: EnvProgram | None = None
+        self._env_program: EnvProgram | None = None
         horizon_env.env.backend.start_compiling(self._program())
 
     def __call__(self) -> None:
-        """Writes the horizon's storage."""
-        if self._of is not self._sim.program:  # what is compiled into it may have changed: by a checkpoint, say
-            self._launch, self._of = self._joined(), self._sim.program
+        """Write a horizon into the storage."""
+        if self._env_program is not self._sim.program:  # a checkpoint may change parameters that are compiled in
+            self._launch, self._env_program = self._bind(), self._sim.program
         self._launch()
 
     def _program(self) -> Program:
@@ -57,7 +57,7 @@ class FusedRollout:
         assert isinstance(layout, SingleLayout)
         return self._networks.network.act_and_step_program(layout, self._sim.backend.traits.processors)
 
-    def _joined(self) -> Callable[[], None]:
+    def _bind(self) -> Callable[[], None]:
         horizon_env, learner = self._horizon_env, self._learner
         storage = horizon_env.storage[SINGLE_ROLE]
         ((_, first_row),) = learner.policy_rows.spans
@@ -71,7 +71,7 @@ class FusedRollout:
         for name, array in arrays.items():
             setattr(step, name, None if array is None else array.data_ptr())
         observations, stream = storage.observations[0].flatten(0, 1), learner.streams["actions"]
-        written = learner.actions, learner.log_probs
-        request = ActRequest(observations, *written, stream, turn=0, acted=learner.acted, first_row=first_row)
+        outputs = learner.actions, learner.log_probs
+        request = ActRequest(observations, *outputs, stream, turn=0, acted=learner.acted, first_row=first_row)
         self._networks.act_with(call.act, request)
         return launch
