@@ -1,25 +1,26 @@
-// Paints pictures of discs, thick lines and convex polygons, one over the other, with smooth edges. A thread for each
-// row of each picture; how much of a pixel a shape covers is taken from the distance of the pixel's middle to its edge.
+// Rasterises discs, thick lines and convex polygons, one over the other, with antialiased edges: one thread per row of
+// each picture. The distance of a pixel's centre to a shape's edge gives the pixel's coverage.
 
-// More is a polygon with so many corners; CONTINUED is a segment that begins where the one before it ends.
+// The kinds of shapes. CONTINUED is a segment that starts at the end of the previous shape; n > 2 is a polygon of n
+// corners.
 constexpr int CONTINUED = -1, NOTHING = 0, DISC = 1, SEGMENT = 2;
 
 constexpr float FAR = 1e30f;
 
 FN float squared(float x, float y) { return x * x + y * y; }
 
-// What is no number is `low`.
+// Clips x; NaN becomes `low`.
 FN float between(float low, float x, float high) { return x > low ? (x < high ? x : high) : low; }
 
-// To the edge of a shape; negative within. `points` are its corners, counterclockwise if they are more than two. Of a
-// polygon without an extent all is far.
+// The signed distance to the edge of a shape, negative inside. `points` are its corners, counterclockwise for polygons;
+// a polygon whose corners coincide is infinitely far away.
 FN float distance(const float* points, int kind, float radius, float x, float y) {
     if (kind == DISC) return square_root(squared(x - points[0], y - points[1])) - radius;
     if (kind == SEGMENT) {
         const float along_x = points[2] - points[0], along_y = points[3] - points[1];
         const float length  = squared(along_x, along_y);
-        const float share   = length > 0 ? ((x - points[0]) * along_x + (y - points[1]) * along_y) / length : 0.0f;
-        const float t       = between(0.0f, share, 1.0f);
+        const float ratio   = length > 0 ? ((x - points[0]) * along_x + (y - points[1]) * along_y) / length : 0.0f;
+        const float t       = between(0.0f, ratio, 1.0f);
         return square_root(squared(x - points[0] - t * along_x, y - points[1] - t * along_y)) - radius;
     }
     float outside = -FAR;
@@ -36,11 +37,11 @@ FN float distance(const float* points, int kind, float radius, float x, float y)
     return outside == -FAR ? FAR : outside;
 }
 
-// How much of a pixel is covered whose middle is so far from the edge.
-FN float covered(float edge) { return between(0.0f, 0.5f - edge, 1.0f); }
+// The coverage of a pixel, from 0 to 1, by its centre's distance to the edge.
+FN float coverage_at(float edge) { return between(0.0f, 0.5f - edge, 1.0f); }
 
-FN u8 mixed(u8 below, u8 above, float share) {
-    return u8(float(below) + (float(above) - float(below)) * share + 0.5f);
+FN u8 blended(u8 below, u8 above, float coverage) {
+    return u8(float(below) + (float(above) - float(below)) * coverage + 0.5f);
 }
 
 KERNEL(kernel_paint, PaintCall) {
@@ -62,15 +63,15 @@ KERNEL(kernel_paint, PaintCall) {
                 const int    to     = int(between(0.0f, bounds[2] + 1, float(call.width)));
                 for (int x = from; x < to; ++x) {
                     const float middle = float(x) + 0.5f, radius = call.radii[shape];
-                    float       share;
-                    if (kind == CONTINUED) {  // what the segment before covers is painted: only what is new is added
-                        const float before = covered(distance(points - 2 * call.corners, SEGMENT, radius, middle, y));
-                        const float now    = covered(distance(points, SEGMENT, radius, middle, y));
-                        share              = now > before ? (now - before) / (1.0f - before) : 0.0f;
+                    float       coverage;
+                    if (kind == CONTINUED) {  // adds only the coverage beyond that of the previous segment
+                        const float before = coverage_at(distance(points - 2 * call.corners, SEGMENT, radius, middle, y));
+                        const float now    = coverage_at(distance(points, SEGMENT, radius, middle, y));
+                        coverage           = now > before ? (now - before) / (1.0f - before) : 0.0f;
                     } else {
-                        share = covered(distance(points, kind, radius, middle, y));
+                        coverage = coverage_at(distance(points, kind, radius, middle, y));
                     }
-                    for (int c = 0; c < 3; ++c) pixels[3 * x + c] = mixed(pixels[3 * x + c], colour[c], share);
+                    for (int c = 0; c < 3; ++c) pixels[3 * x + c] = blended(pixels[3 * x + c], colour[c], coverage);
                 }
             }
         }

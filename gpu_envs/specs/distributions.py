@@ -18,7 +18,7 @@ from gpu_envs.errors import did_you_mean
 
 MIN_PROBABILITY = 0.01
 """Minimum probability mass of a normal distribution between its limits. With less, the tail probabilities are too small
-for ``normal_below`` in ``kernels/dialect/distributions.cuh``."""
+for ``normal_quantile`` in ``kernels/dialect/distributions.cuh``."""
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 

@@ -19,25 +19,25 @@ CPP_WORDS = frozenset(
 
 MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
-    "FOR_EACH_ENV FOR_EACH_ENV_IN_TURN FOR_EACH_ENV_OF_A_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED "
-    "FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL KERNEL KERNEL_AS KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD "
-    "ROLLED SCRATCH_FILL SELDOM STEP_KERNEL UNROLL".split()
+    "FOR_EACH_ENV FOR_EACH_ENV_ALTERNATING FOR_EACH_ENV_PER_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED "
+    "FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL KERNEL KERNEL_AS KERNEL_OF_BLOCKS FOR_EACH_LANE_OR OMP_SIMD "
+    "NO_UNROLL SCRATCH_FILL NOINLINE STEP_KERNEL UNROLL".split()
 )
 
 TYPES = frozenset(
-    "ActAndStepCall ActCall Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers "
+    "ActAndStepCall ActCall Action ActionBounds ActionKind Actions SumFold AgentNumber Autoreset BoxActions Buffers "
     "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
-    "EpisodeParams Episodes Fetched Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues "
+    "EpisodeParams Episodes Fetched MaxFold Heap LocalTable Index Key MinFold ScratchMemory Mask MetricCounts MetricValues "
     "Metrics Near NotFetched Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
     "Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows "
-    "RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos Spare SpareParams State StateBuffers States "
+    "RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos NextStart NextParams State StateBuffers States "
     "StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 "
     "u16 u32 u64 u8".split()
 )
 """Types in the headers and in generated code."""
 
 _SINGLE_AGENT_TYPES = frozenset(
-    "ActionBounds Actions DiscreteActions BoxActions Episodes States Outcome Spare SpareParams Sums Tile".split()
+    "ActionBounds Actions DiscreteActions BoxActions Episodes States Outcome NextStart NextParams Sums Tile".split()
 )
 """Types in single-agent programs only: a team may have a choice of these names."""
 

@@ -1,21 +1,21 @@
-// Arrays that know their length, for builds that find mistakes: an index outside is told, with the line of the rules
-// that gave it, and ends the program. Such a build has them in place of `World`'s and `State`'s plain arrays, of tables,
-// rows of observations and action masks; it is slow, and reads otherwise like any other.
+// Bounds-checked arrays, for debug builds: an index out of range is reported with the line of the rules that used it,
+// and ends the program. They replace the plain arrays of `World` and `State`, tables, rows of observations and action
+// masks; such a build is slow, but computes the same.
 
-// An index, and where in the rules it was given: what it is made of by default is of the place where it is made.
+// An index, and the file and line of the rules that use it, from the default arguments.
 struct CheckedIndex {
     Index       at;
     const char* file;
     int         line;
-    FN CheckedIndex(Index given, const char* given_file = __builtin_FILE(), int given_line = __builtin_LINE())
-        : at(given), file(given_file), line(given_line) {}
+    FN CheckedIndex(Index at_, const char* file_ = __builtin_FILE(), int line_ = __builtin_LINE())
+        : at(at_), file(file_), line(line_) {}
     FN Index within(const char* name, Index length) const {
-        if (at < 0 || at >= length) tell_index_and_stop(file, line, at, name, length);
+        if (at < 0 || at >= length) report_index_and_exit(file, line, at, name, length);
         return at;
     }
 };
 
-// Where the turns of phases are followed: tells which element one comes to.
+// Records the access of a turn to an element, in builds that check phases.
 #ifdef TURNS
 template <class T> FN void accessed(const T* at, const CheckedIndex& index, const char* name, int each);
 #else
@@ -27,18 +27,18 @@ template <class A>          constexpr bool CHECKED_SAME<A, A> = true;
 template <bool> struct CheckedIf {};
 template <> struct CheckedIf<true> { using type = int; };
 
-// In place of a pointer to `length` elements. What takes a plain pointer is given one, and may do with it what it likes.
-// (By a template, or indices would be ambiguous; of P* and not of P, or NVRTC would take its line for theirs.)
+// Replaces a pointer to `length` elements; converts to a plain, unchecked pointer. (The conversion is a template, or
+// indices would be ambiguous; to P* and not to P, or NVRTC would report this line in place of the rules'.)
 template <class T> struct CheckedPointer {
     T*          at;
     Index       length;
     const char* name;
-    int         each = 0;  // of each agent; 0: they are no agent's
+    int         each = 0;  // elements per agent; 0: not per agent
 
     FN T& operator[](CheckedIndex index) const {
-        T& found = at[index.within(name, length)];
-        accessed(&found, index, name, each);
-        return found;
+        T& element = at[index.within(name, length)];
+        accessed(&element, index, name, each);
+        return element;
     }
     FN T& operator*() const { return *at; }
     FN T* operator+(CheckedIndex index) const { return at + index.within(name, length + 1); }
@@ -47,38 +47,38 @@ template <class T> struct CheckedPointer {
     }
 };
 
-// What a CheckedArray is, in messages; those of the state have the names of their fields.
+// A CheckedArray's name in messages; arrays of the state have structs with their fields' names.
 struct OfObservation { FN static const char* name() { return "the observation"; } };
 
-// Where an element of an array of several dimensions lies: each of its indices is looked at.
+// The shape of an array, and the row-major offset of an element, after a check of each index.
 template <int... SIZES> struct Shape {
     FN static constexpr int size(int dimension) {
         constexpr int sizes[] = {SIZES...};
         return sizes[dimension];
     }
     FN static constexpr int elements() { return (SIZES * ...); }
-    FN static Index place(const char* name, const CheckedIndex& i) { return i.within(name, elements()); }
-    FN static Index place(const char* name, const CheckedIndex& i, const CheckedIndex& j) {
+    FN static Index offset(const char* name, const CheckedIndex& i) { return i.within(name, elements()); }
+    FN static Index offset(const char* name, const CheckedIndex& i, const CheckedIndex& j) {
         static_assert(sizeof...(SIZES) == 2, "two indices for an array that has not two dimensions");
         return i.within(name, size(0)) * size(1) + j.within(name, size(1));
     }
-    FN static Index place(const char* name, const CheckedIndex& i, const CheckedIndex& j, const CheckedIndex& k) {
+    FN static Index offset(const char* name, const CheckedIndex& i, const CheckedIndex& j, const CheckedIndex& k) {
         static_assert(sizeof...(SIZES) == 3, "three indices for an array that has not three dimensions");
         return (i.within(name, size(0)) * size(1) + j.within(name, size(1))) * size(2) + k.within(name, size(2));
     }
 };
 
-// In place of an array that a State or an observation holds.
+// Replaces an array inside a State or an observation.
 template <class T, class Of, int... SIZES> struct CheckedArray : Shape<SIZES...> {
     T at[Shape<SIZES...>::elements()];
 
     using At = const CheckedIndex&;
-    FN T&       operator[](CheckedIndex i) { return at[CheckedArray::place(Of::name(), i)]; }
-    FN const T& operator[](CheckedIndex i) const { return at[CheckedArray::place(Of::name(), i)]; }
-    FN T&       operator()(At i, At j) { return at[CheckedArray::place(Of::name(), i, j)]; }
-    FN const T& operator()(At i, At j) const { return at[CheckedArray::place(Of::name(), i, j)]; }
-    FN T&       operator()(At i, At j, At k) { return at[CheckedArray::place(Of::name(), i, j, k)]; }
-    FN const T& operator()(At i, At j, At k) const { return at[CheckedArray::place(Of::name(), i, j, k)]; }
+    FN T&       operator[](CheckedIndex i) { return at[CheckedArray::offset(Of::name(), i)]; }
+    FN const T& operator[](CheckedIndex i) const { return at[CheckedArray::offset(Of::name(), i)]; }
+    FN T&       operator()(At i, At j) { return at[CheckedArray::offset(Of::name(), i, j)]; }
+    FN const T& operator()(At i, At j) const { return at[CheckedArray::offset(Of::name(), i, j)]; }
+    FN T&       operator()(At i, At j, At k) { return at[CheckedArray::offset(Of::name(), i, j, k)]; }
+    FN const T& operator()(At i, At j, At k) const { return at[CheckedArray::offset(Of::name(), i, j, k)]; }
     FN T*       operator+(CheckedIndex i) { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
     FN const T* operator+(CheckedIndex i) const { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
     template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() {
@@ -87,22 +87,22 @@ template <class T, class Of, int... SIZES> struct CheckedArray : Shape<SIZES...>
     template <class P, typename = typename CheckedIf<CHECKED_SAME<P, const T>>::type> FN operator P*() const { return at; }
 };
 
-// In place of an array of several dimensions that lies elsewhere, and of a table.
+// Replaces a table, or an array of several dimensions in other memory.
 template <class T, int... SIZES> struct Table : CheckedPointer<T>, Shape<SIZES...> {
     using At = const CheckedIndex&;
     FN Table(T* first, const char* name, int each = 0) : CheckedPointer<T>{first, Table::elements(), name, each} {}
-    FN T& operator()(At i) const { return told(Table::place(this->name, i), i); }
-    FN T& operator()(At i, At j) const { return told(Table::place(this->name, i, j), j); }
-    FN T& operator()(At i, At j, At k) const { return told(Table::place(this->name, i, j, k), k); }
+    FN T& operator()(At i) const { return element(Table::offset(this->name, i), i); }
+    FN T& operator()(At i, At j) const { return element(Table::offset(this->name, i, j), j); }
+    FN T& operator()(At i, At j, At k) const { return element(Table::offset(this->name, i, j, k), k); }
 
   private:
-    FN T& told(Index place, At index) const {
-        accessed(&this->at[place], {place, index.file, index.line}, this->name, this->each);
-        return this->at[place];
+    FN T& element(Index offset, At index) const {
+        accessed(&this->at[offset], {offset, index.file, index.line}, this->name, this->each);
+        return this->at[offset];
     }
 };
 
-// In place of the numbers of one box of a replica's observation, and of an action mask.
+// Replace one Box of a replica's observation, and an action mask.
 template <class T> struct Elements : CheckedPointer<T> {
     FN Elements(T* first, int length, const char* name) : CheckedPointer<T>{first, length, name} {}
 };

@@ -1,28 +1,28 @@
-// What the dialect's words mean to a CPU's compiler: a tile is a block of replicas that stays in the first-level cache
-// and that the compiler vectorises.
+// The dialect on a CPU: a tile is a block of LANES replicas that fits into the L1 cache, and the compiler vectorises
+// over its lanes.
 
 #if !_for_gpu
 
 #ifdef __OPTIMIZE__
 #define FN                  inline __attribute__((always_inline))
 #else
-#define FN                  inline  // compiled in haste
+#define FN                  inline  // without optimisation, forced inlining only slows down compilation
 #endif
-#define SELDOM              static __attribute__((noinline))
+#define NOINLINE              static __attribute__((noinline))
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
-#define FOR_EACH_ENV_IN_TURN(env, count, turn) FOR_EACH_ENV(env, count)
-#define FOR_EACH_ENV_OF_A_WARP(env, count) FOR_EACH_ENV(env, count)
-#ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
+#define FOR_EACH_ENV_ALTERNATING(env, count, launch) FOR_EACH_ENV(env, count)
+#define FOR_EACH_ENV_PER_WARP(env, count) FOR_EACH_ENV(env, count)
+#ifdef __clang__  // applies `omp simd` also to arrays inside the loop's body, and up to clang 16 mixes up their lanes
 #define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
 #else
 #define OMP_SIMD(clause)         _Pragma(#clause)
 #endif
 #define FOR_EACH_LANE(k, env)    OMP_SIMD(omp simd) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_LANE_ALONE(k, env) for (int k = 0; k < (env).lanes; ++k)
-#define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_LANE_OR(bits, k, env) OMP_SIMD(omp simd reduction(|:bits)) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_MARKED(k, marks, env)                                   \
     for (u64 left = mask_of(marks, (env).lanes); left != 0; left &= left - 1) \
         if (const int k = __builtin_ctzll(left); true)
@@ -40,7 +40,7 @@ constexpr bool ON_GPU = false;
 #ifdef CHECKED
 extern "C" int dprintf(int, const char*, ...);
 extern "C" [[noreturn]] void _exit(int);
-SELDOM void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
+NOINLINE void report_index_and_exit(const char* file, int line, Index at, const char* name, Index length) {
     dprintf(2, "%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
     _exit(97);
 }
@@ -63,10 +63,10 @@ struct RangeTile {
     FN Index index(int k) const { return first + k; }
 };
 
-static_assert(LANES == 64, "the marks of a tile fill the bits of one word");
+static_assert(LANES == 64, "the marks of a tile must fit into the bits of one word");
 
-// A bit for each marked lane. Without a branch a lane, which would be mispredicted wherever one is marked: eight bytes
-// of 0 or 1 are gathered into eight bits by one product, whose partial products never meet.
+// A bit for each lane with a nonzero mark. A branch per lane would be mispredicted for each mark; here one
+// multiplication packs eight bytes of 0 or 1 into eight bits, as its partial products do not overlap.
 FN u64 mask_of(const int (&marks)[LANES], int lanes) {
     u8 bytes[LANES] = {};
     for (int k = 0; k < lanes; ++k) bytes[k] = marks[k] != 0;
@@ -79,30 +79,30 @@ FN u64 mask_of(const int (&marks)[LANES], int lanes) {
     return mask;
 }
 
-FN int    lowest_bit(u32 word)                 { return __builtin_ctz(word); }
-FN int    highest_bit(u32 word)                { return 31 - __builtin_clz(word); }
-FN u32    sign_shifted_in(u32 word, float x)   { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
-FN u32    sign_shifted_in(u32 word, double x)  { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
-FN float  about(float a, float b, float c)     { return a * b + c; }
-FN double about(double a, double b, double c)  { return a * b + c; }
-FN float  lesser(float a, float b)             { return b < a ? b : a; }
-FN double lesser(double a, double b)           { return b < a ? b : a; }
-FN float  greater(float a, float b)            { return a < b ? b : a; }
-FN double greater(double a, double b)          { return a < b ? b : a; }
-FN bool   any_lane(bool value)                 { return value; }
-FN Index  anew(Index i)                        { return i; }
-FN float  fma(float a, float b, float c)       { return __builtin_fmaf(a, b, c); }
-FN double fma(double a, double b, double c)    { return __builtin_fma(a, b, c); }
-FN float  square_root(float x)                 { return __builtin_sqrtf(x); }
-FN double square_root(double x)                { return __builtin_sqrt(x); }
-FN float  round_down(float x)                  { return __builtin_floorf(x); }
-FN double round_down(double x)                 { return __builtin_floor(x); }
-FN u32    bits_of(float x)                     { u32 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
-FN u64    bits_of(double x)                    { u64 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
-FN float  from_bits(u32 x)                     { float y; __builtin_memcpy(&y, &x, sizeof y); return y; }
-FN double from_bits(u64 x)                     { double y; __builtin_memcpy(&y, &x, sizeof y); return y; }
-FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return __sync_val_compare_and_swap(word, expected, value); }
-FN void   lower(u64* word, u64 value) {
+FN int    lowest_bit(u32 word)                    { return __builtin_ctz(word); }
+FN int    highest_bit(u32 word)                   { return 31 - __builtin_clz(word); }
+FN u32    sign_shifted_in(u32 word, float x)      { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
+FN u32    sign_shifted_in(u32 word, double x)     { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
+FN float  multiply_add(float a, float b, float c) { return a * b + c; }
+FN double multiply_add(double a, double b, double c) { return a * b + c; }
+FN float  fast_minimum(float a, float b)          { return b < a ? b : a; }
+FN double fast_minimum(double a, double b)        { return b < a ? b : a; }
+FN float  fast_maximum(float a, float b)          { return a < b ? b : a; }
+FN double fast_maximum(double a, double b)        { return a < b ? b : a; }
+FN bool   warp_any(bool value)                    { return value; }
+FN Index  opaque_index(Index i)                   { return i; }
+FN float  fma(float a, float b, float c)          { return __builtin_fmaf(a, b, c); }
+FN double fma(double a, double b, double c)       { return __builtin_fma(a, b, c); }
+FN float  square_root(float x)                    { return __builtin_sqrtf(x); }
+FN double square_root(double x)                   { return __builtin_sqrt(x); }
+FN float  round_down(float x)                     { return __builtin_floorf(x); }
+FN double round_down(double x)                    { return __builtin_floor(x); }
+FN u32    bits_of(float x)                        { u32 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN u64    bits_of(double x)                       { u64 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN float  from_bits(u32 x)                        { float y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN double from_bits(u64 x)                        { double y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN u64    compare_and_swap(u64* word, u64 expected, u64 value) { return __sync_val_compare_and_swap(word, expected, value); }
+FN void   lower(u64* word, u64 value)             {
     for (u64 old = *word; value < old;) {
         const u64 seen = __sync_val_compare_and_swap(word, old, value);
         if (seen == old) return;
@@ -110,29 +110,29 @@ FN void   lower(u64* word, u64 value) {
     }
 }
 
-template <class T> FN T    take_in(const T* at)         { return *at; }
-FN void fetch_ahead(const void*)                        {}
-template <class T> FN void hand_out(T* at, T value)     { *at = value; }
+template <class T> FN T    load_streaming(const T* at)         { return *at; }
+FN void prefetch(const void*)                        {}
+template <class T> FN void store_streaming(T* at, T value)     { *at = value; }
 
-// A number that threads count together.
-FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
+// An atomic counter.
+FN u32            load_count(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
 FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }
 FN void           count_up(u32* count) { __sync_fetch_and_add(count, 1u); }
 
-// Words that other threads write and read: each arrives as a whole, and in no order.
+// Relaxed atomic words, shared with other threads.
 FN void store_word(u64* word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 FN u64  load_word(const u64* word)      { return __atomic_load_n(word, __ATOMIC_RELAXED); }
-FN u64  nanoseconds()                   { return 0; }  // nobody waits in vain: processes on CPUs exchange by torch
-FN void give_up()                       {}
+FN u64  nanoseconds()                   { return 0; }  // for timeouts, which only GPUs have: on CPUs torch communicates
+FN void trap()                          {}
 
 FN constexpr int  thread_rank()        { return 0; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
-template <class T> FN T from_lane(T x, int) { return x; }
-template <class T> FN T from_lane_above(T x, int) { return x; }
-template <class T> FN T from_lane_across(T x, int) { return x; }
-FN constexpr u32  warp_marks(bool mine) { return mine; }
-FN constexpr bool block_any(bool mine) { return mine; }
+template <class T> FN T shuffle(T x, int) { return x; }
+template <class T> FN T shuffle_down(T x, int) { return x; }
+template <class T> FN T shuffle_xor(T x, int) { return x; }
+FN constexpr u32  warp_ballot(bool value) { return value; }
+FN constexpr bool block_any(bool value) { return value; }
 
 template <int, class Real> FN Real block_sum(Real x) { return x; }
 
@@ -142,7 +142,7 @@ FN bool last_block(int* arrived, int blocks) {
     return last;
 }
 
-template <int> FN int block_place(bool keep, int& total) {
+template <int> FN int block_rank(bool keep, int& total) {
     total = keep;
     return 0;
 }

@@ -1,21 +1,22 @@
-// Numbers of the distributions that parameters are drawn from.
+// Samples from the distributions of randomised parameters.
 
-// Where high - low is beyond the largest number, halves are not. (Elsewhere halves of the smallest numbers would be zero.)
+// If high - low would overflow, half of each does not; otherwise halves of the smallest numbers would underflow to
+// zero.
 FN real drawn_uniform(Random& random, real low, real high) {
     if (high - low <= largest<real>()) return minimum(random.uniform(low, high), high);
     return minimum(2 * random.uniform(low / 2, high / 2), high);
 }
 
-// `ratio`: the logarithm of high / low. Where high / low is beyond the largest number, its root is not.
+// `ratio`: log(high / low). If high / low would overflow, its square root does not.
 FN real drawn_loguniform(Random& random, real low, real high, real ratio) {
     const real power = ratio * random.uniform(0, 1), root = exp(power / 2);
-    return clip(ratio > Constants<real>::exp_most ? low * root * root : low * exp(power), low, high);
+    return clip(ratio > Constants<real>::exp_max ? low * root * root : low * exp(power), low, high);
 }
 
-// The number of the standard normal distribution below which a share of `tail` lies, from 1e-12 to a half: not above
-// zero, and within two millionths of itself. Divided by 2 tail - 1 it is smooth in the logarithm of 4 tail (1 - tail),
-// and far out in its root: a polynomial each, of the least relative error.
-FN real normal_below(real tail) {
+// The standard normal quantile of `tail` in [1e-12, 0.5], with a relative error below 2e-6. The quotient by 2 tail - 1
+// is a smooth function of w = -log(4 tail (1 - tail)), in the far tail of its root: a minimax polynomial for each of
+// the two.
+FN real normal_quantile(real tail) {
     constexpr real NEAR[] = {real(2.12330962), real(0.348803764), real(-0.00590606721), real(-0.00177432966),
                              real(0.000307360079), real(-5.78970423e-06), real(-4.50558347e-06), real(4.46359384e-07)};
     constexpr real FAR_OUT[] = {real(5.02089284), real(1.42626773), real(0.00322055382), real(-0.00194976912),
@@ -26,12 +27,12 @@ FN real normal_below(real tail) {
     return (2 * tail - 1) * y;
 }
 
-// Within limits. `below`, `above`: what lies outside of them.
+// Truncated to [low, high]; `below` and `above` are the probabilities outside.
 FN real drawn_normal(Random& random, real mean, real deviation, real low, real high, real below, real above) {
     constexpr real HALF_A_STEP = sizeof(real) == 4 ? real(2.98023223876953125e-08) : real(1.16415321826934814453125e-10);
     const real unit  = random.uniform(0, 1), within = 1 - below - above;
-    const real left  = below + within * (unit + HALF_A_STEP);  // what lies on this side of the number, and on that;
-    const real right = above + within * (1 - unit - HALF_A_STEP);  // the lesser is exact where it is small
-    const real x     = normal_below(minimum(left, right));
+    const real left  = below + within * (unit + HALF_A_STEP);  // the probabilities on both sides of the sample:
+    const real right = above + within * (1 - unit - HALF_A_STEP);  // the smaller one has the smaller rounding error
+    const real x     = normal_quantile(minimum(left, right));
     return clip(mean + deviation * (left < right ? x : -x), low, high);
 }

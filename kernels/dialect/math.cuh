@@ -1,7 +1,7 @@
-// Elementary functions with the same bits on every device: sums, products, fma and integer operations only.
+// Elementary functions with the same bits on every device, from sums, products, fma and integer operations only.
 //
-// Polynomials are minimax fits (Remez exchange) of the reduced function; the error of each is stated beside it, and
-// tests/kernels/test_elementary.py measures the result in units in the last place. Branch-free, so that loops vectorise.
+// Polynomials are minimax fits (Remez exchange) of the reduced function, with their errors in comments;
+// tests/kernels/test_elementary.py measures the results in ulp. No function has branches, so that loops vectorise.
 
 template <class Real> struct Constants;
 
@@ -13,7 +13,7 @@ template <> struct Constants<float> {
     static constexpr float half_pi[3]    = {1.57079637f, -4.37113883e-8f, -1.71512451e-15f};  // their sum: 72 bits
     static constexpr float inverse_ln2   = 1.44269504f;
     static constexpr float ln2[2]        = {0.693147182f, -1.90465421e-9f};
-    static constexpr float exp_least     = -87.3f, exp_most = 88.72283f;  // below: zero (denormals are flushed); above: inf
+    static constexpr float exp_min     = -87.3f, exp_max = 88.72283f;  // below: zero (denormals are flushed); above: inf
     static constexpr int   sin_terms = 3, cos_terms = 3, exp_terms = 5, log_terms = 4;
     // 2^-27.8, 2^-32.7 relative on [-pi/4, pi/4]; 2^-28.2 on [-ln2/2, ln2/2]; 2^-37.5 on [1/sqrt2, sqrt2]
     static constexpr float sine[]        = {-0.166666535f, 0.00833208326f, -0.000195043173f};
@@ -30,7 +30,7 @@ template <> struct Constants<double> {
     static constexpr double half_pi[3]    = {1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33};
     static constexpr double inverse_ln2   = 1.4426950408889634074;
     static constexpr double ln2[2]        = {0.6931471805599453, 2.3190468138462996e-17};
-    static constexpr double exp_least     = -708.3, exp_most = 709.782712893384;
+    static constexpr double exp_min     = -708.3, exp_max = 709.782712893384;
     static constexpr int    sin_terms = 7, cos_terms = 7, exp_terms = 11, log_terms = 8;
     // 2^-68, 2^-74, 2^-64, 2^-66 relative, on the same intervals
     static constexpr double sine[] = {-0.16666666666666666633, 0.0083333333333333200143, -0.00019841269841251921758,
@@ -53,11 +53,11 @@ constexpr double PI = 3.14159265358979323846;
 
 template <class T> FN constexpr T minimum(T a, T b)        { return b < a ? b : a; }
 template <class T> FN constexpr T maximum(T a, T b)        { return a < b ? b : a; }
-// (Raised last, a whole number that was raised to 0 is taken for one that was lowered to `high` by NVRTC 13.0.)
+// (With the maximum taken last, NVRTC 13.0 miscompiles integers that are clipped to 0: it returns `high`.)
 template <class T> FN constexpr T clip(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
-// a / b, rounded as division rounds it, where `inverse` is 1 / b: one step of Newton's (Markstein 1990). For numbers
-// whose quotient and its remainder are normal.
+// a / b, correctly rounded, from `inverse` = 1 / b by one Newton step (Markstein 1990); the quotient and the remainder
+// must be normal numbers.
 template <class Real> FN Real quotient(Real a, Real b, Real inverse) {
     const Real near = a * inverse;
     return fma(fma(-near, b, a), inverse, near);
@@ -83,15 +83,15 @@ template <class Real> FN Real largest() {
 }
 
 // The smallest normal number.
-template <class Real> FN Real least_normal() {
+template <class Real> FN Real smallest_normal() {
     using C = Constants<Real>;
     return from_bits(typename C::Bits(1) << C::mantissa_bits);
 }
 
 template <class Real> struct SinCos { Real sin, cos; };
 
-// Within 2 units in the last place for |x| below 1e5 (float) and 1e9 (double); beyond, where neighbouring floats are
-// further apart than is useful for an angle, accuracy fades but the result stays in [-1, 1]. NaN for inf and NaN.
+// Error of at most 2 ulp for |x| below 1e5 (float) and 1e9 (double). For larger |x|, whose own rounding is too coarse
+// for an angle, accuracy decreases, but results stay in [-1, 1]. NaN for inf and NaN.
 template <class Real> FN SinCos<Real> sincos(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -100,12 +100,12 @@ template <class Real> FN SinCos<Real> sincos(Real x) {
     const B    quadrant = bits_of(shifted);
     Real       r        = fma(-turns, C::half_pi[0], x);
     r                   = fma(-turns, C::half_pi[1], r);
-    // (a huge angle is not reduced: what is left of it must stay within the polynomials' reach)
+    // (the reduction fails for huge angles: clip to the polynomials' range)
     r                   = clip(fma(-turns, C::half_pi[2], r), Real(-1), Real(1));
     const Real r2       = r * r;
     const Real s        = fma(r2 * r, polynomial(r2, C::sine), r);
     const Real c        = fma(r2 * r2, polynomial(r2, C::cosine), fma(r2, Real(-0.5), Real(1)));
-    // The quadrant's two low bits choose between the two and set the signs: in bits, so that no branch is left.
+    // The quadrant's two low bits select sine or cosine and the signs, by bit operations in place of branches.
     const B s_bits = bits_of(s), c_bits = bits_of(c);
     const B swap   = (s_bits ^ c_bits) & (B(0) - (quadrant & 1));
     return {from_bits((s_bits ^ swap) ^ (quadrant & 2) << (C::sign_bit - 1)),
@@ -115,11 +115,11 @@ template <class Real> FN SinCos<Real> sincos(Real x) {
 template <class Real> FN Real sin(Real x) { return sincos(x).sin; }
 template <class Real> FN Real cos(Real x) { return sincos(x).cos; }
 
-// Within 1.01 units in the last place; zero where the true value is denormal, and for the last 4 % of an octave above.
+// Error of at most 1.01 ulp; zero if the exact result is denormal or up to 4 % above the smallest normal number.
 template <class Real> FN Real exp(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
-    const Real inside  = clip(x, C::exp_least, C::exp_most);
+    const Real inside  = clip(x, C::exp_min, C::exp_max);
     const Real shifted = fma(inside, C::inverse_ln2, C::rounding);
     const Real k       = shifted - C::rounding;
     Real       r       = fma(-k, C::ln2[0], inside);
@@ -130,17 +130,18 @@ template <class Real> FN Real exp(Real x) {
     const B half   = n >> 1;
     const Real two = from_bits(half << C::mantissa_bits), rest = from_bits((n - half) << C::mantissa_bits);
     const Real value = y * two * rest;
-    return x < C::exp_least ? Real(0) : x > C::exp_most ? infinity<Real>() : x == x ? value : x;
+    return x < C::exp_min ? Real(0) : x > C::exp_max ? infinity<Real>() : x == x ? value : x;
 }
 
-// A logarithm of x: `value` where x is normal and positive, -inf at zero (and at denormals), NaN below.
+// The logarithm of x with special cases: `value` for positive normal x, -inf for zero and denormals, NaN for negative
+// x.
 template <class Real> FN Real logarithm(Real x, Real value) {
     using B = typename Constants<Real>::Bits;
-    const Real least = least_normal<Real>();
-    return x < least ? (x <= -least ? from_bits(~B(0) >> 1) : -infinity<Real>()) : x < infinity<Real>() ? value : x;
+    const Real normal = smallest_normal<Real>();
+    return x < normal ? (x <= -normal ? from_bits(~B(0) >> 1) : -infinity<Real>()) : x < infinity<Real>() ? value : x;
 }
 
-// Natural logarithm within 1 unit in the last place.
+// Natural logarithm with an error of at most 1 ulp.
 template <class Real> FN Real log(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -157,7 +158,7 @@ template <class Real> FN Real log(Real x) {
     const Real s2    = s * s;
     const Real tail  = s * s2 * polynomial(s2, C::logarithm);
     const Real lead  = Real(2) * s;
-    // 2s = f - s f exactly, so the rounding error of the division is given back
+    // exactly 2s = f - s f, so this recovers the rounding error of the division
     const Real error = fma(-s, f, f - lead);
     return logarithm(x, fma(k, C::ln2[0], lead + (tail + (error + k * C::ln2[1]))));
 }

@@ -1,12 +1,12 @@
-// Random numbers as a pure function: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011), of a key and a counter.
+// Random numbers as a pure function of a key and a counter: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011).
 //
-// The key is a replica's 64-bit seed. The counter says what the number is for: (draw, step, episode, stream | agent).
-// Nothing is stored between calls, so replicas, threads and launches of any shape get the same numbers.
+// The key is a replica's 64-bit seed; the counter is (draw, step, episode, stream | agent). There is no generator
+// state, so any division of replicas into threads and launches gives the same numbers.
 
 enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5, REPLAY = 6,
                     OBSERVATION_NOISE = 7, ACTION_NOISE = 8, STATE_PUSH = 9, PARAMETER = 10 };
 
-constexpr u32 NEVER_BEGUN = ~0u;  // the number before that of a replica's first episode
+constexpr u32 NEVER_BEGUN = ~0u;  // the episode number before a replica's first episode, number 0
 
 struct Words { u32 x, y, z, w; };
 
@@ -33,12 +33,12 @@ FN Words random_words(u64 seed, Stream stream, u32 agent, u32 episode, u32 step,
     return philox(seed, {draw, step, episode, u32(stream) << 24 | agent});
 }
 
-// [0, 1) from 32 random bits: the 24 that a float holds, or all of them
+// A number in [0, 1) from 32 random bits: from the upper 24 for a float, from all for a double
 FN void to_unit(u32 bits, float& unit)  { unit = float(int(bits >> 8)) * 5.9604644775390625e-8f; }
 FN void to_unit(u32 bits, double& unit) { unit = double(bits) * 2.3283064365386962890625e-10; }
 
-// The numbers of one replica (and agent) for one reset or one step, in the order they are asked for.
-// Seed and episode are read only when a number is drawn: most steps draw none.
+// The random numbers of one replica (and agent) in one reset or step, in order. Seed and episode are read only when a
+// number is drawn, as most steps draw none.
 struct Random {
     const u64* seed;
     const u32* episode;

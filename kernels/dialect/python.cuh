@@ -1,24 +1,24 @@
-// Python's arithmetic, where it differs from C++'s: rules that were written in Python call these.
+// Python's arithmetic where it differs from C++'s, for rules that are written in Python.
 
 namespace python {
 
-// a // b and a % b of whole numbers, rounded down. Where Python raises an error, for b = 0, they are a and 0. A division
-// by -1 is none: the least int has no opposite, and processors stop there.
+// a // b and a % b of integers, rounded down. For b = 0, where Python raises an error, they are a and 0. No division
+// for b = -1: the minimum int divided by -1 overflows, which ends a CPU's process.
 FN int floor_divided(int a, int b) {
-    const int divisor = b == 0 || b == -1 ? 1 : b, left = a % divisor;
-    return b == -1 ? int(0u - u32(a)) : a / divisor - (left != 0 && (left < 0) != (divisor < 0) ? 1 : 0);
+    const int divisor = b == 0 || b == -1 ? 1 : b, rest = a % divisor;
+    return b == -1 ? int(0u - u32(a)) : a / divisor - (rest != 0 && (rest < 0) != (divisor < 0) ? 1 : 0);
 }
 FN int modulo(int a, int b) {
-    const int divisor = b == 0 || b == -1 ? 1 : b, left = a % divisor;
-    return left != 0 && (left < 0) != (divisor < 0) ? left + divisor : left;
+    const int divisor = b == 0 || b == -1 ? 1 : b, rest = a % divisor;
+    return rest != 0 && (rest < 0) != (divisor < 0) ? rest + divisor : rest;
 }
 
-// a << b and a >> b for any b, where processors take b modulo 32. A negative b, for which Python raises an error, counts
+// a << b and a >> b for any b; processors would use b modulo 32. A negative b, for which Python raises an error, counts
 // as 32 or more.
 FN int shifted_left(int a, int b)  { return u32(b) < 32 ? int(u32(a) << b) : 0; }
 FN int shifted_right(int a, int b) { return a >> (u32(b) < 32 ? b : 31); }
 
-// What follows `at` in a range, `by` further towards its end: at most the end, as an int beyond it may not exist.
+// The next number of a range: `at` moved by `by` towards `end`, and not past it, which could overflow.
 FN int next(int at, int end, u32 by) {
     return at < end ? int(u32(at) + minimum(by, u32(end) - u32(at))) : int(u32(at) - minimum(by, u32(at) - u32(end)));
 }
@@ -26,40 +26,40 @@ FN int next(int at, int end, u32 by) {
 template <class Real> FN bool finite(Real x)       { return x - x == 0; }
 template <class Real> FN bool not_a_number(Real x) { return x != x; }
 
-// The same of reals, exact while the quotient is below 2^24 (float) and 2^53 (double); beyond, a % b is zero where what
-// rounding left is no remainder. NaN for b = 0 and an infinite a. Into an infinite b a number goes not at all, or once
-// from the other side.
-template <class Real> FN bool goes_beyond(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
+// a // b and a % b of reals, exact for quotients below 2^24 (float) and 2^53 (double); for larger ones a % b is zero if
+// rounding left an invalid remainder. NaN for b = 0 and for infinite a. For infinite b the quotient is 0, or -1 if the
+// signs differ.
+template <class Real> FN bool by_infinity(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
 template <class Real> FN Real floor_divided(Real a, Real b) {
-    const Real whole = round_down(a / b), left = fma(-whole, b, a);
-    // (the quotient may have been rounded up to a whole number)
-    const Real made  = (b > 0 ? left < 0 : left > 0) ? whole - Real(1) : whole;
-    return goes_beyond(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : finite(a) ? made : a - a;
+    const Real rounded = round_down(a / b), rest = fma(-rounded, b, a);
+    // (a / b may have been rounded up to an integer)
+    const Real quotient = (b > 0 ? rest < 0 : rest > 0) ? rounded - Real(1) : rounded;
+    return by_infinity(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : finite(a) ? quotient : a - a;
 }
 template <class Real> FN Real modulo(Real a, Real b) {
-    const bool beyond = goes_beyond(a, b);
-    const Real left   = beyond ? a : fma(-round_down(a / b), b, a);
-    const Real inside = (b > 0 ? left < 0 : left > 0) ? left + b : left;
-    const bool wrong  = !beyond && (b > 0 ? inside < 0 || inside > b : inside > 0 || inside < b);
+    const bool infinite = by_infinity(a, b);
+    const Real rest     = infinite ? a : fma(-round_down(a / b), b, a);
+    const Real inside   = (b > 0 ? rest < 0 : rest > 0) ? rest + b : rest;
+    const bool wrong    = !infinite && (b > 0 ? inside < 0 || inside > b : inside > 0 || inside < b);
     return wrong || inside == 0 ? (b > 0 ? Real(0) : -Real(0)) : inside;
 }
 
-// math.fmod: what is left of a, with a's sign.
+// math.fmod: the remainder with a's sign.
 template <class Real> FN Real remainder(Real a, Real b) { return elementary::with_sign_of(modulo(elementary::abs(a), elementary::abs(b)), a); }
 
-// The nearest whole number, of two equally near ones the even one.
+// The nearest integer, ties to even.
 template <class Real> FN Real rounded(Real x) {
-    const Real down = round_down(x), left = x - down;
+    const Real down = round_down(x), fraction = x - down;
     const bool odd  = down - Real(2) * round_down(down * Real(0.5)) != 0;
-    return left > Real(0.5) || (left == Real(0.5) && odd) ? down + Real(1) : down;
+    return fraction > Real(0.5) || (fraction == Real(0.5) && odd) ? down + Real(1) : down;
 }
 
-// Towards zero. What no int holds becomes the nearest that is one, NaN zero: the machines' own conversions differ there.
-// What is nearer to zero than 1 is not converted: g++ makes real(int(x)) of it with x's sign, though an int 0 has none.
+// Rounds towards zero, clipped to the range of an int, NaN to zero: processors' conversions differ outside that range.
+// Numbers between -1 and 1 are not converted, as g++ optimises real(int(x)) to a rounding that keeps the sign of -0.
 FN int truncated(float x)  { return x >= 1 || x <= -1 ? int(clip(x, -2147483648.0f, 2147483520.0f)) : 0; }
 FN int truncated(double x) { return x >= 1 || x <= -1 ? int(clip(x, -2147483648.0, 2147483647.0)) : 0; }
 
-// x * x * ..., N factors, from the left.
+// x * x * ... with N factors, multiplied from the left.
 template <int N, class T> FN T power(T x) {
     T product = x;
     UNROLL
@@ -67,7 +67,7 @@ template <int N, class T> FN T power(T x) {
     return product;
 }
 
-// x ** 0.5, which is 0 at -0 and inf at -inf, where square_root is not.
+// x ** 0.5, which differs from square_root: it is 0 at -0 and inf at -inf.
 template <class Real> FN Real root(Real x) { return x == -infinity<Real>() ? -x : square_root(x) + Real(0); }
 
 template <class Real> FN Real tangent(Real x) {

@@ -1,9 +1,9 @@
-// How rows of floats get from a tile or from a block's memory to where they belong, and that memory.
+// Scratch memory of a block, and the output of rows of floats from a tile or from that memory to global memory.
 
 #if _for_gpu
 
-// Writes one row of WIDTH floats a replica. Rows of 1, 2 and 4 floats go out in one store where the address allows;
-// others pass through shared memory, so that neighbouring threads write neighbouring words.
+// Writes one row of WIDTH floats per replica. Rows of 1, 2 and 4 floats take one store each if they are aligned; others
+// pass through shared memory, so that neighbouring threads write neighbouring words.
 template <int WIDTH, class Env>
 FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& env) {
     constexpr int one_store = WIDTH == 1 || WIDTH == 2 || WIDTH == 4 ? WIDTH : 0;
@@ -12,7 +12,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
             Wide<one_store + !one_store> row;
             UNROLL
             for (int j = 0; j < one_store; ++j) row.value[j] = tile[j][k];
-            hand_out(reinterpret_cast<Wide<one_store + !one_store>*>(rows) + env.index(k), row);
+            store_streaming(reinterpret_cast<Wide<one_store + !one_store>*>(rows) + env.index(k), row);
         }
         return;
     }
@@ -28,25 +28,25 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
         UNROLL
         for (int j = 0; j < WIDTH; ++j) {
             const Index element = start + j * WARP + lane;
-            if (element < end) hand_out(rows + element, warp[j * WARP + lane]);
+            if (element < end) store_streaming(rows + element, warp[j * WARP + lane]);
         }
     }
-    __syncwarp();  // what a lane stores to its own row from here on comes after
+    __syncwarp();  // later stores of a lane to its row must come after
 }
 
-// Memory of a block: shared among its threads.
-struct LocalMemory {
+// A block's shared memory.
+struct ScratchMemory {
     char* at;
-    FN explicit LocalMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
+    FN explicit ScratchMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
 };
 
-// Zeroes `count` floats, a multiple of 4 from a multiple of 16 bytes on.
-FN void zero_out(float* at, int count, int rank, int ranks) {
+// Zeroes `count` floats, a multiple of 4; the address must be a multiple of 16 bytes.
+FN void zero_fill(float* at, int count, int rank, int ranks) {
     for (int j = rank; 4 * j < count; j += ranks) reinterpret_cast<Wide<4>*>(at)[j] = {};
 }
 
-// Sets `count` bytes to one, in wide words.
-FN void set_marks(bool* at, int count, int rank, int ranks) {
+// Sets `count` bools to true, 16 per store.
+FN void set_true(bool* at, int count, int rank, int ranks) {
     constexpr u32 marks = 0x01010101u;
     const int     head  = minimum_of(count, int((16 - u64(at) % 16) % 16)), words = (count - head) / 16;
     auto* const   wide  = reinterpret_cast<uint4*>(at + head);
@@ -55,14 +55,14 @@ FN void set_marks(bool* at, int count, int rank, int ranks) {
     for (int j = head + 16 * words + rank; j < count; j += ranks) at[j] = true;
 }
 
-// Copying out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier, all
-// `ranks` threads that copy call copy_out() (this one is number `rank`), and before the memory is written again, or the
-// kernel ends, every thread calls await_copies(); before other copies to the same place, settle_copies(). From Hopper
-// on, the copy engine does the work meanwhile.
+// A copy out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier; the
+// `ranks` copying threads call copy_out(), each with its `rank`; and every thread calls wait_for_copy_reads() before
+// the memory is written again or the kernel ends, or wait_for_copies() before other copies to the same addresses. From
+// Hopper on, the copy engine works asynchronously.
 #if __CUDA_ARCH__ >= 900
 FN void publish()      { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-FN void await_copies() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-FN void settle_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+FN void wait_for_copy_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+FN void wait_for_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 FN void copy_wide(float* to, const float* from, int words, int rank, int) {
     if (rank != 0 || words == 0) return;
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\tcp.async.bulk.commit_group;" ::"l"(to),
@@ -71,15 +71,15 @@ FN void copy_wide(float* to, const float* from, int words, int rank, int) {
 }
 #else
 FN void publish() {}
-FN void await_copies() {}
-FN void settle_copies() {}
+FN void wait_for_copy_reads() {}
+FN void wait_for_copies() {}
 FN void copy_wide(float* to, const float* from, int words, int rank, int ranks) {
     for (int j = rank; j < words; j += ranks) reinterpret_cast<Wide<4>*>(to)[j] = reinterpret_cast<const Wide<4>*>(from)[j];
 }
 #endif
 
-// Copies `count` floats, in wide words and whole sectors where both ends lie at the same distance from a multiple of 16
-// bytes. By the copy engine it costs fewer instructions, but rows that begin and end within sectors go slower that way.
+// Copies `count` floats, 16 bytes per store and by full sectors if both addresses are equal modulo 16 bytes. The copy
+// engine needs fewer instructions, but is slower for rows that start and end inside sectors.
 template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
     constexpr int sector = 32;
     if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {
@@ -94,7 +94,7 @@ template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int cou
         auto* const target = reinterpret_cast<Wide<4>*>(to + head);
         for (int j = rank; j < words; j += ranks) target[j] = source[j];
     }
-    const int at = rank < head ? rank : rank + 4 * words;  // before and after: at most ten, and no fewer threads
+    const int at = rank < head ? rank : rank + 4 * words;  // at most ten floats before and after
     if (at < count && rank < head + 3) to[at] = from[at];
 }
 
@@ -108,24 +108,24 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
     }
 }
 
-// Memory of the calling thread, from a cache line's beginning.
-struct LocalMemory {
+// Memory of the calling thread, aligned to a cache line.
+struct ScratchMemory {
     char* raw;
     char* at;
-    explicit LocalMemory(Index bytes) : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
-    ~LocalMemory() { __builtin_free(raw); }
-    LocalMemory(const LocalMemory&)            = delete;
-    LocalMemory& operator=(const LocalMemory&) = delete;
+    explicit ScratchMemory(Index bytes) : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
+    ~ScratchMemory() { __builtin_free(raw); }
+    ScratchMemory(const ScratchMemory&)            = delete;
+    ScratchMemory& operator=(const ScratchMemory&) = delete;
 };
 
 FN void publish() {}
-FN void await_copies() {}
-FN void settle_copies() {}
-FN void zero_out(float* at, int count, int rank, int ranks) {
+FN void wait_for_copy_reads() {}
+FN void wait_for_copies() {}
+FN void zero_fill(float* at, int count, int rank, int ranks) {
     for (int j = rank; j < count; j += ranks) at[j] = 0;
 }
 
-FN void set_marks(bool* at, int count, int rank, int ranks) {
+FN void set_true(bool* at, int count, int rank, int ranks) {
     for (int j = rank; j < count; j += ranks) at[j] = true;
 }
 

@@ -1,54 +1,54 @@
-// What a policy may say, read from arrays of several element types, checked, and drawn at random.
+// Actions of a single agent: loaded from arrays of several dtypes, checked and clipped, or drawn at random.
 
-// What can be wrong with an action.
+// Reasons why an action is invalid.
 enum Offence : u32 { NO_OFFENCE = 0, ACTION_OUT_OF_RANGE = 1, ACTION_NAN = 2, EPISODE_OVER = 3 };
 
 enum ActionKind : int { INT64 = 0, INT32 = 1, UINT8 = 2, FLOAT32 = 3, FLOAT64 = 4 };
 
-// Keeps the invalid action of the earliest launch, and of that launch's lowest place: `record[0]` names launch and kind,
-// `record[1]` the place, in whose high bits is the replica.
-FN void report(u64* record, u64 launch, u32 kind, u64 place) {
-    const u64 name  = launch << 2 | kind;
-    const u64 owner = swap_if_equal(&record[0], 0, name);
-    if (owner == 0 || owner == name) lower(&record[1], place);
+// Records an invalid action, unless an earlier launch has: `record[0]` is launch and kind, `record[1]` the lowest
+// position in that launch, with the replica in the high bits.
+FN void report(u64* record, u64 launch, u32 kind, u64 position) {
+    const u64 id    = launch << 2 | kind;
+    const u64 first = compare_and_swap(&record[0], 0, id);
+    if (first == 0 || first == id) lower(&record[1], position);
 }
 
-// The number, from 0 up, of one of the choices that are possible; where none is, of one of all.
-FN int drawn_among(const bool* possible, int choices, u32 word) {
+// The index of a random choice among the possible ones; among all, if none is possible.
+FN int random_choice(const bool* possible, int choices, u32 word) {
     int count = 0;
     for (int j = 0; j < choices; ++j) count += possible[j];
     const bool any    = count != 0;
-    const int  wanted = int(u64(word) * u64(any ? count : choices) >> 32);
-    int reached = 0, before = 0;
+    const int  target = int(u64(word) * u64(any ? count : choices) >> 32);
+    int passed = 0, index = 0;
     for (int j = 0; j < choices; ++j) {
-        reached += any ? possible[j] : 1;
-        before += reached <= wanted;
+        passed += any ? possible[j] : 1;
+        index += passed <= target;
     }
-    return before;
+    return index;
 }
 
-// One of N whole numbers from START up. One out of range counts as the nearest. MASKED: not all are always possible.
+// Discrete actions: an integer from START, one of N. Integers out of range are clipped. MASKED: there are action masks.
 template <int N, int START, bool MASKED = false> struct DiscreteActions {
     using Action = int;
-    using Drawn  = i64;  // the element type of recorded random actions
+    using Drawn  = i64;  // dtype of recorded random actions
     static constexpr int  SIZE        = 1;
-    static constexpr bool BINARY      = !MASKED && (N & (N - 1)) == 0 && N <= 256;  // whole actions fit into the bits of a word
+    static constexpr bool BINARY      = !MASKED && (N & (N - 1)) == 0 && N <= 256;  // several actions per word
     static constexpr int  BITS        = N <= 2 ? 1 : N <= 4 ? 2 : N <= 16 ? 4 : 8;
     static constexpr u32  PER_WORD    = BINARY ? 32 / BITS : 1;
-    static constexpr u32  PER_BLOCK   = 4 * PER_WORD;  // actions from one call of philox
+    static constexpr u32  PER_BLOCK   = 4 * PER_WORD;  // actions from one call of philox()
 
     int value[LANES];
 
     FN Action get(int k) const { return value[k]; }
 
-    // Compared as numbers of a type that holds the bounds.
+    // Clips in the type Wide, which can represent the bounds. Returns whether all actions are valid.
     template <class Wide, class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int outside = 0;
-        NOTE_LANES(outside, k, env) {
-            const Wide given  = take_in(actions + base + env.index(k));
-            const Wide inside = clip(given, Wide(START), Wide(START + N - 1));
-            outside |= given != inside;
-            value[k] = int(inside);
+        FOR_EACH_LANE_OR(outside, k, env) {
+            const Wide action  = load_streaming(actions + base + env.index(k));
+            const Wide clipped = clip(action, Wide(START), Wide(START + N - 1));
+            outside |= action != clipped;
+            value[k] = int(clipped);
         }
         return outside == 0;
     }
@@ -64,10 +64,10 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        const i64 given = kind == INT32   ? i64(static_cast<const int*>(actions)[i])
-                          : kind == UINT8 ? i64(static_cast<const u8*>(actions)[i])
-                                          : static_cast<const i64*>(actions)[i];
-        return given < START || given > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
+        const i64 action = kind == INT32   ? i64(static_cast<const int*>(actions)[i])
+                           : kind == UINT8 ? i64(static_cast<const u8*>(actions)[i])
+                                           : static_cast<const i64*>(actions)[i];
+        return action < START || action > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
     FN void draw(int k, const Words& block, u32 step, u64, u32) {
@@ -76,13 +76,13 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
         value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
     }
     FN void draw_possible(int k, const Words& block, u32 step, u64, u32, const bool* possible) {
-        value[k] = START + drawn_among(possible, N, word_of(block, step % PER_BLOCK));
+        value[k] = START + random_choice(possible, N, word_of(block, step % PER_BLOCK));
     }
     FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
 };
 
-// Real numbers, SIZE of them: float32, or float64 where `real` is. NaN counts as zero; what lies outside the bounds is
-// left to the rules.
+// Box actions of SIZE reals, from float32 arrays, or also float64 if `real` is double. NaN becomes zero; the rules clip
+// to the bounds if necessary.
 template <int ELEMENTS, class Bounds> struct BoxActions {
     struct Action {
         real value[ELEMENTS];
@@ -90,7 +90,7 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
     };
     using Drawn = float;
     static constexpr int SIZE      = ELEMENTS;
-    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // further words of an action: further blocks
+    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // actions per Philox block, at least 1
 
     real value[ELEMENTS][LANES];
 
@@ -103,12 +103,12 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
 
     template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int nan = 0;
-        NOTE_LANES(nan, k, env) {
+        FOR_EACH_LANE_OR(nan, k, env) {
             UNROLL
             for (int j = 0; j < ELEMENTS; ++j) {
-                const T given = take_in(actions + (base + env.index(k)) * ELEMENTS + j);
-                nan |= given != given;
-                value[j][k] = given == given ? real(given) : real(0);
+                const T action = load_streaming(actions + (base + env.index(k)) * ELEMENTS + j);
+                nan |= action != action;
+                value[j][k] = action == action ? real(action) : real(0);
             }
         }
         return nan == 0;
@@ -138,8 +138,8 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
         return nan ? ACTION_NAN : NO_OFFENCE;
     }
 
-    // Uniform within the bounds of the space, in float32 whatever `real` is, since that is what gets recorded. `block`
-    // has the words of the first four numbers; those of the others are drawn here.
+    // Uniform within the bounds of the space, in float32 also if `real` is double, as float32 is recorded. `block` has
+    // the random words of the first four elements; further blocks are drawn here.
     FN void draw(int k, const Words& block, u32 step, u64 seed, u32 episode) {
         Words words = block;
         UNROLL

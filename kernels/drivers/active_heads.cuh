@@ -1,12 +1,12 @@
-// Elements of actions that mean nothing in this step: masks leave them their first choice, so that a policy's
-// probability and entropy know nothing of them.
+// Action masks for elements of actions that have no effect in this step: only their first choice is possible, so that
+// they add nothing to a policy's log-probability and entropy.
 
-template <class Call> FN void mask_idle(const World& w, const Params& p, Team& team, const Call& call) {
+template <class Call> FN void mask_inactive_heads(const World& w, const Params& p, Team& team, const Call& call) {
     FOR_EACH_ELEMENT(i, j, AGENTS, ACTION_SIZE) {
-        const int own = role_of(i);
-        if (!w.present[i] || j >= action_size(own) || active(w, p, i, j)) continue;
-        const Element row   = team.replica * count_of(own) + (i - first_of(own));
-        bool* const   first = call.role[own].action_mask + row * choices_of(own) + choices_before(own, j);
-        for (int choice = 0; choice < action_count(own, j); ++choice) first[choice] = choice == 0;
+        const int r = role_of(i);
+        if (!w.present[i] || j >= action_size(r) || active(w, p, i, j)) continue;
+        const Element row   = team.replica * count_of(r) + (i - first_of(r));
+        bool* const   first = call.role[r].action_mask + row * choices_of(r) + choices_before(r, j);
+        for (int choice = 0; choice < action_count(r, j); ++choice) first[choice] = choice == 0;
     }
 }

@@ -1,4 +1,6 @@
-// A row of observations that knows its length, in place of `Row`, for builds that find mistakes.
+// Debug builds: bounds-checked rows of observations, and a check of the phases of a team's rules.
+
+// A row of observations with bounds checks, in place of `Row`.
 struct Row {
     float* at;
     int    lane;
@@ -12,119 +14,121 @@ struct Row {
 
 #ifdef TURNS
 
-// Phases as a GPU might run them, for a CPU's build that finds mistakes: turns go from the last to the first, each phase
-// is a launch of its own, and of every element it is known which turn of the phase changed it. Rules that keep to what a
-// phase may do give the same bits as ever.
+// A CPU build that finds dependences between the turns (iterations) of a phase, which a GPU runs in parallel. Turns run
+// from the last to the first, each phase is a launch, and a hash table records which turns read, write and add to each
+// element. Correct rules give the same bits as in any other build.
 
 struct Turns {
-    static constexpr int MOST = 1 << 14;  // elements that are followed in a phase, and a power of two
+    static constexpr int MAX_ELEMENTS = 1 << 14;  // slots of the hash table, a power of two
     static constexpr int NO_TURN = -1;
-    struct Seen {
+    struct Accesses {
         const void* at;
         const char* name;
         const char* file;
         int         line;
-        int         serial;    // of the phase in which all this was seen; otherwise there is nothing here
+        int         serial;    // of the phase; an entry of another phase is free
         int         bytes;
-        int         touched;   // the last turn that came here
-        int         plain;     // its accesses but those of add() and lower()
-        int         writer, adder, reader, other_reader;
+        int         last_turn; // the last turn that accessed the element
+        int         plain;     // its number of accesses other than add() and lower()
+        int         writer, adder, reader, other_reader;  // turns
         u64         value;     // before this turn
-        int         agent;     // whose it is
+        int         agent;     // the agent that the element belongs to
     };
-    Seen        seen[MOST];
-    int         touched[MOST];
+    Accesses    elements[MAX_ELEMENTS];
+    int         touched[MAX_ELEMENTS];  // slots of the elements that this turn accessed
     int         scalars;
     struct Scalar { const void* at; int bytes; const char* name; } scalar[256];
-    int         count, used;
-    int         serial;
+    int         count, used;  // lengths of `touched`; used slots
+    int         serial;       // number of phases so far
     int         turn = NO_TURN;
-    int         agent;        // whose fields this turn changed
-    bool        all;          // the phase has a turn for each agent
-    int         only = -1;    // the phase of this launch; -1: all
-    int         phase;        // of those begun in it
-    const char* file;         // where it stands
+    int         agent;        // the agent whose fields this turn changed
+    bool        all;          // whether the phase has a turn per agent
+    int         only = -1;    // the phase that this launch runs; -1: all
+    int         phase;        // number of phases started in this launch
+    const char* file;         // position of the phase
     int         line;
 };
 static Turns turns;
 
-[[noreturn]] SELDOM void tell_phase_and_stop(const char* file, int line, const char* what, const char* name, int one, int other) {
+[[noreturn]] NOINLINE void report_phase_and_exit(const char* file, int line, const char* what, const char* name, int one, int other) {
     dprintf(2, "%s:%d: phase: %s '%s' (turns %d and %d)\n", file, line, what, name, one, other);
     _exit(97);
 }
 
-SELDOM u64 bytes_of(const void* at, int bytes) {
+NOINLINE u64 bytes_of(const void* at, int bytes) {
     u64 value = 0;
     __builtin_memcpy(&value, at, u64(bytes));
     return value;
 }
 
-// What is known of an element in this phase; null where there is no room for more.
-SELDOM Turns::Seen* seen_at(const void* at, int bytes, const char* name) {
-    u32 place = u32((u64(at) * 0x9e3779b97f4a7c15ull) >> 40) % Turns::MOST;
-    while (turns.seen[place].serial == turns.serial && turns.seen[place].at != at) place = (place + 1) % Turns::MOST;
-    Turns::Seen& found = turns.seen[place];
+// The accesses to an element in this phase; null if the table is full.
+NOINLINE Turns::Accesses* accesses_of(const void* at, int bytes, const char* name) {
+    u32 slot = u32((u64(at) * 0x9e3779b97f4a7c15ull) >> 40) % Turns::MAX_ELEMENTS;
+    while (turns.elements[slot].serial == turns.serial && turns.elements[slot].at != at)
+        slot = (slot + 1) % Turns::MAX_ELEMENTS;
+    Turns::Accesses& element = turns.elements[slot];
     constexpr int NO = Turns::NO_TURN;
-    if (found.serial != turns.serial) {
-        if (turns.used > Turns::MOST / 2) return nullptr;
+    if (element.serial != turns.serial) {
+        if (turns.used > Turns::MAX_ELEMENTS / 2) return nullptr;
         ++turns.used;
-        found = {at, name, turns.file, turns.line, turns.serial, bytes, NO, 0, NO, NO, NO, NO, 0, NO};
+        element = {at, name, turns.file, turns.line, turns.serial, bytes, NO, 0, NO, NO, NO, NO, 0, NO};
     }
-    if (found.touched != turns.turn) {
-        found.touched = turns.turn;
-        found.plain   = 0;
-        found.value   = bytes_of(at, bytes);
-        turns.touched[turns.count++] = int(place);
+    if (element.last_turn != turns.turn) {
+        element.last_turn = turns.turn;
+        element.plain     = 0;
+        element.value     = bytes_of(at, bytes);
+        turns.touched[turns.count++] = int(slot);
     }
-    return &found;
+    return &element;
 }
 
 template <class T> FN void accessed(const T* at, const CheckedIndex& index, const char* name, int each) {
     if (turns.turn == Turns::NO_TURN) return;
-    Turns::Seen* const found = seen_at(at, int(sizeof(T)), name);
-    if (found == nullptr) return;
-    found->file = index.file;
-    found->line = index.line;
-    if (each != 0) found->agent = int(index.at) / each;
-    ++found->plain;
+    Turns::Accesses* const element = accesses_of(at, int(sizeof(T)), name);
+    if (element == nullptr) return;
+    element->file = index.file;
+    element->line = index.line;
+    if (each != 0) element->agent = int(index.at) / each;
+    ++element->plain;
 }
 
-// A field of the replica: whether a turn changed it is seen at the turn's end.
+// Registers a scalar field of the replica; end_turn() compares its value.
 template <class T> FN void watch(const T* at, const char* name) {
     if (turns.scalars < 256) turns.scalar[turns.scalars++] = {at, int(sizeof(T)), name};
 }
 
-SELDOM void begin_turn(int turn) {
+NOINLINE void begin_turn(int turn) {
     turns.turn  = turn;
     turns.agent = turns.all ? turn : Turns::NO_TURN;
     turns.count = 0;
-    for (int k = 0; k < turns.scalars; ++k) seen_at(turns.scalar[k].at, turns.scalar[k].bytes, turns.scalar[k].name);
+    for (int k = 0; k < turns.scalars; ++k)
+        accesses_of(turns.scalar[k].at, turns.scalar[k].bytes, turns.scalar[k].name);
 }
 
-[[noreturn]] SELDOM void tell_agents_and_stop(const Turns::Seen& seen, int own) {
-    dprintf(2, "%s:%d: phase: the turn of agent %d writes '%s' of agent %d\n", seen.file, seen.line, own, seen.name, seen.agent);
+[[noreturn]] NOINLINE void report_agents_and_exit(const Turns::Accesses& s, int agent) {
+    dprintf(2, "%s:%d: phase: the turn of agent %d writes '%s' of agent %d\n", s.file, s.line, agent, s.name, s.agent);
     _exit(97);
 }
 
-SELDOM void end_turn() {
+NOINLINE void end_turn() {
     constexpr int NO = Turns::NO_TURN;
     for (int k = 0; k < turns.count; ++k) {
-        Turns::Seen& s = turns.seen[turns.touched[k]];
+        Turns::Accesses& s = turns.elements[turns.touched[k]];
         const int  me      = turns.turn;
         const bool changed = s.value != bytes_of(s.at, s.bytes);
         const bool reads   = s.plain > 0 && !changed;
-        if (changed && s.writer != NO && s.writer != me) tell_phase_and_stop(s.file, s.line, "several turns write", s.name, s.writer, me);
-        if (changed && s.adder != NO && s.adder != me) tell_phase_and_stop(s.file, s.line, "turns add to, and one writes", s.name, s.adder, me);
-        if (s.adder == me && s.writer != NO && s.writer != me) tell_phase_and_stop(s.file, s.line, "turns add to, and one writes", s.name, s.writer, me);
+        if (changed && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "several turns write", s.name, s.writer, me);
+        if (changed && s.adder != NO && s.adder != me) report_phase_and_exit(s.file, s.line, "turns add to, and one writes", s.name, s.adder, me);
+        if (s.adder == me && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "turns add to, and one writes", s.name, s.writer, me);
 #ifdef STRICT_TURNS
         const int by = s.writer != NO && s.writer != me ? s.writer : s.adder;
-        if (reads && by != NO && by != me) tell_phase_and_stop(s.file, s.line, "a turn reads what another changes,", s.name, me, by);
+        if (reads && by != NO && by != me) report_phase_and_exit(s.file, s.line, "a turn reads what another changes,", s.name, me, by);
         const int reader = s.reader != NO && s.reader != me ? s.reader : s.other_reader;
         if ((changed || s.adder == me) && reader != NO && reader != me)
-            tell_phase_and_stop(s.file, s.line, "a turn reads what another changes,", s.name, reader, me);
+            report_phase_and_exit(s.file, s.line, "a turn reads what another changes,", s.name, reader, me);
 #endif
         if (changed && s.agent != NO) {
-            if (turns.agent != NO && turns.agent != s.agent) tell_agents_and_stop(s, turns.agent);
+            if (turns.agent != NO && turns.agent != s.agent) report_agents_and_exit(s, turns.agent);
             turns.agent = s.agent;
         }
         if (changed) s.writer = me;
@@ -133,19 +137,19 @@ SELDOM void end_turn() {
     turns.turn = NO;
 }
 
-FN void demand_end() {
-    if (turns.turn != Turns::NO_TURN) tell_phase_and_stop(turns.file, turns.line, "break or return, or another phase, within", "a turn", turns.turn, turns.turn);
+FN void require_turn_end() {
+    if (turns.turn != Turns::NO_TURN) report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "a turn", turns.turn, turns.turn);
 }
 
 FN void begin_phase(bool all, const char* file, int line) {
-    demand_end();
+    require_turn_end();
     turns.all = all;
     ++turns.serial;
     turns.used = 0;
     turns.file = file, turns.line = line;
 }
 
-// The first turn of a phase, the last agent's; -1: this launch has none in it.
+// The first turn of a phase, that of the last agent; -1: this launch skips the phase.
 FN int first_turn(Team& team, int n, const char* over, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     begin_phase(__builtin_strcmp(over, "AGENTS") == 0, file, line);
     const bool now = turns.only == -1 || turns.phase == turns.only;
@@ -153,7 +157,7 @@ FN int first_turn(Team& team, int n, const char* over, const char* file = __buil
     return team.begin() != Team::NONE && now ? n - 1 : -1;
 }
 
-FN bool goes_on(int i) {
+FN bool next_turn(int i) {
     if (turns.turn != Turns::NO_TURN) end_turn();
     if (i < 0) return false;
     begin_turn(i);
@@ -162,55 +166,55 @@ FN bool goes_on(int i) {
 
 #undef FOR_EACH_AGENT
 #undef FOR_EACH_AGENT_NO_WAIT
-#define FOR_EACH_AGENT(i, n) for (int i = first_turn(team, (n), #n); goes_on(i); --i)
-#define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = first_turn(team, (n), #n); goes_on(i); --i)
+#define FOR_EACH_AGENT(i, n) for (int i = first_turn(team, (n), #n); next_turn(i); --i)
+#define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = first_turn(team, (n), #n); next_turn(i); --i)
 
 template <class Keep, class Put>
 FN void gather_in_turn(Team& team, int& count, int n, int room, const Keep& keep, const Put& put,
                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     if (first_turn(team, 1, "1", file, line) < 0) return;
-    int found = 0;
+    int kept = 0;
     for (int i = 0; i < n; ++i)
-        if (keep(i)) put(found++, i);
-    for (int k = found; k < room; ++k) put(k, -1);
-    count = found;
+        if (keep(i)) put(kept++, i);
+    for (int k = kept; k < room; ++k) put(k, -1);
+    count = kept;
 }
 
-// What several turns may do to an integer.
-template <class Change> FN void changed_by_all(int& value, const Change& change) {
-    Turns::Seen* const found = turns.turn == Turns::NO_TURN ? nullptr : seen_at(&value, int(sizeof value), "");
-    if (found != nullptr && found->plain > 0) --found->plain;
-    const bool before = found != nullptr && found->value == bytes_of(&value, int(sizeof value));
+// Applies add() or lower(), which several turns may do to an integer.
+template <class Change> FN void change_atomically(int& value, const Change& change) {
+    Turns::Accesses* const element = turns.turn == Turns::NO_TURN ? nullptr : accesses_of(&value, int(sizeof value), "");
+    if (element != nullptr && element->plain > 0) --element->plain;
+    const bool unchanged = element != nullptr && element->value == bytes_of(&value, int(sizeof value));
     change(value);
-    if (found == nullptr) return;
-    if (before) found->value = bytes_of(&value, int(sizeof value));
-    found->adder = turns.turn;
+    if (element == nullptr) return;
+    if (unchanged) element->value = bytes_of(&value, int(sizeof value));
+    element->adder = turns.turn;
 }
 FN void add_in_turn(int& sum, int value) {
-    changed_by_all(sum, [&](int& each) { add(each, value); });
+    change_atomically(sum, [&](int& each) { add(each, value); });
 }
 FN void lower_in_turn(int& least, int value) {
-    changed_by_all(least, [&](int& each) { lower(each, value); });
+    change_atomically(least, [&](int& each) { lower(each, value); });
 }
 
-SELDOM void tell_if_others(const char* name, int phases, int others) {
-    if (phases == others) return;
-    dprintf(2, "%s:%d: phase: %s goes through %d phases, and at other times through %d\n", turns.file, turns.line, name, phases, others);
+NOINLINE void check_phase_count(const char* name, int phases, int earlier) {
+    if (phases == earlier) return;
+    dprintf(2, "%s:%d: phase: %s goes through %d phases, and at other times through %d\n", turns.file, turns.line, name, phases, earlier);
     _exit(97);
 }
 
-// Goes through a function of the rules once for each of its phases, and all that stands between them every time.
+// Runs a function of the rules once per phase, as launches do: each run repeats the code between the phases.
 template <class Call> FN void launch_phases(const char* name, const Call& call) {
-    turns.only = -2, turns.phase = 0;  // to count them
+    turns.only = -2, turns.phase = 0;  // runs no phase, only counts
     call();
-    const int phases = turns.phase;
-    static int ever  = phases;  // of each function its own
-    tell_if_others(name, ever, phases);
+    const int  phases       = turns.phase;
+    static int first_phases = phases;  // one variable per template instance, so per function
+    check_phase_count(name, first_phases, phases);
     for (turns.only = 0; turns.only < phases; ++turns.only) {
         turns.phase = 0;
         call();
-        demand_end();
-        tell_if_others(name, phases, turns.phase);
+        require_turn_end();
+        check_phase_count(name, phases, turns.phase);
     }
     turns.only = -1;
 }

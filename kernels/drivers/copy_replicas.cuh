@@ -1,12 +1,12 @@
-// Copies rows of arrays, one array after another: what a snapshot holds of some replicas out of a simulation, and into
-// any replicas of one. Generated before it: THREADS_OF_A_ROW, which copy every so manieth item of a row each.
+// Copies rows of arrays, one array after another, for snapshots: from some replicas of a simulation, and into any
+// replicas. Generated before it: THREADS_OF_A_ROW, the threads that copy a row together.
 
 FN Index source_of(const CopyCall& call, Index row) {
     if (call.sources != nullptr) return call.sources[row];
     return call.each == 1 ? row : call.each >= call.count ? Index(0) : row / call.each;
 }
 
-// The items of a row, which are a word each: of several threads each begins with another one.
+// Copies the items of a row, one word each; each thread copies every THREADS_OF_A_ROW-th item.
 template <class Word> FN void copy_row(const Rows& rows, Index from, Index to, int thread) {
     const u8* source = rows.source + from * rows.source_stride + thread * rows.source_step;
     u8*       target = rows.target + to * rows.target_stride + thread * rows.target_step;
@@ -32,22 +32,23 @@ KERNEL(kernel_copy, CopyCall) {
     FOR_EACH_ENV(env, call.count * THREADS_OF_A_ROW) {
         Index from[LANES], to[LANES];
         int   outside = 0;
-        NOTE_LANES(outside, k, env) {
+        FOR_EACH_LANE_OR(outside, k, env) {
             const Index row = env.index(k) / THREADS_OF_A_ROW;
             from[k] = source_of(call, row);
             to[k]   = call.targets != nullptr ? call.targets[row] : row;
-            const Index asked = call.sources != nullptr ? from[k] : to[k];
-            outside |= asked < 0 || asked >= call.limit;
+            const Index requested = call.sources != nullptr ? from[k] : to[k];
+            outside |= requested < 0 || requested >= call.limit;
         }
-        if (outside) {  // known of numbers from the device alone: said at the next check, and nothing is written
+        if (outside) {  // only replica indices from the device can be: the next check reports them, nothing is written
             FOR_EACH_LANE_ALONE(k, env) {
-                const Index asked = call.sources != nullptr ? from[k] : to[k];
-                if (asked >= 0 && asked < call.limit) continue;
+                const Index requested = call.sources != nullptr ? from[k] : to[k];
+                if (requested >= 0 && requested < call.limit) continue;
                 lower(call.wrong, u64(env.index(k) / THREADS_OF_A_ROW));
                 from[k] = to[k] = -1;
             }
         }
-        // An offset, as some have now: how many do is kept. A row's first thread alone knows, which writes it.
+        // `staggered` counts the replicas with an offset. Only a row's first thread updates it, as it writes the
+        // offset.
         int had[LANES] = {};
         if (call.staggered != nullptr) {
             FOR_EACH_LANE(k, env) had[k] = to[k] >= 0 && is_first(env.index(k)) && call.offset[to[k]] != 0;

@@ -1,20 +1,20 @@
-// What is possible in the state that is observed, of single-agent environments whose rules say so.
+// Action masks of single-agent environments whose rules define allow().
 
-constexpr int FEW_CHOICES = 32;  // so many are gathered in registers before they are written
+constexpr int FEW_CHOICES = 32;  // maximum number of choices whose mask is built in registers
 
-// All choices are, but for those that the rules forbid.
+// Fills a mask: all choices are possible, except those that the rules forbid.
 FN void mask_choices(const State& state, const Params& params, bool* row) {
     Mask mask(row, CHOICES);
     for (int choice = 0; choice < CHOICES; ++choice) mask[choice] = true;
     allow(state, params, mask);
 }
 
-template <class Call, class Env> FN void mask_all(const Call& call, const Tile& tile, const Env& env) {
+template <class Call, class Env> FN void store_masks(const Call& call, const Tile& tile, const Env& env) {
     const ParamBuffers params = call.params;
     FOR_EACH_LANE_ALONE(k, env) {
         const Index i   = env.index(k);
         bool* const row = call.action_mask + i * CHOICES;
-        if (INDEXED && tile.ended[k]) {  // nothing will be done any more; and an index may be outside by now
+        if (INDEXED && tile.ended[k]) {  // the episode is over, and the state's indices may be out of range
             for (int choice = 0; choice < CHOICES; ++choice) row[choice] = true;
             continue;
         }
@@ -29,8 +29,10 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
     }
 }
 
-// Draws random actions among those that are possible.
-template <class Env> FN void draw_all(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const u64 (&seeds)[LANES], const u32 (&episodes)[LANES], const Env& env) {
+// Draws random actions among the possible ones.
+template <class Env>
+FN void draw_actions(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const u64 (&seeds)[LANES],
+                     const u32 (&episodes)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
         bool possible[CHOICES];
         mask_choices(tile.state.get(k), params.get(env.index(k)), possible);

@@ -1,19 +1,19 @@
-// The driver of environments with a team of agents, one step a launch: take up, advance, conclude, restart and observe,
-// store. Each step is made of phases, as the rules are.
+// The driver of environments with a team of agents and one step per launch: load, advance, store results, restart and
+// observe, store the state. Like the rules, each step is a sequence of phases.
 
 constexpr int TERMINATED = 1, TRUNCATED = 2;
 
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
-    if constexpr (ACTIVE_HEADS) mask_idle(w, p, team, call);
+    if constexpr (ACTIVE_HEADS) mask_inactive_heads(w, p, team, call);
     if constexpr (SEPARATE_SHARED) observe_apart(w, p, team, call, rows);
     if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
     else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
     else observe_directly(w, p, team, call, rows);
 }
 
-// Begins the next episode of the replicas that take part.
+// Starts the next episode of the active replicas.
 template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, const Call& call) {
     begin_params(p, call.params, team);
     FOR_EACH_AGENT(i, AGENTS) {
@@ -23,67 +23,68 @@ template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, co
         if (i == 0) {
             w.elapsed = 0;
             call.buffers.episodes[team.replica] += 1;
-            begin_totals(w);
+            reset_totals(w);
         }
     }
     reset(w, p, team);
 }
 
-// Where a role's arrays have agent i of this replica.
+// The row of agent i of this replica in its role's arrays.
 FN Element row_of(const Team& team, int i) {
-    const int own = role_of(i);
-    return team.replica * count_of(own) + (i - first_of(own));
+    const int r = role_of(i);
+    return team.replica * count_of(r) + (i - first_of(r));
 }
 
-// Zeroes the last observations that the step before wrote.
+// Zeroes the final observations that the previous step wrote.
 template <class Call> FN void clear_final(Team& team, const Call& call) {
     FOR_EACH_AGENT(i, AGENTS) {
         if (!call.buffers.finished[team.replica]) continue;
-        const int own = role_of(i);
-        float* const row = call.role[own].final_obs + row_of(team, i) * row_size(own);
-        for (int j = 0; j < row_size(own); ++j) row[j] = 0;
+        const int r = role_of(i);
+        float* const row = call.role[r].final_obs + row_of(team, i) * row_size(r);
+        for (int j = 0; j < row_size(r); ++j) row[j] = 0;
         if constexpr (SEPARATE_SHARED) {
-            if (i != first_of(own)) continue;
-            for (int j = 0; j < shared_features_of(own); ++j)
-                call.role[own].final_shared[team.replica * shared_features_of(own) + j] = 0;
+            if (i != first_of(r)) continue;
+            for (int j = 0; j < shared_features_of(r); ++j)
+                call.role[r].final_shared[team.replica * shared_features_of(r) + j] = 0;
         }
     }
 }
 
-// A template, for without statistics a World has no returns.
-template <class W> FN void take_up_return(W& w, int i, [[maybe_unused]] real running) {
+// A template, as without statistics a World has no returns.
+template <class W> FN void load_return(W& w, int i, [[maybe_unused]] real running) {
     if constexpr (STATISTICS) w._running_return[i] = running;
 }
 
-// Brings the replicas and their actions into the World, and reports actions that are invalid. A template, for long actions
-// are not fetched, and short ones not read element by element.
-template <class Call> FN void take_up(World& w, Team& team, const Call& call) {
+// Loads the replicas and their actions into the World, and reports invalid actions. A template, as long actions have no
+// fetch_action(), and short ones no read_action().
+template <class Call> FN void load_step(World& w, Team& team, const Call& call) {
     const Buffers& buffers = call.buffers;
-    const bool wrong_actions = READ_TOGETHER && read_actions(call.role, team, &w.action[0]);
+    const bool wrong_actions = READ_BY_BLOCK && read_actions(call.role, team, &w.action[0]);
     FOR_EACH_AGENT(i, AGENTS) {
-        // All that is read comes first, so that it is waited for once.
+        // All loads come first, to wait for memory only once.
         u32           offence = NO_OFFENCE;
         const auto    action  = fetch_action(call.role, team.replica, i, offence);
         const Fetched fetched(i, buffers, team.replica);
         const real    running = STATISTICS ? buffers.running_return[team.replica * AGENTS + i] : real(0);
         const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
         w.put(i, fetched);
-        take_up_return(w, i, running);
+        load_return(w, i, running);
         w.reward[i]  = 0;
         w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
         if constexpr (fetches_actions()) {
             UNROLL
             for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
-        } else if (!READ_TOGETHER) {
+        } else if (!READ_BY_BLOCK) {
             read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
         }
         if (offence != NO_OFFENCE && w.present[i] && !ended)
-            report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
+            report(buffers.offence, call.launch, offence,
+                   record_position(team.replica, i, buffers.state.elapsed[team.replica]));
         if (i == 0) {
             w.pending    = ended;
             w.terminated = false;
             if (AUTORESET == DISABLED && ended && call.report_frozen)
-                report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
+                report(buffers.offence, call.launch, EPISODE_OVER, record_position(team.replica, 0, w.elapsed));
             if (SCHEDULE == BLOCK) w.elapsed += ended ? 0 : 1;
         }
     }
@@ -94,13 +95,13 @@ template <class Call> FN void take_up(World& w, Team& team, const Call& call) {
 }
 
 // Whether the episode ends with this step.
-FN bool ends(const World& w, bool late) {
+FN bool episode_ends(const World& w, bool late) {
     return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || late);
 }
 
-// Keeps return and length of agent i's episode, which ends.
-FN void keep_episode(const World& w, int i, Element row, const Team& team, const Buffers& buffers, const RoleCall& to,
-                     real sum) {
+// Writes return and length of agent i's episode, which ends.
+FN void store_episode_statistics(const World& w, int i, Element row, const Team& team, const Buffers& buffers,
+                                 const RoleCall& to, real sum) {
     const Element at     = team.replica * AGENTS + i;
     const int     length = w.present[i] ? w.elapsed : buffers.left_at[at];
     buffers.episode_return[at] = sum;
@@ -109,9 +110,9 @@ FN void keep_episode(const World& w, int i, Element row, const Team& team, const
     if (to.episode_length != nullptr) to.episode_length[row] = length;
 }
 
-// Writes what a step gives the agents, and notes whose episode it ends. A template, for without statistics a World has no
-// returns.
-template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool late) {
+// Writes the agents' results of a step, and sets `finished` if it ends the episode. A template, as without statistics a
+// World has no returns.
+template <class W> FN void store_results(W& w, Team& team, const StepCall& call, bool late) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
         const u8   before     = AUTORESET == DISABLED ? buffers.ended[team.replica] : u8(0);
@@ -119,7 +120,7 @@ template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool
         const bool terminated = pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
                                           : !w.in_game[i] || w.terminated;
         const bool truncated  = w.in_game[i] && (pending ? (before & TRUNCATED) != 0 : late);
-        const bool finished   = ends(w, late);
+        const bool finished   = episode_ends(w, late);
         const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
         const RoleCall& to  = call.role[role_of(i)];
         const Element   row = row_of(team, i);
@@ -131,47 +132,47 @@ template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool
             const real sum = w._running_return[i] + reward;
             buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
             if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
-            if (finished) keep_episode(w, i, row, team, buffers, to, sum);
+            if (finished) store_episode_statistics(w, i, row, team, buffers, to, sum);
         }
         if (i == 0) {
             w.finished = finished;
             if (!pending) {
                 add_to_totals(w);
-                tell_metrics(w, team, buffers);
+                store_metrics_so_far(w, team, buffers);
             }
         }
     }
 }
 
-// Begins the episodes that follow, and observes. `finished`, `pending`: this replica's episode ends with this step, or
-// ended before it.
+// Starts the next episodes, and observes. `finished`, `pending`: this replica's episode ends in this step, or ended
+// before.
 FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCall& call, bool finished, bool pending,
                             char* local) {
-    if (AUTORESET != SAME_STEP) team.sync();  // a restart changes what was looked at; in SameStep rows come first
+    if (AUTORESET != SAME_STEP) team.sync();  // before a restart writes fields that rules read
     const bool ending = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
     if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
         team.active = team.here && pending;
         restart(w, p, team, call);
         team.active = team.here;
     }
-    // once for all, and where an episode ends in its own step, once more for the next
+    // in SameStep mode, if an episode ends: its final rows first, then the first rows of the next episode
     Rows rows = ending ? LAST_ROWS : ALL_ROWS;
     for (;;) {
         observe_team(w, p, team, call, rows, local);
         if (rows != LAST_ROWS) break;
         team.active = team.here && finished;
-        conclude_metrics(w, p, team);
+        finish_metrics(w, p, team);
         restart(w, p, team, call);
         rows = FIRST_ROWS;
     }
     if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
         team.active = team.here && finished;
-        conclude_metrics(w, p, team);
+        finish_metrics(w, p, team);
     }
     team.active = team.here;
 }
 
-// Writes the World into the buffers, and how the replica's episode ended.
+// Writes the World into the buffers, and the flags of an episode that ended.
 FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 staggered) {
     const Buffers& buffers = call.buffers;
     w.store_arrays(team, buffers);
@@ -186,29 +187,29 @@ FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 st
             if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
                 buffers.ended[team.replica] = u8(w.finished ? flags : 0);
             if (AUTORESET == SAME_STEP ? w.finished : AUTORESET == NEXT_STEP && w.pending)
-                forget_offset(buffers, staggered, team.replica);
+                clear_offset(buffers, staggered, team.replica);
         }
     }
 }
 
-// Where phases are launches, the host asks for their number first, by a launch of none.
-template <class Call> FN void tell_phases(const Team& team, const Call& call) {
+// If each phase is a launch, the host first runs a launch with phase -1 to read the number of phases.
+template <class Call> FN void report_phase_count(const Team& team, const Call& call) {
     if (SCHEDULE == SPREAD && call.phase < 0 && team.block == 0 && thread_rank() == 0) *call.phases = team.phase;
 }
 
 KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
     const Buffers&    buffers = call.buffers;
-    const LocalMemory local(LOCAL_BYTES);
+    const ScratchMemory local(LOCAL_BYTES);
     FOR_EACH_BLOCK(block) {
         Team              team(block, buffers, call.phase);
         World             w(buffers, team, local.at);
         EpisodeParams     p = call.params.get(team.replica);
         const TeamActions actions{w};
-        const u32         staggered = now(buffers.staggered);
+        const u32         staggered = load_count(buffers.staggered);
 
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
         w.put_arrays(team, buffers);
-        take_up(w, team, call);
+        load_step(w, team, call);
         const bool late    = w.elapsed >= limit_of(buffers, staggered, team.replica, call.limit);
         const bool pending = AUTORESET != SAME_STEP && w.pending;
         team.last_step     = w.elapsed >= call.limit;
@@ -216,24 +217,24 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         step(w, p, team, actions);
         measure_step(w, p, team);
         team.active = team.here;
-        conclude(w, team, call, late);
-        const bool finished = SCHEDULE == SPREAD ? w.finished : ends(w, late);
+        store_results(w, team, call, late);
+        const bool finished = SCHEDULE == SPREAD ? w.finished : episode_ends(w, late);
         restart_and_observe(w, p, team, call, finished, pending, local.at);
         store_step(w, team, call, late, staggered);
-        tell_phases(team, call);
-        await_copies();
+        report_phase_count(team, call);
+        wait_for_copy_reads();
     }
 }
 
-// Looks at the actions of a step before anything changes.
+// Checks the actions of a step before any state changes.
 KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_BLOCK(block) {
         Team team(block, buffers, call.phase);
-        // A look at all of them first, without a branch for each.
-        const bool right = !ON_GPU && READ_TOGETHER && !(AUTORESET == DISABLED && call.report_frozen) &&
+        // A branch-free check of all actions first.
+        const bool valid = !ON_GPU && READ_BY_BLOCK && !(AUTORESET == DISABLED && call.report_frozen) &&
                            !read_actions(call.role, team, static_cast<real*>(nullptr));
-        FOR_EACH_AGENT(i, right ? 0 : AGENTS) {
+        FOR_EACH_AGENT(i, valid ? 0 : AGENTS) {
             const u8  ended = AUTORESET == SAME_STEP ? u8(0) : buffers.ended[team.replica];
             const int step  = buffers.state.elapsed[team.replica];
             u32 offence = NO_OFFENCE;
@@ -242,14 +243,15 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
             } else if (buffers.state.in_game[team.replica * AGENTS + i]) {
                 offence = offence_of(call.role, team.replica, i);
             }
-            if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));
+            if (offence != NO_OFFENCE)
+                report(buffers.offence, call.launch, offence, record_position(team.replica, i, step));
         }
-        tell_phases(team, call);
+        report_phase_count(team, call);
     }
 }
 
-// Brings the replicas into the World, and gives those that are chosen the seeds that the reset asks for.
-FN void take_up_for_reset(World& w, Team& team, const ResetCall& call, bool chosen) {
+// Loads the replicas into the World, and sets the seeds of the chosen ones if the reset has seeds.
+FN void load_for_reset(World& w, Team& team, const ResetCall& call, bool chosen) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT(i, AGENTS) {
         w.put(i, Fetched(i, buffers, team.replica));
@@ -265,23 +267,23 @@ FN void take_up_for_reset(World& w, Team& team, const ResetCall& call, bool chos
     }
 }
 
-// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
+// Starts new episodes in the masked replicas (all without a mask; none with observe_only), and observes all replicas.
 KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
     const Buffers&    buffers = call.buffers;
-    const LocalMemory local(LOCAL_BYTES);
+    const ScratchMemory local(LOCAL_BYTES);
     FOR_EACH_BLOCK(block) {
         Team          team(block, buffers, call.phase);
         World         w(buffers, team, local.at);
         EpisodeParams p = call.params.get(team.replica);
 
         const bool chosen = team.here && !call.observe_only && (call.mask == nullptr || call.mask[team.replica]);
-        // The first replica's seed draws what all share, be it new or the one it has.
+        // The seed of replica 0, new or old, draws the numbers that all replicas share.
         const bool first_chosen = !call.observe_only && (call.mask == nullptr || call.mask[0]);
-        const bool renewed      = first_chosen && (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[0] != 0);
-        if (renewed) team.shared_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
+        const bool reseeded     = first_chosen && (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[0] != 0);
+        if (reseeded) team.shared_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
 
         w.put_arrays(team, buffers);
-        take_up_for_reset(w, team, call, chosen);
+        load_for_reset(w, team, call, chosen);
         if (team.any(chosen)) {
             team.active = chosen;
             restart(w, p, team, call);
@@ -296,12 +298,12 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
                 w.store_shared(buffers, team.replica);
                 if (chosen) {
                     buffers.ended[team.replica] = 0;
-                    forget_offset(buffers, now(buffers.staggered), team.replica);
+                    clear_offset(buffers, load_count(buffers.staggered), team.replica);
                 }
-                if (team.replica == 0 && renewed) *buffers.shared_seed = *team.shared_seed;
+                if (team.replica == 0 && reseeded) *buffers.shared_seed = *team.shared_seed;
             }
         }
-        tell_phases(team, call);
-        await_copies();
+        report_phase_count(team, call);
+        wait_for_copy_reads();
     }
 }

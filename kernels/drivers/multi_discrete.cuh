@@ -1,5 +1,5 @@
-// Actions of one agent that are several whole numbers: element j is one of Bounds::count(j) from Bounds::start(j) up. One
-// out of range counts as the nearest.
+// MultiDiscrete actions of a single agent: element j is an integer from Bounds::start(j), one of Bounds::count(j).
+// Integers out of range are clipped.
 
 template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     struct Action {
@@ -8,12 +8,12 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     };
     using Drawn = i64;
     static constexpr int SIZE      = ELEMENTS;
-    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // further words of an action: further blocks
+    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // actions per Philox block, at least 1
 
     int value[ELEMENTS][LANES];
 
-    FN static i64 least(int j) { return Bounds::start(j); }
-    FN static i64 most(int j) { return least(j) + Bounds::count(j) - 1; }
+    FN static i64 low(int j) { return Bounds::start(j); }
+    FN static i64 high(int j) { return low(j) + Bounds::count(j) - 1; }
 
     FN Action get(int k) const {
         Action action;
@@ -24,13 +24,13 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
 
     template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int outside = 0;
-        NOTE_LANES(outside, k, env) {
+        FOR_EACH_LANE_OR(outside, k, env) {
             UNROLL
             for (int j = 0; j < ELEMENTS; ++j) {
-                const i64 given  = actions[(base + env.index(k)) * ELEMENTS + j];
-                const i64 inside = clip(given, least(j), most(j));
-                outside |= given != inside;
-                value[j][k] = int(inside);
+                const i64 action  = actions[(base + env.index(k)) * ELEMENTS + j];
+                const i64 clipped = clip(action, low(j), high(j));
+                outside |= action != clipped;
+                value[j][k] = int(clipped);
             }
         }
         return outside == 0;
@@ -46,7 +46,7 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
 
     template <class T> FN u32 offence_in(const T* action) const {
         bool outside = false;
-        for (int j = 0; j < ELEMENTS; ++j) outside |= action[j] < least(j) || action[j] > most(j);
+        for (int j = 0; j < ELEMENTS; ++j) outside |= action[j] < low(j) || action[j] > high(j);
         return outside ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
@@ -58,8 +58,8 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
         }
     }
 
-    // `number(j, word)` makes element j of its random word. `block` has those of the first four; those of the others are
-    // drawn here.
+    // `number(j, word)` turns a random word into element j. `block` has the words of the first four elements; further
+    // blocks are drawn here.
     template <class Number>
     FN void draw_each(int k, const Words& block, u32 step, u64 seed, u32 episode, const Number& number) {
         Words words = block;
@@ -75,9 +75,9 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     }
     FN void draw_possible(int k, const Words& block, u32 step, u64 seed, u32 episode, const bool* possible) {
         draw_each(k, block, step, seed, episode, [&](int j, u32 word) {
-            const bool* own = possible;
+            const bool* element_mask = possible;
             possible += Bounds::count(j);
-            return drawn_among(own, Bounds::count(j), word);
+            return random_choice(element_mask, Bounds::count(j), word);
         });
     }
 

@@ -1,5 +1,5 @@
-// Observations that are one short row of floats: kept with the tile, then written out together, so that neighbouring
-// threads write neighbouring words.
+// Observations that are one short row of floats: staged in the tile, then stored together, so that neighbouring threads
+// write neighbouring words.
 
 FN void set_observation(Tile& tile, int k, const Observation& observation) {
     UNROLL
@@ -16,14 +16,15 @@ template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params,
     FOR_EACH_LANE(k, env) observe_lane(tile, k, params.get(env.index(k)));
 }
 
-// Writes the tile's observations, those of the first replica to row `base`.
-template <class Call, class Env> FN void deliver(const Call& call, const Tile& tile, Index base, const Env& env) {
+// Writes the tile's observations, starting at row `base`.
+template <class Call, class Env>
+FN void store_observations(const Call& call, const Tile& tile, Index base, const Env& env) {
     store_rows<OBSERVATION_SIZE>(call.observations + base * OBSERVATION_SIZE, tile.observation, env);
 }
 
-// The observation that ended the episode of replica i: into its record, and into an array of the user's, if any.
-// A template, for in other modes a record has no place for it.
-template <class Kept> FN void keep_final(const StepCall& call, const Tile& tile, int k, Index i, Kept& record) {
+// Writes the final observation of replica i's episode into its record, and into the user's array, if any. A template,
+// as in other autoreset modes a record has no such member.
+template <class RecordT> FN void store_final(const StepCall& call, const Tile& tile, int k, Index i, RecordT& record) {
     if constexpr (AUTORESET == SAME_STEP) {
         UNROLL
         for (int j = 0; j < OBSERVATION_SIZE; ++j) {
@@ -33,8 +34,8 @@ template <class Kept> FN void keep_final(const StepCall& call, const Tile& tile,
     }
 }
 
-// Zeroes what keep_final() wrote of replica i.
-template <class Call> FN void clear_kept(const Call& call, Index i) {
+// Zeroes the row that store_final() wrote for replica i.
+template <class Call> FN void clear_final_row(const Call& call, Index i) {
     if constexpr (AUTORESET == SAME_STEP) {
         UNROLL
         for (int j = 0; j < OBSERVATION_SIZE; ++j) call.buffers.records[i].final_obs[j] = 0;

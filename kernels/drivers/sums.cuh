@@ -1,39 +1,40 @@
-// Phases that make one number of many: sums, greatest and least ones, of any team.
+// Reductions as phases of a team's rules: sum, maximum and minimum.
 //
-//   sum_over(team, w.total, n, [&](int k) { return w.given[k]; });               one result, of numbers 0 to n-1
-//   sum_over(team, w.wanted, rows, n, [&](int i, int k) { return w.asked(k, i); });  one for each row
+//   sum_over(team, w.total, n, [&](int k) { return w.given[k]; });               one result over numbers 0 to n-1
+//   sum_over(team, w.wanted, rows, n, [&](int i, int k) { return w.asked(k, i); });  one result per row
 //
-// and likewise maximum_over and minimum_over, of one number or more. sum_over<double> adds in float64. In which order is
-// a matter of n alone: lane k % 32 takes number k after those before it, then the lanes' upper half is added to the
-// lower, and so on. Neither threads nor the schedule change a bit.
+// maximum_over and minimum_over have the same arguments, with n at least 1. sum_over<double> adds in float64. The order
+// depends only on n: lane k % 32 adds number k after its earlier ones, then the upper half of the lanes is added to the
+// lower half, and so on. Neither threads nor the schedule change a bit.
 
 constexpr int FOLD_LANES = 32;
 
-struct Adding {
+struct SumFold {
     template <class T> FN static T of(T a, T b) { return a + b; }
-    template <class T, class Get> FN static T rest(const Get&) { return 0; }  // of lanes without a number
+    template <class T, class Get> FN static T identity(const Get&) { return 0; }  // for lanes without a number
 };
-struct Greatest {
+struct MaxFold {
     template <class T> FN static T of(T a, T b) { return maximum(a, b); }
-    template <class T, class Get> FN static T rest(const Get& get) { return T(get(0)); }
+    template <class T, class Get> FN static T identity(const Get& get) { return T(get(0)); }
 };
-struct Least {
+struct MinFold {
     template <class T> FN static T of(T a, T b) { return minimum(a, b); }
-    template <class T, class Get> FN static T rest(const Get& get) { return T(get(0)); }
+    template <class T, class Get> FN static T identity(const Get& get) { return T(get(0)); }
 };
 
-// Half of the lanes that take part.
+// Half the number of used lanes, rounded up to a power of two.
 FN int upper_half(int n) {
     int half = FOLD_LANES / 2;
     while (half >= n && half > 0) half /= 2;
     return half;
 }
 
-// By one thread.
-template <class Fold, class T, class Get> FN T folded(int n, const Get& get) {
+// The reduction by one thread.
+template <class Fold, class T, class Get> FN T fold_serially(int n, const Get& get) {
     const int half = upper_half(n);
     T lanes[FOLD_LANES];
-    for (int lane = 0; lane < FOLD_LANES; ++lane) lanes[lane] = lane < n ? T(get(lane)) : Fold::template rest<T>(get);
+    for (int lane = 0; lane < FOLD_LANES; ++lane)
+        lanes[lane] = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int start = FOLD_LANES; start < n; start += FOLD_LANES)
         for (int lane = 0; lane < minimum(FOLD_LANES, n - start); ++lane) lanes[lane] = Fold::of(lanes[lane], T(get(start + lane)));
     for (int upper = half; upper > 0; upper /= 2)
@@ -41,15 +42,15 @@ template <class Fold, class T, class Get> FN T folded(int n, const Get& get) {
     return lanes[0];
 }
 
-// By a warp; its first thread has the result.
-template <class Fold, class T, class Get> FN T folded_by_warp(int n, int lane, const Get& get) {
-    T sum = lane < n ? T(get(lane)) : Fold::template rest<T>(get);
+// The reduction by a warp; its first thread gets the result.
+template <class Fold, class T, class Get> FN T fold_by_warp(int n, int lane, const Get& get) {
+    T sum = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int k = lane + FOLD_LANES; k < n; k += FOLD_LANES) sum = Fold::of(sum, T(get(k)));
-    for (int upper = upper_half(n); upper > 0; upper /= 2) sum = Fold::of(sum, from_lane_above(sum, upper));
+    for (int upper = upper_half(n); upper > 0; upper /= 2) sum = Fold::of(sum, shuffle_down(sum, upper));
     return sum;
 }
 
-template <class Given, class Result> struct SumType { using type = Given; };
+template <class Requested, class Result> struct SumType { using type = Requested; };
 template <class Result> struct SumType<void, Result> { using type = Result; };
 template <class T> struct Plain { using type = T; };
 template <class T> struct Plain<T&> { using type = T; };
@@ -58,11 +59,11 @@ template <class Fold, class Wide, class Results, class Get> FN void fold_rows(Te
     using Result = typename Plain<decltype(results[0])>::type;
     using T      = typename SumType<Wide, Result>::type;
     if constexpr (!ON_GPU || (SCHEDULE == BLOCK && TEAMS > 1)) {
-        FOR_EACH_AGENT(i, rows) results[i] = Result(folded<Fold, T>(n, [&](int k) { return get(i, k); }));
+        FOR_EACH_AGENT(i, rows) results[i] = Result(fold_serially<Fold, T>(n, [&](int k) { return get(i, k); }));
     } else {
         const int first = team.begin();
         for (int i = first / WARP; first != Team::NONE && i < rows; i += team.size / WARP) {
-            const T sum = folded_by_warp<Fold, T>(n, thread_rank() % WARP, [&](int k) { return get(i, k); });
+            const T sum = fold_by_warp<Fold, T>(n, thread_rank() % WARP, [&](int k) { return get(i, k); });
             if (thread_rank() % WARP == 0) results[i] = Result(sum);
         }
         team.sync();
@@ -77,7 +78,7 @@ template <class Fold, class Wide, class Results, class Get> FN void fold_rows(Te
     template <class Wide = void, class Result, class Get> FN void name(Team& team, Result& result, int n, const Get& get) { \
         fold_rows<Fold, Wide>(team, &result, 1, n, [&](int, int k) { return get(k); });                               \
     }
-FOLD_PHASE(sum_over, Adding)
-FOLD_PHASE(maximum_over, Greatest)
-FOLD_PHASE(minimum_over, Least)
+FOLD_PHASE(sum_over, SumFold)
+FOLD_PHASE(maximum_over, MaxFold)
+FOLD_PHASE(minimum_over, MinFold)
 #undef FOLD_PHASE

@@ -1,9 +1,9 @@
-// Parameters that each replica draws when an episode begins, of environments with a team of agents: single numbers by the
-// first agent, arrays by all of them.
+// Teams with randomised parameters: each replica draws them at the start of an episode; the first agent draws single
+// numbers, all agents together draw arrays.
 
 using EpisodeParams = Params;
 
-// Those of the episode that comes next, before it begins.
+// Draws the parameters of the next episode, before it starts.
 FN void begin_params(Params& p, const ParamBuffers& params, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const u32 episode = *team.episode + 1;

@@ -1,8 +1,8 @@
-// Metrics of teams, measured in phases of their own: in every step where any of them has a total, or where a build tells
-// what they come to so far; otherwise where an episode ends. Templates, for what is named here is not there where there
-// are none.
+// Metrics of teams, measured in separate phases: in every step if any metric has a running total, or in builds that
+// write the metrics so far; otherwise only when an episode ends. Templates, as Worlds without metrics lack these
+// fields.
 
-template <class W> FN void begin_totals(W& w) {
+template <class W> FN void reset_totals(W& w) {
     if constexpr (TOTALS > 0) FOR_EACH_TOTAL(m) w._totals[total_of(m)] = first_total(m);
 }
 
@@ -24,16 +24,16 @@ template <class W> FN void measure_step(W& w, const Params& p, Team& team) {
 
 template <class W> FN real metric_so_far(const W& w, int m) {
     real value = w._metrics[m];
-    if constexpr (TOTALS > 0) value = of_episode(m, value, w._totals[total_of(m)], w.elapsed);
+    if constexpr (TOTALS > 0) value = episode_metric(m, value, w._totals[total_of(m)], w.elapsed);
     return value;
 }
 
-template <class W, class Buffers> FN void tell_metrics(const W& w, const Team& team, const Buffers& buffers) {
+template <class W, class Buffers> FN void store_metrics_so_far(const W& w, const Team& team, const Buffers& buffers) {
     if constexpr (RUNNING_METRICS) FOR_EACH_METRIC(m) buffers.running_metrics[team.replica * METRICS + m] = metric_so_far(w, m);
 }
 
-// What the episodes that have just ended come to, of the replicas that take part.
-template <class W> FN void conclude_metrics(W& w, const Params& p, Team& team) {
+// Computes the metrics of episodes that have just ended, in the active replicas.
+template <class W> FN void finish_metrics(W& w, const Params& p, Team& team) {
     if constexpr (METRICS > 0) {
         if constexpr (TOTALS == 0) measure_team(w, p, team);
         FOR_EACH_AGENT(first, 1) {
@@ -42,8 +42,8 @@ template <class W> FN void conclude_metrics(W& w, const Params& p, Team& team) {
     }
 }
 
-// Writes that out, where all else of a step goes out: among the phases of an episode's end it would take registers from
-// the loads with which a step begins.
+// Writes the metrics, together with the step's other outputs: in the phases of an episode's end, it would take
+// registers from the step's loads.
 template <class W, class Call> FN void store_metrics(const W& w, const Team& team, const Call& call) {
     if constexpr (METRICS > 0) {
         FOR_EACH_METRIC(m) {

@@ -1,8 +1,9 @@
-// What stands between the steps of a team's rollout, an agent a thread: what the last step gave is added up, and the
-// next actions are drawn.
+// The kernel between the steps of a team's rollout, one thread per agent: adds the last step's results to the sums, and
+// draws the next actions.
 
-// Of an agent's ends those count that are new: who is out keeps its flags to the episode's end, a frozen replica its own.
-FN void add_up(const BetweenCall& call, const RoleOfRollout& role, Index at, Index row, Index replica) {
+// Adds a step's results. Only new ends of an agent count: inactive agents keep their flags until the episode ends, as
+// frozen replicas do.
+FN void accumulate(const BetweenCall& call, const RoleOfRollout& role, Index at, Index row, Index replica) {
     if (role.reward_sum != nullptr) {
         role.reward_sum[row] += role.rewards[row];
         role.terminated[row] += call.playing[at] && role.terminations[row] ? 1 : 0;
@@ -15,7 +16,8 @@ FN void add_up(const BetweenCall& call, const RoleOfRollout& role, Index at, Ind
     role.length_sum[row] += call.episode_length[at];
 }
 
-// Uniform, where masks say so among what is possible; as of one agent a function of seed, episode and step.
+// Draws an action uniformly, among the possible choices if there are masks: a function of seed, episode, step and
+// agent.
 FN void draw_action(const BetweenCall& call, const RoleOfRollout& role, Index row, Index replica, int agent) {
     const bool* possible = role.action_mask == nullptr ? nullptr : role.action_mask + row * role.choices;
     Words words{};
@@ -32,7 +34,7 @@ FN void draw_action(const BetweenCall& call, const RoleOfRollout& role, Index ro
             continue;
         }
         const int choices = role.counts[j];
-        const int chosen  = possible == nullptr ? int(u64(word) * u64(choices) >> 32) : drawn_among(possible, choices, word);
+        const int chosen  = possible == nullptr ? int(u64(word) * u64(choices) >> 32) : random_choice(possible, choices, word);
         static_cast<i64*>(role.actions)[to] = role.starts[j] + chosen;
         if (possible != nullptr) possible += choices;
     }
@@ -43,11 +45,11 @@ KERNEL(kernel_between, BetweenCall) {
         FOR_EACH_LANE_ALONE(k, env) {
             const Index at = env.index(k), replica = at / call.agents;
             const int   agent = int(at - replica * call.agents);
-            int own = 0;
-            while (own + 1 < ROLES && agent >= call.role[own + 1].first) ++own;
-            const RoleOfRollout& role = call.role[own];
+            int r = 0;
+            while (r + 1 < ROLES && agent >= call.role[r + 1].first) ++r;
+            const RoleOfRollout& role = call.role[r];
             const Index row = replica * role.agents + (agent - role.first);
-            if (call.after_step) add_up(call, role, at, row, replica);
+            if (call.after_step) accumulate(call, role, at, row, replica);
             if (!call.before_step) continue;
             call.playing[at] = call.in_game[at] && call.ended[replica] == 0;
             if (role.actions != nullptr) draw_action(call, role, row, replica, agent);

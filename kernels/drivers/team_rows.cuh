@@ -1,6 +1,6 @@
-// How a team's rows of observations are written.
+// Writes a team's rows of observations.
 
-// What an agent sees: numbers of its own, and where those are not apart what all of its role see alike.
+// Observes an agent: its own features and, unless SEPARATE_SHARED, those that its role shares.
 FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
     const int  role   = role_of(i);
     const bool within = !SEPARATE_SHARED && shared_features_of(role) > 0;
@@ -16,27 +16,27 @@ FN void write_row(const World& w, const Params& p, int i, const Row& row) {
     }
 }
 
-// Which rows of observations are meant.
-enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };  // everybody's; of episodes that end, the last; of their next, the first
+// The rows to write: of all replicas; the final rows of episodes that end; the first rows of the next episodes.
+enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };
 
-// Rows go straight to where they belong: the last ones of an episode to `final_obs`.
+// Writes rows directly to global memory, final rows to `final_obs`.
 template <class Call> FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
-        const int       own  = role_of(i);
-        const RoleCall& to   = call.role[own];
-        const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * row_size(own);
-        // (elsewhere the one replica here is at its end; and what was written there a moment ago may not be there yet)
+        const int       r  = role_of(i);
+        const RoleCall& to   = call.role[r];
+        const Element   at   = (team.replica * count_of(r) + (i - first_of(r))) * row_size(r);
+        // (in other schedules the block's one replica ends, and its `finished` may not be visible yet)
         const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
     }
 }
 
-// The rows of one role in a chunk of agents, of all replicas of the block.
+// The rows of one role in a chunk of agents, for all replicas of the block.
 struct Chunk {
-    int   low;     // the first agent, counted within the role
-    int   each;    // floats of one replica
-    Element at;    // where they go, from the role's first row
-    int   staged;  // where they wait: as far from a multiple of 16 bytes as where they go
+    int   low;     // index of the first agent within the role
+    int   each;    // floats per replica
+    Element at;    // offset of the target in the role's array
+    int   staged;  // offset in shared memory, equal to the target's address modulo 16 bytes
 
     template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
         low    = clip(begin - first_of(role), 0, count_of(role));
@@ -46,12 +46,12 @@ struct Chunk {
     }
 };
 
-// Copies the rows of the few replicas whose episode ends, a warp for each.
+// Copies the rows of the few replicas whose episode ends, one warp per replica.
 FN void copy_finished(const World& w, const Team& team, float* to, const float* from, int each, int replicas) {
     const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = THREADS / WARP;
     for (int start = 0; start < replicas; start += WARP) {
         const int slot     = start + lane;
-        u32       finished = warp_marks(slot < replicas && (&w.finished)[slot < replicas ? slot - team.slot : 0]);
+        u32       finished = warp_ballot(slot < replicas && (&w.finished)[slot < replicas ? slot - team.slot : 0]);
         for (int turn = 0; finished != 0; ++turn, finished &= finished - 1) {
             const int at = start + lowest_bit(finished);
             if (turn % warps == warp) copy_out<true>(to + Index(at) * each, from + at * each, each, lane, WARP);
@@ -59,21 +59,21 @@ FN void copy_finished(const World& w, const Team& team, float* to, const float* 
     }
 }
 
-// Rows pass through shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
+// Writes rows via shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
 template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
     const Index  first    = team.block * TEAMS;
     const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
     for (int begin = 0; begin < AGENTS; begin += CHUNK_AGENTS) {
-        if (begin != 0 || rows == FIRST_ROWS) {  // the rows before these are still there
-            settle_copies();  // first rows go where the last ones went
+        if (begin != 0 || rows == FIRST_ROWS) {  // earlier rows are still in shared memory
+            wait_for_copies();  // the first rows of an episode overwrite those of the same step
             block_barrier();
         }
         for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + CHUNK_AGENTS, AGENTS); i += team.size) {
             const int   role = role_of(i);
-            const Chunk own(call, first, begin, role);
-            const int   row = team.slot * own.each + (i - first_of(role) - own.low) * row_size(role);
-            write_row(w, p, i, {staged + own.staged + row, 0});
+            const Chunk chunk(call, first, begin, role);
+            const int   row = team.slot * chunk.each + (i - first_of(role) - chunk.low) * row_size(role);
+            write_row(w, p, i, {staged + chunk.staged + row, 0});
         }
         publish();
         block_barrier();
@@ -90,35 +90,35 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
     }
 }
 
-// Rows pass through shared memory, a few at a time for each warp: ROW_LANES threads write a row together, then all of
-// them copy the rows. Rows of who is out are zeroed beforehand, so that threads are spent on the others alone.
+// Writes rows via shared memory, a few at a time per warp: ROW_LANES threads write a row together, then the warp copies
+// the rows. Rows of inactive agents are zeroed first, so that threads work only on active ones.
 template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
-    constexpr int groups = WARP / ROW_LANES;  // rows at a time; where ROW_LANES divides no warp, a few threads have none
+    constexpr int groups = WARP / ROW_LANES;  // rows at a time; WARP % ROW_LANES threads are idle
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
-    const bool   last   = rows == LAST_ROWS;  // the block's one replica is at its end
+    const bool   last   = rows == LAST_ROWS;  // the block has one replica, whose episode ends
     float*       bases[ROLES];
     UNROLL
     for (int r = 0; r < ROLES; ++r)
         bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * row_size(r));
     for (int batch = warp; team.active && batch < batches_before(ROLES); batch += THREADS / WARP) {
-        int    own  = 0;
+        int    role = 0;
         float* base = bases[0];
         UNROLL
         for (int r = 1; r < ROLES; ++r) {
-            own  = batch >= batches_before(r) ? r : own;
+            role = batch >= batches_before(r) ? r : role;
             base = batch >= batches_before(r) ? bases[r] : base;
         }
-        const int       first = (batch - batches_before(own)) * rows_together(own), features = row_size(own);
-        const int       many  = minimum(rows_together(own), count_of(own) - first), agent = first_of(own) + first;
+        const int       first = (batch - batches_before(role)) * rows_together(role), features = row_size(role);
+        const int       count = minimum(rows_together(role), count_of(role) - first), agent = first_of(role) + first;
         float* const    to    = base + first * features;
-        float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
+        float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // equal to `to` modulo 16 bytes
 
-        u32 present = warp_marks(lane < many && w.present[agent + minimum(lane, many - 1)]);
-        await_copies();  // of the rows before
+        u32 present = warp_ballot(lane < count && w.present[agent + minimum(lane, count - 1)]);
+        wait_for_copy_reads();  // of the previous rows
         warp_barrier();
-        if (present != ~u32(0) >> (WARP - many)) {
-            zero_out(staged, WARP_FLOATS, lane, WARP);
+        if (present != ~u32(0) >> (WARP - count)) {
+            zero_fill(staged, WARP_FLOATS, lane, WARP);
             warp_barrier();
         }
         UNROLL
@@ -131,24 +131,25 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
         }
         publish();
         warp_barrier();
-        copy_out<(ROW_LANES < WARP)>(to, from, many * features, lane, WARP);
+        copy_out<(ROW_LANES < WARP)>(to, from, count * features, lane, WARP);
     }
     team.sync();
 }
 
-// What all agents of a role see alike goes straight to where it belongs, once a replica: zeros where none is present.
+// Writes the features that a role shares into their separate array, once per replica; zeros if no agent is present.
 template <class Call> FN void observe_apart(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     const int groups = team.size / ROW_LANES, group = team.begin() / ROW_LANES;
-    for (int own = group; group < groups && own < ROLES; own += groups) {
-        const int size = shared_features_of(own), lane = thread_rank() % ROW_LANES;
-        // (see observe_directly; before first rows there was a wait)
+    for (int role = group; group < groups && role < ROLES; role += groups) {
+        const int size = shared_features_of(role), lane = thread_rank() % ROW_LANES;
+        // (see observe_directly; `finished` is visible, as a barrier precedes the first rows)
         const bool last = rows == LAST_ROWS && ((SCHEDULE != SPREAD && TEAMS == 1) || w.finished);
         if (size == 0 || (rows == FIRST_ROWS && !w.finished)) continue;
-        float* const to = (last ? call.role[own].final_shared : call.role[own].shared_observations) + team.replica * size;
-        bool here = false;
-        for (int k = 0; k < count_of(own) && !here; ++k) here = w.present[first_of(own) + k];
-        if (here) {
-            observe_shared(w, p, own, {to, lane});
+        const autoconst auto&     arrays = call  arrays = call.role[role];
+        float* const    to     = (last ? arrays.final_shared : arrays.shared_observations) + team.replica * size;
+        bool present = false;
+        for (int k = 0; k < count_of(role) && !present; ++k) present = w.present[first_of(role) + k];
+        if (present) {
+            observe_shared(w, p, role, {to, lane});
         } else {
             for (int j = lane; j < size; j += ROW_LANES) to[j] = 0;
         }

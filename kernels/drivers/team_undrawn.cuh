@@ -1,4 +1,4 @@
-// Parameters of teams that stay as they are when an episode begins.
+// Teams without randomised parameters.
 
 using EpisodeParams = const Params;
 

@@ -1,11 +1,11 @@
-// Parameters of single-agent environments that stay as they are when an episode begins.
+// Single-agent environments without randomised parameters.
 
 #define STEP_KERNEL(name, Call) KERNEL(name, Call)
 
-FN constexpr bool ahead() { return true; }
+FN constexpr bool draws_ahead() { return true; }
 
-struct SpareParams {};
+struct NextParams {};
 
 FN Params begin_params(const ParamBuffers& params, Index i, const Key&) { return params.get(i); }
-FN Params spare_params(SpareParams&, int, const ParamBuffers& params, Index i, const Key&) { return params.get(i); }
-FN void   keep_params(const ParamBuffers&, Index, const SpareParams&, int) {}
+FN Params next_params(NextParams&, int, const ParamBuffers& params, Index i, const Key&) { return params.get(i); }
+FN void   store_params(const ParamBuffers&, Index, const NextParams&, int) {}

@@ -1,34 +1,35 @@
-// The driver of single-agent environments, one step a launch.
+// The driver of single-agent environments with one step per launch.
 
 STEP_KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
-    FOR_EACH_ENV_IN_TURN(env, buffers.count, call.launch) {
+    FOR_EACH_ENV_ALTERNATING(env, buffers.count, call.launch) {
         Tile tile;
         u32  episodes[LANES];
         int  finished[LANES];
-        const u32   staggered = now(buffers.staggered);
+        const u32   staggered = load_count(buffers.staggered);
         const Seeds seeds(buffers);
-        // On a GPU with all else that is read: nearly every warp has an end, and would wait for memory once more.
+        // On a GPU, loaded together with all other inputs: nearly every warp has an episode that ends, and would have
+        // to wait for memory a second time.
         if (ON_GPU) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
-        take_actions(call, tile, env);
+        load_actions(call, tile, env);
         advance_tile(call, tile, seeds, episodes, staggered, finished, env);
         store(tile, buffers, env);
-        hand_out_results(call, tile, finished, env);
+        store_results(call, tile, finished, env);
     }
 }
 
-// Looks at the actions of a step before anything changes.
+// Checks the actions of a step before any state changes.
 KERNEL(kernel_inspect, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {
         Tile tile;
         load(tile, buffers, env);
-        take_actions(call, tile, env);
+        load_actions(call, tile, env);
     }
 }
 
-// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
+// Starts new episodes in the masked replicas (all without a mask; none with observe_only), and observes all replicas.
 KERNEL(kernel_reset, ResetCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {
@@ -36,7 +37,7 @@ KERNEL(kernel_reset, ResetCall) {
         int  chosen[LANES];
         load(tile, buffers, env);
         FOR_EACH_LANE(k, env) chosen[k] = !call.observe_only && (call.mask == nullptr || call.mask[env.index(k)]);
-        if constexpr (INDEXED) {  // what restarts may never have begun, and have indices that are outside
+        if constexpr (INDEXED) {  // states before the first reset may have indices out of range
             FOR_EACH_LANE_ALONE(k, env) if (!chosen[k]) observe_lane(tile, k, call.params.get(env.index(k)));
         } else {
             observe_all(tile, call.params, env);
@@ -53,9 +54,9 @@ KERNEL(kernel_reset, ResetCall) {
         }
         const bool reseeding = !call.observe_only && (call.reseed != nullptr || call.reseed_all != 0);
         if (reseeding && env.index(0) == 0) *buffers.counted = call.reseed == nullptr && call.mask == nullptr;
-        forget_offsets(buffers, now(buffers.staggered), chosen, env);
+        clear_offsets(buffers, load_count(buffers.staggered), chosen, env);
         store(tile, buffers, env);
-        deliver(call, tile, 0, env);
-        mask_all(call, tile, env);
+        store_observations(call, tile, 0, env);
+        store_masks(call, tile, env);
     }
 }

@@ -23,7 +23,7 @@ FN void order(Near& a, Near& b) {
 }
 
 FN void order(real& a, real& b) {
-    const real low = lesser(a, b), high = greater(a, b);
+    const real low = fast_minimum(a, b), high = fast_maximum(a, b);
     a = low;
     b = high;
 }
@@ -68,7 +68,7 @@ FN real reach(const real* xs, const real* ys, int count, real x, real y, int wan
         UNROLL
         for (int g = 0; g < GROUP; ++g) {
             const real dx = xs[start + g] - x, dy = ys[start + g] - y;
-            least[g] = lesser(least[g], about(dx, dx, dy * dy));
+            least[g] = fast_minimum(least[g], multiply_add(dx, dx, dy * dy));
         }
     }
     sort(least);
@@ -113,7 +113,7 @@ FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real
     UNROLL
     for (int c = 0; c < GROUP; ++c) {
         const real dx = xs[start + c] - x, dy = ys[start + c] - y;
-        marks = sign_shifted_in(marks, about(dx, dx, about(dy, dy, -limit)));
+        marks = sign_shifted_in(marks, multiply_add(dx, dx, multiply_add(dy, dy, -limit)));
     }
     return marks;
 }
@@ -128,7 +128,7 @@ FN u32 within(const real* xs, const real* ys, int start, int count, real x, real
 FN real everywhere() { return largest<real>() / 4; }
 
 // The `wanted` nearest within `limit`, however many there are.
-SELDOM int nearest_of_many(Heap heap, int count, int wanted, real limit) {
+NOINLINE int nearest_of_many(Heap heap, int count, int wanted, real limit) {
     int size = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(heap.xs, heap.ys, start, count, heap.x, heap.y, limit); marks != 0;) {
@@ -161,7 +161,7 @@ constexpr int ROOM = 2 * GROUP;
 FN constexpr int room_for(int wanted) { return wanted > ROOM ? wanted : ROOM; }
 
 // Sorts what is in the heap's room, `found` numbers in ascending order, by distance: the first WANTED of them go there.
-template <int WANTED> SELDOM void sort_exactly(Heap heap, int found) {
+template <int WANTED> NOINLINE void sort_exactly(Heap heap, int found) {
     Near best[FEW];
     UNROLL
     for (int k = 0; k < FEW; ++k) best[k] = k < found ? heap.at(k) : Near{infinity<real>(), 0};
@@ -217,7 +217,7 @@ FN int nearest(const real* xs, const real* ys, int count, real x, real y, const 
     const Heap heap{xs, ys, x, y, room};
     // Somewhat more than the reach, which is rounded otherwise than distances are, and more than zero; and finite.
     const real margin = real(1) + real(1) / (1 << 20), least = real(1e-30);
-    const real limit  = lesser(about(reach(xs, ys, count, x, y, WANTED), margin, least), everywhere());
+    const real limit  = fast_minimum(multiply_add(reach(xs, ys, count, x, y, WANTED), margin, least), everywhere());
     int found = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(xs, ys, start, count, x, y, limit); marks != 0;) {

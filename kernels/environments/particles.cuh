@@ -80,7 +80,7 @@ template <class W, class P, class A> FN void drift(W& w, const P& p, int i, cons
 
 // How deep discs are in one another, softly from some margins before they touch. A function of its own, so that pairs
 // far from that neither wait for others' exponentials nor have a compiler compute theirs.
-SELDOM real softened(real depth, real margin) {
+NOINLINE real softened(real depth, real margin) {
     const real margins = depth / margin;
     return margin * (log(1 + exp(margins > 0 ? -margins : margins)) + (margins > 0 ? margins : real(0)));
 }

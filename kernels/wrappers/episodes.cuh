@@ -8,7 +8,7 @@ constexpr float SECONDS = 1e-9f;
 
 // One step of every replica. Returns are sums in double precision, as exact as Gymnasium's: one addition a replica.
 KERNEL_OF_BLOCKS(kernel_record, RecordCall, TEAM, 1) {
-    const LocalMemory memory(SHARED_BYTES);
+    const ScratchMemory memory(SHARED_BYTES);
     auto* const       finished = reinterpret_cast<int*>(memory.at);
     const Index       now      = clock_now(call.now);
     FOR_EACH_BLOCK(number) {
@@ -50,7 +50,7 @@ KERNEL_OF_BLOCKS(kernel_record, RecordCall, TEAM, 1) {
 // Puts the episodes that this step finished into the queues, in the order of the replicas: number n of all that ever
 // finished has place n modulo the queues' length. A block adds up what the others found, unless it has nothing to put.
 KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
-    const LocalMemory memory(SHARED_BYTES);
+    const ScratchMemory memory(SHARED_BYTES);
     auto* const       sums = reinterpret_cast<int*>(memory.at);
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
@@ -75,7 +75,7 @@ KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
                     const Index i    = first + thread_rank();
                     const bool  kept = i < block.end && call.finished[i] != 0;
                     int         total;
-                    const int   mine = place + block_place<THREADS>(kept, total);
+                    const int   mine = place + block_rank<THREADS>(kept, total);
                     if (kept && mine >= dropped) {
                         const Index slot        = (before + mine) % call.length;
                         call.return_queue[slot] = call.r[i];

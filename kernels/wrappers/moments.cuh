@@ -69,7 +69,7 @@ static_assert(sizeof(MergeSums) <= SHARED_BYTES, "a block has no room for its su
 
 // Takes what the blocks left into the running statistics. Its rows are those blocks.
 KERNEL_OF_BLOCKS(kernel_merge, MergeCall, TEAM, 1) {
-    const LocalMemory memory(SHARED_BYTES);
+    const ScratchMemory memory(SHARED_BYTES);
     auto&             sums = *reinterpret_cast<MergeSums*>(memory.at);
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);

@@ -115,7 +115,7 @@ KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
             if (call.finished != nullptr) {  // before the first of the next episode goes into the ring
                 const RowSpan rows = block.rows(first);
                 int           ends = call.fill;
-                NOTE_LANES(ends, k, rows) ends |= call.finished[rows.index(k)];
+                FOR_EACH_LANE_OR(ends, k, rows) ends |= call.finished[rows.index(k)];
                 if (ends) FOR_EACH_LANE_ALONE(k, span) perturb_final(call, place(k), span.index(k));
             }
             Element x[PLACES];

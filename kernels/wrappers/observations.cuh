@@ -2,7 +2,7 @@
 
 // Takes in the observations: of all rows, or of those whose episode was not over before, or of a reset's mask.
 KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, TEAM, 1) {
-    const LocalMemory memory(SHARED_BYTES);
+    const ScratchMemory memory(SHARED_BYTES);
     auto&             sums  = *reinterpret_cast<BlockSums*>(memory.at);
     const auto        value = [&](Index i) { return call.observations[i]; };
     FOR_EACH_BLOCK(number) {
@@ -57,7 +57,7 @@ KERNEL_OF_BLOCKS(kernel_normalise, NormaliseCall, TEAM, 1) {
             if (call.finished != nullptr) {
                 const RowSpan rows = block.rows(row);
                 int           ends = call.fill;
-                NOTE_LANES(ends, k, rows) ends |= call.finished[rows.index(k)];
+                FOR_EACH_LANE_OR(ends, k, rows) ends |= call.finished[rows.index(k)];
                 if (ends) normalise_final(call, factors, block, row, span);
             }
         }

@@ -3,7 +3,7 @@
 // discounted = gamma discounted + reward; only the reward in a step that terminates. Takes in what it has become, of
 // those whose episode was not over before; in SameStep it then begins anew with the next episode.
 KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
-    const LocalMemory memory(SHARED_BYTES);
+    const ScratchMemory memory(SHARED_BYTES);
     auto&             sums   = *reinterpret_cast<BlockSums*>(memory.at);
     const auto        counts = [&](Index row) { return !was_over(call.ended, row); };
     const auto        first  = [&](Index row) {
