@@ -51,7 +51,7 @@ struct Turns {
 static Turns turns;
 
 [[noreturn]] NOINLINE void report_phase_and_exit(const char* file, int line, const char* what, const char* name, int one, int other) {
-    dprintf(2, "%s:%d: phase: %s '%s' (turns %d and %d)\n", file, line, what, name, one, other);
+    dprintf(2, "%s:%d: phase: %s '%s' (iterations %d and %d)\n", file, line, what, name, one, other);
     _exit(97);
 }
 
@@ -106,7 +106,7 @@ NOINLINE void begin_turn(int turn) {
 }
 
 [[noreturn]] NOINLINE void report_agents_and_exit(const Turns::Accesses& s, int agent) {
-    dprintf(2, "%s:%d: phase: the turn of agent %d writes '%s' of agent %d\n", s.file, s.line, agent, s.name, s.agent);
+    dprintf(2, "%s:%d: phase: the iteration of agent %d writes '%s' of agent %d\n", s.file, s.line, agent, s.name, s.agent);
     _exit(97);
 }
 
@@ -117,15 +117,15 @@ NOINLINE void end_turn() {
         const int  me      = turns.turn;
         const bool changed = s.value != bytes_of(s.at, s.bytes);
         const bool reads   = s.plain > 0 && !changed;
-        if (changed && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "several turns write", s.name, s.writer, me);
-        if (changed && s.adder != NO && s.adder != me) report_phase_and_exit(s.file, s.line, "turns add to, and one writes", s.name, s.adder, me);
-        if (s.adder == me && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "turns add to, and one writes", s.name, s.writer, me);
+        if (changed && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "several iterations write", s.name, s.writer, me);
+        if (changed && s.adder != NO && s.adder != me) report_phase_and_exit(s.file, s.line, "iterations add to, and one writes", s.name, s.adder, me);
+        if (s.adder == me && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "iterations add to, and one writes", s.name, s.writer, me);
 #ifdef STRICT_TURNS
         const int by = s.writer != NO && s.writer != me ? s.writer : s.adder;
-        if (reads && by != NO && by != me) report_phase_and_exit(s.file, s.line, "a turn reads what another changes,", s.name, me, by);
+        if (reads && by != NO && by != me) report_phase_and_exit(s.file, s.line, "an iteration reads what another changes,", s.name, me, by);
         const int reader = s.reader != NO && s.reader != me ? s.reader : s.other_reader;
         if ((changed || s.adder == me) && reader != NO && reader != me)
-            report_phase_and_exit(s.file, s.line, "a turn reads what another changes,", s.name, reader, me);
+            report_phase_and_exit(s.file, s.line, "an iteration reads what another changes,", s.name, reader, me);
 #endif
         if (changed && s.agent != NO) {
             if (turns.agent != NO && turns.agent != s.agent) report_agents_and_exit(s, turns.agent);
@@ -138,7 +138,7 @@ NOINLINE void end_turn() {
 }
 
 FN void require_turn_end() {
-    if (turns.turn != Turns::NO_TURN) report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "a turn", turns.turn, turns.turn);
+    if (turns.turn != Turns::NO_TURN) report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "an iteration", turns.turn, turns.turn);
 }
 
 FN void begin_phase(bool all, const char* file, int line) {

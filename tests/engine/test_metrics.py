@@ -355,7 +355,7 @@ def test_only_one_iteration_may_write_a_metric(tmp_path: Path) -> None:
         FOR_EACH_AGENT(i, AGENTS) metrics.far = w.x[i];
     }"""
     spec = chase(tmp_path, more={"metrics": {"far": Metric()}}, further=measure)
-    assert "chase.cuh:29: several turns write 'metrics.far' (turns " in wrong(builds.phases, spec)
+    assert "chase.cuh:29: several iterations write 'metrics.far' (iterations " in wrong(builds.phases, spec)
 
 
 def replace_functions(name: str, **functions: Any) -> gpu_envs.Spec:

@@ -30,16 +30,16 @@ def test_good_ones_pass(tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[str, str]] = {
     "plain count": (
         "FOR_EACH_AGENT(i, AGENTS) { w.caught += 1; }",
-        "chase.cuh:9: several turns write 'caught' (turns ",
+        "chase.cuh:9: several iterations write 'caught' (iterations ",
     ),
     "count and write": (
         "FOR_EACH_AGENT(i, AGENTS) { if (i == 1) w.caught = 9; else add(w.caught, 1); }",
-        "chase.cuh:9: turns add to, and one writes 'caught'",
+        "chase.cuh:9: iterations add to, and one writes 'caught'",
     ),
-    "one element": ("FOR_EACH_AGENT(i, AGENTS) { w.x[0] = real(i); }", "chase.cuh:9: the turn of agent "),
+    "one element": ("FOR_EACH_AGENT(i, AGENTS) { w.x[0] = real(i); }", "chase.cuh:9: the iteration of agent "),
     "another's": (
         "FOR_EACH_AGENT(i, AGENTS) { w.x[i] = clip(w.x[(i + 1) % AGENTS] + real(0.25) * i, real(0), real(10)); }",
-        "chase.cuh:9: a turn reads what another changes, 'x'",
+        "chase.cuh:9: an iteration reads what another changes, 'x'",
     ),
     "a local": (
         "int left = 0;\n    FOR_EACH_AGENT(i, AGENTS) left++;\n    FOR_EACH_AGENT(i, 1) w.caught = left;",

@@ -68,9 +68,9 @@ def test_a_difference_that_comes_late(tmp_path: Path) -> None:
 
 
 NEIGHBOURS = {
-    "the next": ("w.x[(i + 1) % AGENTS] += real(0.5);", "the turn of agent 3 writes 'x' of agent 0"),
-    "the first": ("if (i == 2) w.x[0] = real(1);", "the turn of agent 2 writes 'x' of agent 0"),
-    "its game": ("if (i == 1) w.in_game[3] = false;", "the turn of agent 1 writes 'in_game' of agent 3"),
+    "the next": ("w.x[(i + 1) % AGENTS] += real(0.5);", "the iteration of agent 3 writes 'x' of agent 0"),
+    "the first": ("if (i == 2) w.x[0] = real(1);", "the iteration of agent 2 writes 'x' of agent 0"),
+    "its game": ("if (i == 1) w.in_game[3] = false;", "the iteration of agent 1 writes 'in_game' of agent 3"),
 }
 
 
@@ -88,7 +88,7 @@ def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told
 def test_two_agents_of_a_turn(tmp_path: Path) -> None:
     """In a phase over something else than agents a turn stands for the one that it writes first."""
     spec = chase(tmp_path, step=CHASE["step"] + "\n    FOR_EACH_AGENT(k, 2) { w.x[2 * k] = 1; w.x[2 * k + 1] = 2; }")
-    assert "the turn of agent 2 writes 'x' of agent 3" in wrong(builds.phases, spec)
+    assert "the iteration of agent 2 writes 'x' of agent 3" in wrong(builds.phases, spec)
 
 
 @pytest.mark.slow
