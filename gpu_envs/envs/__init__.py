@@ -1,4 +1,4 @@
-"""The environments of this package, one spec a file."""
+"""Environments of this package: one module for each spec."""
 
 from gpu_envs.envs.acrobot import ACROBOT
 from gpu_envs.envs.cartpole import CARTPOLE_V0, CARTPOLE_V1

@@ -1,4 +1,4 @@
-"""Acrobot, with the constants of Gymnasium's."""
+"""Acrobot, with the constants of Gymnasium."""
 
 import math
 
@@ -18,12 +18,12 @@ def _observation(params: Params) -> Box:
 
 
 REACH = 2.2
-"""Half of what is seen: both links, and a little beyond."""
+"""Half of the height of the picture: both links and a margin."""
 THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Two links that hang from a joint, and the line that the tip is to pass."""
+    """Draws two links that hang from a joint, and the line that the tip must pass."""
     inner, outer = state["theta1"] - math.pi / 2, state["theta1"] + state["theta2"] - math.pi / 2
     first, second = (per_replica(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
     unit = REACH / (first + second + 0.2)
@@ -45,35 +45,33 @@ def _draw(state: State, params: Params) -> Picture:
 ACROBOT = EnvSpec(
     id="Acrobot-v1",
     header="acrobot.cuh",
-    description="Swing the tip of two hanging links above a line, by a torque on the joint between them.",
+    description="Swing the tip of two hanging links above a line, with a torque on the joint between the links.",
     state=("theta1", "theta2", "theta1_dot", "theta2_dot"),
     params={
-        "dt": Param(0.2, "time of a step, s", positive=True),
+        "dt": Param(0.2, "time step, s", positive=True),
         "link_length_1": Param(1.0, "length of the upper link, m", positive=True),
-        "link_length_2": Param(
-            1.0, "length of the lower link, which is drawn and enters no equation, m", positive=True
-        ),
+        "link_length_2": Param(1.0, "length of the lower link, m; drawn, but in no equation", positive=True),
         "link_mass_1": Param(1.0, "mass of the upper link, kg", positive=True),
         "link_mass_2": Param(1.0, "mass of the lower link, kg", positive=True),
         "link_com_pos_1": Param(0.5, "centre of mass of the upper link, from its joint, m", positive=True),
         "link_com_pos_2": Param(0.5, "centre of mass of the lower link, from its joint, m", positive=True),
         "link_moi": Param(1.0, "moment of inertia of each link, kg m^2", positive=True),
-        "max_vel_1": Param(4 * math.pi, "greatest speed of the upper link (4 pi), rad/s", minimum=0),
-        "max_vel_2": Param(9 * math.pi, "greatest speed of the lower link (9 pi), rad/s", minimum=0),
+        "max_vel_1": Param(4 * math.pi, "maximum speed of the upper link (4 pi), rad/s", minimum=0),
+        "max_vel_2": Param(9 * math.pi, "maximum speed of the lower link (9 pi), rad/s", minimum=0),
         "gravity": Param(9.8, "gravity, m/s^2"),
         "torque": Param(1.0, "torque of a push, N m"),
         "torque_noise_max": Param(
-            0.0, "the greatest random addition to the torque, either way, N m", minimum=0, baked=True
+            0.0, "maximum of the random torque that is added, in both directions, N m", minimum=0, baked=True
         ),
         "book_or_nips": Param(
-            "book", "dynamics of Sutton and Barto's book, or of the 1996 paper", choices=("book", "nips")
+            "book", "equations of Sutton and Barto's book, or of the NIPS paper of 1996", choices=("book", "nips")
         ),
     },
     options={
-        "low": Param(-0.1, "the least of each start value"),
-        "high": Param(0.1, "the greatest of each start value"),
+        "low": Param(-0.1, "minimum of the initial state variables"),
+        "high": Param(0.1, "maximum of the initial state variables"),
     },
-    metrics={"height": Metric("of the tip above the joint, in links: above 1 it has arrived")},
+    metrics={"height": Metric("height of the tip above the joint, in link lengths; the goal is above 1")},
     ordered=(("low", "high"),),
     observation=_observation,
     action=Discrete(3),

@@ -1,4 +1,4 @@
-"""Cart-pole, with the constants of Gymnasium's."""
+"""Cart-pole, with the constants of Gymnasium."""
 
 import dataclasses
 import math
@@ -27,21 +27,21 @@ from gpu_envs.specs.single import EnvSpec
 
 
 def _observation(params: Params) -> Box:
-    """Twice the limits of a live episode, so that the observation that ends it lies within."""
+    """Twice the termination thresholds, so that the bounds contain the final observation."""
     x, theta = (2 * np.max(params[name]) for name in ("x_threshold", "theta_threshold_radians"))
     high = np.array([x, np.inf, theta, np.inf], np.float32)
     return Box(-high, high, dtype=np.float32)
 
 
 WIDE, HIGH = 600, 400
-"""Of the picture, in pixels, which are the units of what is drawn."""
+"""Size of the picture in pixels, which are also the units of coordinates."""
 CART, POLE, AXLE = (50, 30), 10, (129, 132, 203)
 TRACK = 100
-"""Where the track is, from the bottom."""
+"""Height of the track above the bottom of the picture."""
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """A cart on a track that ends where the episode does, and a pole on it."""
+    """Draws a track that ends at the position threshold, with cart and pole."""
     replicas = len(state["x"])
     metre = WIDE / (2 * per_replica(params["x_threshold"], replicas))
     wide, tall = CART
@@ -69,21 +69,21 @@ CARTPOLE_V1 = EnvSpec(
         "pole_mass": Param(0.1, "mass of the pole, kg", positive=True),
         "length": Param(0.5, "half the pole's length, m", positive=True),
         "force_mag": Param(10.0, "force of a push, N"),
-        "tau": Param(0.02, "time of a step, s", positive=True),
+        "tau": Param(0.02, "time step, s", positive=True),
         "theta_threshold_radians": Param(
-            12 * 2 * math.pi / 360, "an episode ends beyond this angle, either way, rad", positive=True
+            12 * 2 * math.pi / 360, "maximum angle in both directions; beyond it an episode ends, rad", positive=True
         ),
-        "x_threshold": Param(2.4, "an episode ends beyond this position, either way, m", positive=True),
+        "x_threshold": Param(2.4, "maximum position in both directions; beyond it an episode ends, m", positive=True),
         "kinematics_integrator": Param(
             "euler",
-            "euler: positions move by the old velocities; semi-implicit: by the new",
+            "euler: positions change by the old velocities; semi-implicit: by the new ones",
             choices=("euler", "semi-implicit"),
         ),
-        "sutton_barto_reward": Param(False, "reward 0 a step and -1 at the end, instead of 1 a step"),
+        "sutton_barto_reward": Param(False, "reward 0 per step and -1 at termination, instead of 1 per step"),
     },
     options={
-        "low": Param(-0.05, "the least of each start value"),
-        "high": Param(0.05, "the greatest of each start value"),
+        "low": Param(-0.05, "minimum of the initial state variables"),
+        "high": Param(0.05, "maximum of the initial state variables"),
     },
     metrics={
         "position": Metric("distance of the cart from the centre, m"),

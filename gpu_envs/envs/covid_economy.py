@@ -17,33 +17,35 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
 LAG = 29
-"""Days from a level of stringency to its effect on infections."""
+"""Days until a stringency level affects infections."""
 
 WINDOW = 600
-"""Days that unemployment remembers, of which those after the start are not kept: so long an episode may be."""
+"""Days of history that unemployment depends on, and maximum episode length: only days before the start are stored."""
 
-OF_STATES = (
+DATA_TABLES = (
     *("population", "infection", "infection_slope", "baseline", "health_weight", "planner_norms", "weights"),
     *("least_health", "most_health", "least_economy", "most_economy", "first_susceptible", "first_infected"),
     *("first_recovered", "first_vaccinated", "first_unemployed"),
 )
-"""Tables that are given as they are."""
+"""Data that become tables without conversion."""
 
 
 @functools.cache
-def given() -> Mapping[str, Any]:
-    """The numbers of the authors' program: fitted constants, and the state of 22 March 2020."""
+def load_data() -> Mapping[str, Any]:
+    """Data of the authors' program: fitted constants, and the state on 22 March 2020."""
     text = importlib.resources.files("gpu_envs.envs").joinpath("covid_economy.json").read_text("utf-8")
     return {name: np.asarray(values) for name, values in json.loads(text).items() if name != "notice"}
 
 
 def _tables() -> dict[str, Table]:
-    data = given()
+    data = load_data()
     policy, days = data["policy"].astype(np.float64), data["days"]
-    changes = np.diff(policy, axis=0, prepend=np.ones((1, policy.shape[1])))  # all was open before the first day
+    changes = np.diff(
+        policy, axis=0, prepend=np.ones((1, policy.shape[1]))
+    )  # level 1, fully open, before the first day
     ages = np.arange(len(policy))[::-1, None]
     return {
-        **{name: Table(data[name].astype(np.float64)) for name in OF_STATES},
+        **{name: Table(data[name].astype(np.float64)) for name in DATA_TABLES},
         "first_memory": Table(changes.T @ np.exp(-ages / days)),
         "fading": Table(np.exp(-1 / days)),
         "faded": Table(np.exp(-WINDOW / days)),
@@ -51,22 +53,22 @@ def _tables() -> dict[str, Table]:
     }
 
 
-def _jobless() -> np.ndarray:
-    """Who is out of work in each state where all is open."""
-    data = given()
+def _min_unemployed() -> np.ndarray:
+    """Number of unemployed people in each state at the lowest stringency."""
+    data = load_data()
     return np.asarray((np.log(2) + data["baseline"]) * data["population"] / 100)
 
 
 def _worker_income(params: Mapping[str, Any]) -> float:
-    """Dollars a day, by which the working produce the country's product."""
-    people = given()["us_population"]
-    employed = int(params["working_share"] * people - _jobless().sum())
-    return float(given()["gdp_per_capita"] / (employed / people) / 365)
+    """Income that each working person produces, in dollars a day."""
+    people = load_data()["us_population"]
+    employed = int(params["working_share"] * people - _min_unemployed().sum())
+    return float(load_data()["gdp_per_capita"] / (employed / people) / 365)
 
 
 def _most_income(params: Mapping[str, Any]) -> np.ndarray:
-    """Dollars a day, of each state where all is open."""
-    working = params["working_share"] * given()["population"] - _jobless()
+    """Income of each state at the lowest stringency, in dollars a day."""
+    working = params["working_share"] * load_data()["population"] - _min_unemployed()
     return np.asarray(working * params["worker_income"])
 
 
@@ -74,9 +76,9 @@ ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150),
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Of each state three bars: how strict it is, and which shares of its people are ill and out of work, enlarged."""
+    """Draws three bars for each state: stringency, and the scaled shares of infected and unemployed people."""
     del params
-    states = len(given()["population"])
+    states = len(load_data()["population"])
     replicas, width = len(state["stringency"]), 1 / states
     left = np.broadcast_to(np.arange(states) * width, (replicas, states))
 
@@ -85,7 +87,7 @@ def _draw(state: State, params: Params) -> Picture:
         clipped = np.clip(heights, 0, 1)[..., None]
         return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)
 
-    people = given()["population"]
+    people = load_data()["population"]
     return Picture(
         (-0.01, -0.01, 1.01, 0.5),
         (
@@ -100,7 +102,7 @@ def _draw(state: State, params: Params) -> Picture:
 COVID_ECONOMY = TeamSpec(
     id="CovidEconomy-v0",
     header="covid_economy.cuh",
-    description="Governors close and open their states, and a planner gives money, in an epidemic.",
+    description="In an epidemic, governors close and open their states, and a planner pays subsidies.",
     roles=(
         Role(
             "governor",
@@ -115,7 +117,7 @@ COVID_ECONOMY = TeamSpec(
                 "memory": Field(length=5),
                 "levels": Field("byte", LAG),
             },
-            names=tuple(given()["states"].tolist()),
+            names=tuple(load_data()["states"].tolist()),
         ),
         Role("planner", 1, Box(-np.inf, np.inf, (463,), np.float32), Discrete(21)),
     ),
@@ -129,36 +131,38 @@ COVID_ECONOMY = TeamSpec(
     params={
         "episode_length": Param(
             540,
-            "days: max_episode_steps where no other is given, and what the observed time is a share of",
+            "default of max_episode_steps, and unit of the observed time, days",
             positive=True,
             fixed=True,
             maximum=WINDOW,
         ),
         "health_priority": Param(
-            0.3, "of governors: scales the odds of health against economy; 1 as fitted", minimum=0
+            0.3, "scale of the governors' odds of health against economy; 1: as fitted", minimum=0
         ),
-        "health_priority_planner": Param(0.45, "the planner's", minimum=0),
-        "cooldown": Param(28, "days for which a level should stay", positive=True),
-        "subsidy_interval": Param(90, "days between the planner's decisions", positive=True),
-        "most_subsidy": Param(20000.0, "dollars a person and year, at level 20", minimum=0),
-        "interest": Param(0.03, "on what the planner gives", minimum=0),
-        "vaccines_per_million": Param(3000.0, "people a day", minimum=0),
+        "health_priority_planner": Param(0.45, "the same scale for the planner", minimum=0),
+        "cooldown": Param(28, "days before the action mask allows another change of level", positive=True),
+        "subsidy_interval": Param(90, "days between decisions of the planner", positive=True),
+        "most_subsidy": Param(20000.0, "subsidy at level 20, dollars per person and year", minimum=0),
+        "interest": Param(0.03, "interest rate of subsidies", minimum=0),
+        "vaccines_per_million": Param(3000.0, "vaccinations per million people and day", minimum=0),
         "vaccine_interval": Param(1, "days between deliveries", positive=True),
-        "first_vaccines": Param(296, "the day from which there are any: 12 January 2021", positive=True),
-        "mortality": Param(0.02, "of those who have been ill", minimum=0, maximum=1),
-        "recovery": Param(1 / 14, "share of the ill who are no longer, a day", minimum=0, maximum=1),
-        "too_ill_to_work": Param(0.1, "share of the infected", minimum=0, maximum=1),
-        "value_of_life": Param(1e7, "dollars that a life counts for", minimum=0),
-        "risk_aversion": Param(2.0, "of utility", positive=True),
-        "working_share": Param(0.6, "of people, who could work", minimum=0.1, maximum=1),
-        "worker_income": Derived(_worker_income, "by which all who work make the country's product, dollars a day"),
-        "most_income": Derived(_most_income, "of each state, where all is open, dollars a day", shape=(51,)),
-        "most_income_of_all": Derived(lambda params: params["most_income"].sum(), "of all states, dollars a day"),
+        "first_vaccines": Param(296, "day of the first delivery: 12 January 2021", positive=True),
+        "mortality": Param(0.02, "fraction of formerly infected people who die", minimum=0, maximum=1),
+        "recovery": Param(1 / 14, "fraction of infected people who recover per day", minimum=0, maximum=1),
+        "too_ill_to_work": Param(0.1, "fraction of infected people who cannot work", minimum=0, maximum=1),
+        "value_of_life": Param(1e7, "value of a life, dollars", minimum=0),
+        "risk_aversion": Param(2.0, "risk aversion of the utility function", positive=True),
+        "working_share": Param(0.6, "fraction of people who could work", minimum=0.1, maximum=1),
+        "worker_income": Derived(_worker_income, "income per working person, dollars a day"),
+        "most_income": Derived(
+            _most_income, "income of each state at the lowest stringency, dollars a day", shape=(51,)
+        ),
+        "most_income_of_all": Derived(lambda params: params["most_income"].sum(), "sum of most_income, dollars a day"),
     },
     metrics={
-        "deaths": Metric("people", "sum"),
-        "income": Metric("of all states, billions of dollars", "sum"),
-        "subsidies": Metric("that the planner gave, billions of dollars", "sum"),
+        "deaths": Metric("number of deaths", "sum"),
+        "income": Metric("income of all states, billions of dollars", "sum"),
+        "subsidies": Metric("subsidies of the planner, billions of dollars", "sum"),
     },
     tables=_tables(),
     max_episode_steps=lambda params: int(params["episode_length"]),

@@ -1,4 +1,4 @@
-"""Mountain car, with the constants of Gymnasium's."""
+"""Mountain car, with the constants of Gymnasium."""
 
 from typing import Any
 
@@ -11,21 +11,21 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
 ROAD = {
-    "min_position": Param(-1.2, "the left wall"),
-    "max_position": Param(0.6, "the right end"),
-    "max_speed": Param(0.07, "greatest speed of the car, either way, a step", minimum=0),
-    "goal_velocity": Param(0.0, "the least velocity at which an arrival counts, a step"),
-    "gravity": Param(0.0025, "on the steepest slope, a step^2"),
+    "min_position": Param(-1.2, "position of the left wall"),
+    "max_position": Param(0.6, "position of the right end"),
+    "max_speed": Param(0.07, "maximum speed of the car in both directions, per step", minimum=0),
+    "goal_velocity": Param(0.0, "minimum velocity at the goal, per step"),
+    "gravity": Param(0.0025, "acceleration on the steepest slope, per step^2"),
 }
 START = {
-    "low": Param(-0.6, "the least start position"),
-    "high": Param(-0.4, "the greatest start position"),
+    "low": Param(-0.6, "minimum initial position"),
+    "high": Param(-0.4, "maximum initial position"),
 }
 ORDERED = (("min_position", "max_position"), ("low", "high"))
 
 
 def road_observation(params: Params) -> Box:
-    """Position and velocity within their limits."""
+    """Bounds of position and velocity."""
     speed = np.max(params["max_speed"])
     low = np.array([np.min(params["min_position"]), -speed], np.float32)
     high = np.array([np.max(params["max_position"]), speed], np.float32)
@@ -33,10 +33,10 @@ def road_observation(params: Params) -> Box:
 
 
 WIDE, HIGH = 600, 400
-"""Of the picture, in pixels, which are the units of what is drawn."""
+"""Size of the picture in pixels, which are also the units of coordinates."""
 CAR, WHEEL, CLEARANCE, FLAG = (40, 20), 8, 10, 50
 CURVE = 100
-"""Points of the road."""
+"""Number of points of the drawn road."""
 
 
 def _height(position: Any) -> Any:
@@ -44,13 +44,13 @@ def _height(position: Any) -> Any:
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """A car on the road between two hills, and a flag where the goal begins."""
+    """Draws a car on the road between two hills, and a flag at the goal."""
     position = state["position"]
     left, right, goal = (
         per_replica(params[n], len(position)) for n in ("min_position", "max_position", "goal_position")
     )
     unit = WIDE / np.maximum(right - left, 1e-9)
-    rise = np.minimum(unit, HIGH - FLAG - CLEARANCE)  # the hilltop, at height 1, and a flag on it stay in the picture
+    rise = np.minimum(unit, HIGH - FLAG - CLEARANCE)  # keeps a flag on the hilltop, at height 1, in the picture
     x, y = (position - left) * unit, _height(position) * rise + CLEARANCE
     tilt = np.cos(3 * position) * rise / unit
     flag, foot = (goal - left) * unit, _height(goal) * rise
@@ -79,10 +79,10 @@ MOUNTAIN_CAR = EnvSpec(
     state=("position", "velocity"),
     params={
         **ROAD,
-        "goal_position": Param(0.5, "where the goal begins"),
-        "force": Param(0.001, "force of a push, a step^2"),
+        "goal_position": Param(0.5, "minimum position of the goal"),
+        "force": Param(0.001, "acceleration of a push, per step^2"),
     },
-    metrics={"position": Metric("of the car")},
+    metrics={"position": Metric("position of the car")},
     options=START,
     ordered=ORDERED,
     observation=road_observation,

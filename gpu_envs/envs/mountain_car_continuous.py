@@ -1,4 +1,4 @@
-"""Mountain car with a throttle, with the constants of Gymnasium's."""
+"""Continuous mountain car, with the constants of Gymnasium."""
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -17,18 +17,18 @@ def _action(params: Params) -> Box:
 MOUNTAIN_CAR_CONTINUOUS = EnvSpec(
     id="MountainCarContinuous-v0",
     header="mountain_car_continuous.cuh",
-    description="Rock an underpowered car out of a valley with a throttle whose use costs.",
+    description="Rock an underpowered car out of a valley with a throttle, which has a cost.",
     state=("position", "velocity"),
     params={
         **ROAD,
-        "min_action": Param(-1.0, "the throttle is clipped below"),
-        "max_action": Param(1.0, "the throttle is clipped above"),
-        "goal_position": Param(0.45, "where the goal begins"),
-        "power": Param(0.0015, "force of the full throttle, a step^2"),
+        "min_action": Param(-1.0, "minimum of the throttle; actions are clipped"),
+        "max_action": Param(1.0, "maximum of the throttle; actions are clipped"),
+        "goal_position": Param(0.45, "minimum position of the goal"),
+        "power": Param(0.0015, "acceleration at full throttle, per step^2"),
         "goal_reward": Param(100.0, "reward at the goal"),
-        "action_cost": Param(0.1, "of the squared action, in each step"),
+        "action_cost": Param(0.1, "factor of the squared action in the cost of a step"),
     },
-    metrics={"position": Metric("of the car")},
+    metrics={"position": Metric("position of the car")},
     options=START,
     ordered=(*ORDERED, ("min_action", "max_action")),
     observation=road_observation,

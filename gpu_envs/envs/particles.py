@@ -1,6 +1,6 @@
-"""What the Multi Particle Environments have in common: spaces, state, parameters and looks.
+"""Spaces, state, parameters and drawing shared by the Multi Particle Environments.
 
-Rules, spaces, names and orders are those of PettingZoo's ``mpe2``, whose ``None`` for all neighbours is 0 here.
+Rules, spaces, names and orders agree with PettingZoo's ``mpe2``; 0 neighbours mean all, which is ``None`` there.
 """
 
 import dataclasses
@@ -15,22 +15,22 @@ from gpu_envs.specs.fields import Field
 from gpu_envs.specs.params import Param
 
 MOVES = 5
-"""Of an action: none, left, right, down, up."""
+"""Number of moves: none, left, right, down, up."""
 
-OF_AGENTS: Mapping[str, Field] = {name: Field() for name in ("x", "y", "x_dot", "y_dot")}
-NEXT: Mapping[str, Field] = {"next_x": Field(), "next_y": Field()}
-"""Scratch of those that touch one another."""
-PLACES = ("x", "y", "x_dot", "y_dot", "landmark_x", "landmark_y")
-"""Explicit starts."""
+AGENT_STATE: Mapping[str, Field] = {name: Field() for name in ("x", "y", "x_dot", "y_dot")}
+CONTACT_SCRATCH: Mapping[str, Field] = {"next_x": Field(), "next_y": Field()}
+"""Scratch fields for agents that collide."""
+START_FIELDS = ("x", "y", "x_dot", "y_dot", "landmark_x", "landmark_y")
+"""State fields that ``reset(options=...)`` can set in every environment."""
 
 
 def landmarks(count: Callable[[Params], int]) -> dict[str, Field]:
-    """Where landmarks are; where there are none, there is one that nobody meets."""
+    """State fields of landmarks. Without landmarks there is one element, which the rules ignore."""
     return {name: Field("real", lambda params: max(1, count(params))) for name in ("landmark_x", "landmark_y")}
 
 
 def action(*, moves: bool = True, words: int = 0) -> Callable[[Params], Space[Any]]:
-    """The actions of an agent that moves, or says one of some words, or both."""
+    """Action space of an agent that moves, or chooses among ``words``, or both."""
 
     def space(params: Params) -> Space[Any]:
         if params["continuous_actions"]:
@@ -40,106 +40,106 @@ def action(*, moves: bool = True, words: int = 0) -> Callable[[Params], Space[An
     return space
 
 
-def seen(size: int | Callable[[Params], int]) -> Callable[[Params], Box]:
-    """Observations of so many numbers."""
+def observation(size: int | Callable[[Params], int]) -> Callable[[Params], Box]:
+    """Observation space of this size."""
     return lambda params: Box(-np.inf, np.inf, (size(params) if callable(size) else size,), np.float32)
 
 
 def common(drive: float | None = 5.0) -> dict[str, Param]:
-    """The parameters of all; ``drive`` where all who move have the same."""
-    own_drive = {"drive": Param(drive, "force of a move", minimum=0)} if drive is not None else {}
+    """Parameters of all environments; with ``drive`` if all moving agents have the same."""
+    drive_param = {"drive": Param(drive, "force of a move", minimum=0)} if drive is not None else {}
     return {
-        "max_cycles": Param(25, "steps: max_episode_steps where no other is given", positive=True, fixed=True),
-        "continuous_actions": Param(False, "Boxes in place of whole numbers", fixed=True),
-        "dynamic_rescaling": Param(True, "pictures that zoom out show discs smaller, too"),
-        **own_drive,
-        "time_step": Param(0.1, "s", positive=True),
-        "damping": Param(0.25, "the share of its velocity that an agent loses in a step", minimum=0, maximum=1),
+        "max_cycles": Param(25, "default of max_episode_steps, in steps", positive=True, fixed=True),
+        "continuous_actions": Param(False, "Box actions instead of Discrete", fixed=True),
+        "dynamic_rescaling": Param(True, "scale the discs when a picture zooms out"),
+        **drive_param,
+        "time_step": Param(0.1, "time step, s", positive=True),
+        "damping": Param(0.25, "fraction of its velocity that an agent loses per step", minimum=0, maximum=1),
     }
 
 
 def contacts() -> dict[str, Param]:
-    """The parameters of discs that touch."""
+    """Parameters of colliding discs."""
     return {
-        "contact_force": Param(100.0, "of discs, for each unit of length that they are in one another", minimum=0),
-        "contact_margin": Param(0.001, "length within which that force begins", positive=True),
+        "contact_force": Param(100.0, "force per unit of overlap of two discs", minimum=0),
+        "contact_margin": Param(0.001, "distance over which the contact force rises", positive=True),
     }
 
 
 def neighbours() -> dict[str, Param]:
-    """The parameters of agents that see only those nearest to them."""
-    what = "how many of the nearest {} an agent sees, zeros where there are fewer; 0: all, in their order"
+    """Parameters of agents that observe only their nearest neighbours."""
+    what = "number of nearest {} in an observation, padded with zeros; 0: all, in their order"
     return {
         f"num_{kind}_neighbors": Param(0, what.format(of), minimum=0, fixed=True)
-        for kind, of in (("agent", "others"), ("landmark", "landmarks"))
+        for kind, of in (("agent", "agents"), ("landmark", "landmarks"))
     }
 
 
 def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
-    """The parameters of adversaries that catch agents, of these sizes, among obstacles."""
+    """Parameters of adversaries that catch agents, of these radii, among obstacles."""
     found: dict[str, Param] = {}
-    for role, size, drive, fastest in (("adversary", adversary, 3.0, 1.0), ("agent", agent, 4.0, 1.3)):
+    for role, size, drive, max_speed in (("adversary", adversary, 3.0, 1.0), ("agent", agent, 4.0, 1.3)):
         found |= {
-            f"{role}_size": Param(size, "radius", positive=True),
+            f"{role}_size": Param(size, "radius of the role's discs", positive=True),
             f"{role}_drive": Param(drive, "force of a move", minimum=0),
-            f"{role}_max_speed": Param(fastest, "greatest speed", minimum=0),
+            f"{role}_max_speed": Param(max_speed, "maximum speed", minimum=0),
         }
-    what = "reward of all adversaries for each agent that one touches, which it costs that agent"
+    what = "reward of all adversaries for each touch of an agent, and penalty of that agent"
     return {
         **found,
-        "obstacle_size": Param(0.2, "radius", positive=True),
+        "obstacle_size": Param(0.2, "radius of an obstacle", positive=True),
         "catch_reward": Param(reward, what),
         **contacts(),
     }
 
 
 def limit(params: Mapping[str, Any]) -> int:
-    """The step at which an episode is truncated."""
+    """Step at which an episode is truncated."""
     return int(params["max_cycles"])
 
 
 def start_rule(goals: int | str = 1) -> Callable[[str, np.ndarray, Params], str]:
-    """What is expected of explicit starts: finite numbers, and goals below a number, or what a parameter says."""
+    """Returns a ``start_rule``: finite numbers, and goals below an integer or below an integer parameter."""
 
     def rule(name: str, values: np.ndarray, params: Params) -> str:
         if name not in ("goal", "key"):
             return "" if np.isfinite(values).all() else "expected finite numbers"
         count = int(params[goals]) if isinstance(goals, str) else goals
         wrong = (values < 0) | (values >= count) | (values != np.floor(values))
-        return f"expected whole numbers from 0 to {count - 1}" if wrong.any() else ""
+        return f"expected integers from 0 to {count - 1}" if wrong.any() else ""
 
     return rule
 
 
-# --- looks ---
+# --- drawing ---
 
 RED, GREEN, BLUE, GREY, DARK = (170, 70, 70), (70, 170, 70), (70, 70, 170), (150, 150, 150), (50, 50, 50)
 GOLD, RIM, LEAVES = (230, 180, 40), (225, 225, 225), (180, 225, 180)
 REACH = 1.1
-"""Half of the side of what is seen. Somebody farther out than 1 is shown at 1, and all others nearer to the centre."""
+"""Half of the side of the picture. It zooms out until the farthest disc is at a coordinate of 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Discs:
-    """Agents or landmarks that look alike."""
+    """Agents or landmarks of the same colour and size."""
 
     colour: Colour
     size: float | str
-    """The radius, or the parameter that says it."""
+    """Radius, or name of a parameter."""
     first: Callable[[Params], int]
-    """The number of the first one among agents, or among landmarks."""
+    """Index of the first disc, among agents or among landmarks."""
     count: Callable[[Params], int]
-    """How many there are."""
+    """Number of discs."""
     landmarks: bool = False
 
 
 def agents(colour: Colour, size: float | str, first: int | str, count: int | str) -> Discs:
-    """Agents that look alike, by their numbers or the parameters that say them."""
+    """Discs of agents; integers may be names of parameters."""
     return Discs(colour, size, _number(first), _number(count))
 
 
 def marks(colour: Colour, size: float | str, first: int | str | Callable[[Params], int], count: int | str) -> Discs:
-    """Landmarks that look alike."""
+    """Discs of landmarks; integers may be names of parameters."""
     return Discs(colour, size, first if callable(first) else _number(first), _number(count), landmarks=True)
 
 
@@ -148,12 +148,12 @@ def _number(given: int | str) -> Callable[[Params], int]:
 
 
 def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
-    """Discs; golden dots on goals; and below, a row of dots for each who speaks.
+    """Draws discs, golden dots on goals, and below them a row of dots for each speaker.
 
     Args:
-        groups: From the hindmost to the foremost.
-        words: What can be said.
-        speakers: The agents that speak.
+        groups: Discs, from back to front.
+        words: Number of words.
+        speakers: Indices of the agents that speak.
     """
 
     def draw(state: State, params: Params) -> Picture:
@@ -180,7 +180,7 @@ OCTAGON = np.array([[np.cos(turn), np.sin(turn)] for turn in np.arange(8) * np.p
 
 
 def _round(centres: np.ndarray, radii: np.ndarray, colour: Colour) -> list[Shape]:
-    """Two octagons each, which look like a disc: discs have a radius that lasts for a whole replay."""
+    """Approximates each disc by two octagons, because ``discs`` needs a constant radius for a whole replay."""
     eighth = np.pi / 8
     turned = OCTAGON @ np.array([[np.cos(eighth), np.sin(eighth)], [-np.sin(eighth), np.cos(eighth)]])
     sizes = radii[:, None, None, None]
@@ -188,13 +188,13 @@ def _round(centres: np.ndarray, radii: np.ndarray, colour: Colour) -> list[Shape
 
 
 def _goals(goal: np.ndarray, marks: np.ndarray) -> list[Shape]:
-    """A golden dot on the landmark that is a goal."""
+    """Golden dots on the landmarks that are goals."""
     chosen = np.clip(goal.reshape(len(marks), -1), 0, marks.shape[1] - 1).astype(int)
     return [disc(np.take_along_axis(marks, chosen[..., None], 1), 0.02, GOLD)]
 
 
 def _words(state: State, words: int, speakers: tuple[int, ...]) -> list[Shape]:
-    """What is said: a dot for each word, dark where it is said."""
+    """A dot for each word of each speaker, dark if the speaker says it."""
     found = []
     for row, speaker in enumerate(speakers):
         x = -REACH + 0.06 * (1 + np.arange(words))

@@ -1,4 +1,4 @@
-"""Pendulum, with the constants of Gymnasium's."""
+"""Pendulum, with the constants of Gymnasium."""
 
 import math
 
@@ -22,11 +22,11 @@ def _action(params: Params) -> Box:
 
 
 REACH = 2.2
-"""Half of what is seen, in metres."""
+"""Half of the width of the picture, in metres."""
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """A rod that turns about its end; upright is what is aimed at. One too long for the picture is drawn shorter."""
+    """Draws a rod that rotates about its end, with the goal upright; a rod too long for the picture is shortened."""
     length = np.minimum(per_replica(params["l"], len(state["theta"])), REACH - 0.2)
     tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
     rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
@@ -48,17 +48,17 @@ PENDULUM = EnvSpec(
         "g": Param(10.0, "gravity, m/s^2"),
         "m": Param(1.0, "mass of the rod, kg", positive=True),
         "l": Param(1.0, "length of the rod, m", positive=True),
-        "dt": Param(0.05, "time of a step, s", positive=True),
-        "max_speed": Param(8.0, "greatest speed of the rod, rad/s", minimum=0),
-        "max_torque": Param(2.0, "the action is clipped beyond, N m", minimum=0),
-        "speed_cost": Param(0.1, "of the squared speed, in each step"),
-        "torque_cost": Param(0.001, "of the squared torque, in each step"),
+        "dt": Param(0.05, "time step, s", positive=True),
+        "max_speed": Param(8.0, "maximum speed of the rod, rad/s", minimum=0),
+        "max_torque": Param(2.0, "maximum torque in both directions; actions are clipped, N m", minimum=0),
+        "speed_cost": Param(0.1, "factor of the squared speed in the cost of a step"),
+        "torque_cost": Param(0.001, "factor of the squared torque in the cost of a step"),
     },
     options={
-        "x_init": Param(math.pi, "the greatest start angle, either way, rad", minimum=0),
-        "y_init": Param(1.0, "the greatest start speed, either way, rad/s", minimum=0),
+        "x_init": Param(math.pi, "maximum initial angle in both directions, rad", minimum=0),
+        "y_init": Param(1.0, "maximum initial speed in both directions, rad/s", minimum=0),
     },
-    metrics={"angle": Metric("of the rod from upright, rad")},
+    metrics={"angle": Metric("angle of the rod from upright, rad")},
     observation=_observation,
     action=_action,
     max_episode_steps=200,

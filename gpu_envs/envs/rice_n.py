@@ -1,4 +1,4 @@
-"""RICE-N: regions that trade, negotiate and warm the same planet."""
+"""RICE-N: climate economy of regions that trade and negotiate."""
 
 import functools
 import importlib.resources
@@ -17,20 +17,20 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
 LEVELS = 10
-"""Of each element of an action: tenths from 0 to 0.9."""
+"""Number of levels of each action element: tenths from 0 to 0.9."""
 
-OF_REGIONS = (
+REGION_PARAMS = (
     *("initial_capital", "initial_labor", "final_labor", "labor_growth", "initial_production_factor"),
     *("factor_growth", "factor_decline", "initial_intensity", "capital_share", "damage_1", "damage_2", "damage_3"),
 )
-"""What regions differ in."""
+"""Parameters with a value for each region."""
 
 
 @functools.cache
 def regions() -> Mapping[str, list[float]]:
-    """The table of the authors' 27 fictitious regions, by ``OF_REGIONS``."""
+    """Values of ``REGION_PARAMS`` for the authors' 27 fictitious regions."""
     text = importlib.resources.files("gpu_envs.envs").joinpath("rice_n.json").read_text("utf-8")
-    return {name: values for name, values in json.loads(text).items() if name in OF_REGIONS}
+    return {name: values for name, values in json.loads(text).items() if name in REGION_PARAMS}
 
 
 def _observation(params: Mapping[str, Any]) -> Box:
@@ -38,7 +38,7 @@ def _observation(params: Mapping[str, Any]) -> Box:
     return Box(-np.inf, np.inf, (count + 9 + talks * (1 + 6 * count),), np.float32)
 
 
-def _seen_by_all(params: Mapping[str, Any]) -> Box:
+def _shared_observation(params: Mapping[str, Any]) -> Box:
     count, talks = int(params["num_regions"]), bool(params["negotiation"])
     return Box(-np.inf, np.inf, (8 + talks + count * (10 + count),), np.float32)
 
@@ -51,11 +51,11 @@ def _action(params: Mapping[str, Any]) -> MultiDiscrete:
 
 SAVED, MITIGATED, MARK, HOT, COLD = (36, 113, 163), (39, 134, 82), (120, 120, 120), (192, 57, 43), (232, 232, 232)
 HOTTEST = 6.0
-"""Degrees that fill the thermometer."""
+"""Degrees at which the thermometer is full."""
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Of each region a pair of bars, what it saves and what it mitigates; beside them a thermometer of the air."""
+    """Draws two bars for each region, its savings and mitigation rates, and a thermometer of the air."""
     del params
     replicas, count = state["savings"].shape
     width = 0.9 / count
@@ -81,23 +81,23 @@ def _draw(state: State, params: Params) -> Picture:
 
 
 def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
-    """The environment of these regions.
+    """Returns the environment with these regions.
 
     Args:
-        table: By each name of ``OF_REGIONS`` a number for each region.
-        id: Its id.
+        table: For each name in ``REGION_PARAMS`` a value for each region.
+        id: Id of the environment.
     """
     most = len(table["initial_capital"])
 
-    def of_regions(name: str, description: str, **limits: Any) -> Param:
-        """A parameter of which each region has its own."""
+    def regional_param(name: str, description: str, **limits: Any) -> Param:
+        """A parameter with a value for each region."""
         return Param(lambda params: table[name][: params["num_regions"]], description, shape=("AGENTS",), **limits)
 
     return TeamSpec(
         id=id,
         header="rice_n.cuh",
-        description="Regions save, trade, negotiate and mitigate emissions, which warm all of them.",
-        roles=(Role("region", "num_regions", _observation, _action, _seen_by_all, shared_at="num_regions"),),
+        description="Regions save, trade, negotiate and mitigate the emissions that warm the planet.",
+        roles=(Role("region", "num_regions", _observation, _action, _shared_observation, shared_at="num_regions"),),
         state={
             **{name: Field() for name in ("capital", "labor", "production_factor", "intensity")},
             **{name: Field() for name in ("capital_depreciation", "savings", "mitigation_rate", "max_export_limit")},
@@ -121,55 +121,67 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "tariffed": Field(shape=("AGENTS", "AGENTS")),
         },
         params={
-            "num_regions": Param(most, "the first so many of the table", minimum=2, maximum=most, fixed=True),
-            "negotiation": Param(False, "two steps of negotiation before each of action", fixed=True),
-            "activities": Param(20, "steps of action in an episode, five years each", positive=True, fixed=True),
-            "backstop_price": Param(550.0, "of mitigating everything, dollars a ton", minimum=0),
-            "backstop_decline": Param(0.001, "of that price, a step", minimum=0, maximum=1),
-            "cost_exponent": Param(2.6, "of the cost of mitigation", positive=True),
-            "depreciation": Param(0.1, "of capital, a year", minimum=0, maximum=1),
-            "risk_aversion": Param(1.45, "of utility", positive=True),
-            "time_preference": Param(0.015, "by which welfare is discounted, a year", minimum=0),
-            "intensity_decline": Param(0.0025, "of emissions for a unit of output, a year", minimum=0),
-            "intensity_decline_slowing": Param(0.1, "of that decline, a year", minimum=0, maximum=1),
-            "long_run_growth": Param(0.0033, "of the production factor, a step"),
-            "balance_interest": Param(0.1, "of debts and credits, a step"),
-            "debt_factor": Param(10.0, "how strongly debts limit imports", minimum=0),
-            "domestic_preference": Param(0.5, "for goods of one's own", minimum=0, maximum=1),
-            "initial_temperature": Param(0.85, "at the beginning, of the air above that of 1750, degrees"),
-            "initial_ocean_temperature": Param(0.0068, "at the beginning, of the lower ocean, degrees"),
-            "initial_carbon_in_air": Param(851.0, "at the beginning, billions of tons", positive=True),
-            "initial_carbon_in_upper_ocean": Param(460.0, "at the beginning, billions of tons", minimum=0),
-            "initial_carbon_in_lower_ocean": Param(1740.0, "at the beginning, billions of tons", minimum=0),
-            "carbon_in_1750": Param(588.0, "in the air, billions of tons", positive=True),
-            "carbon_of_emissions": Param(1.36388, "that stays of a unit of emissions", minimum=0),
-            "forcing_of_doubling": Param(3.6813, "of twice the carbon in the air, W/m^2"),
-            "heat_of_forcing": Param(0.1005, "that the air takes of a unit of forcing"),
-            "first_forcing": Param(0.5, "by other gases, in the first step, W/m^2"),
-            "last_forcing": Param(1.0, "by other gases, after forcing_steps, W/m^2"),
-            "forcing_steps": Param(20.0, "steps in which it grows", positive=True),
-            "land_emissions_at_first": Param(2.6, "by the use of land, all regions, a step", minimum=0),
-            "land_decline": Param(0.001, "of these, a step", minimum=0, maximum=1),
-            "initial_capital": of_regions("initial_capital", "of each region, trillions of dollars", positive=True),
-            "initial_labor": of_regions("initial_labor", "of each region, millions of people", positive=True),
-            "final_labor": of_regions("final_labor", "that it tends to, millions of people", positive=True),
-            "labor_growth": of_regions("labor_growth", "towards that, a step"),
-            "initial_production_factor": of_regions(
+            "num_regions": Param(
+                most, "number of regions: the first rows of the table", minimum=2, maximum=most, fixed=True
+            ),
+            "negotiation": Param(False, "two negotiation steps before each action step", fixed=True),
+            "activities": Param(20, "action steps in an episode, of five years each", positive=True, fixed=True),
+            "backstop_price": Param(550.0, "price of full mitigation, dollars per ton", minimum=0),
+            "backstop_decline": Param(0.001, "decline of backstop_price per step", minimum=0, maximum=1),
+            "cost_exponent": Param(2.6, "exponent of the mitigation cost", positive=True),
+            "depreciation": Param(0.1, "depreciation of capital per year", minimum=0, maximum=1),
+            "risk_aversion": Param(1.45, "risk aversion of the utility function", positive=True),
+            "time_preference": Param(0.015, "discount rate of welfare per year", minimum=0),
+            "intensity_decline": Param(0.0025, "decline of emissions per unit of output, per year", minimum=0),
+            "intensity_decline_slowing": Param(0.1, "decline of intensity_decline per year", minimum=0, maximum=1),
+            "long_run_growth": Param(0.0033, "long-run growth of the production factor per step"),
+            "balance_interest": Param(0.1, "interest rate of debts and credits per step"),
+            "debt_factor": Param(10.0, "strength of the limit that debts put on imports", minimum=0),
+            "domestic_preference": Param(0.5, "share parameter of domestic goods", minimum=0, maximum=1),
+            "initial_temperature": Param(0.85, "initial temperature of the air above that of 1750, degrees"),
+            "initial_ocean_temperature": Param(0.0068, "initial temperature of the lower ocean, degrees"),
+            "initial_carbon_in_air": Param(851.0, "initial carbon in the air, billions of tons", positive=True),
+            "initial_carbon_in_upper_ocean": Param(
+                460.0, "initial carbon in the upper ocean, billions of tons", minimum=0
+            ),
+            "initial_carbon_in_lower_ocean": Param(
+                1740.0, "initial carbon in the lower ocean, billions of tons", minimum=0
+            ),
+            "carbon_in_1750": Param(588.0, "carbon in the air of 1750, billions of tons", positive=True),
+            "carbon_of_emissions": Param(1.36388, "carbon in the air per unit of emissions", minimum=0),
+            "forcing_of_doubling": Param(3.6813, "forcing at twice the carbon of 1750, W/m^2"),
+            "heat_of_forcing": Param(0.1005, "warming of the air per unit of forcing"),
+            "first_forcing": Param(0.5, "forcing by other gases in the first step, W/m^2"),
+            "last_forcing": Param(1.0, "forcing by other gases after forcing_steps, W/m^2"),
+            "forcing_steps": Param(20.0, "steps from first_forcing to last_forcing", positive=True),
+            "land_emissions_at_first": Param(2.6, "emissions by land use of all regions in the first step", minimum=0),
+            "land_decline": Param(0.001, "decline of land emissions per step", minimum=0, maximum=1),
+            "initial_capital": regional_param(
+                "initial_capital", "capital of each region, trillions of dollars", positive=True
+            ),
+            "initial_labor": regional_param(
+                "initial_labor", "workers of each region, millions of people", positive=True
+            ),
+            "final_labor": regional_param("final_labor", "workers in the long run, millions of people", positive=True),
+            "labor_growth": regional_param("labor_growth", "rate of change from initial_labor to final_labor per step"),
+            "initial_production_factor": regional_param(
                 "initial_production_factor", "total factor productivity of each region", minimum=0
             ),
-            "factor_growth": of_regions("factor_growth", "of that, in the first step"),
-            "factor_decline": of_regions("factor_decline", "of that growth, a year"),
-            "initial_intensity": of_regions("initial_intensity", "emissions for a unit of output", minimum=0),
-            "capital_share": of_regions("capital_share", "of capital in production", minimum=0, maximum=1),
-            "damage_1": of_regions("damage_1", "of output, for a degree", minimum=0),
-            "damage_2": of_regions("damage_2", "of output, for a degree to the power of damage_3", minimum=0),
-            "damage_3": of_regions("damage_3", "that power", minimum=0),
-            "kept_capital": Derived(lambda p: (1 - p["depreciation"]) ** 5, "what depreciation leaves, a step"),
-            "long_run_factor": Derived(lambda p: np.exp(p["long_run_growth"]), "of the production factor, a step"),
+            "factor_growth": regional_param("factor_growth", "growth of the production factor in the first step"),
+            "factor_decline": regional_param("factor_decline", "decline of factor_growth per year"),
+            "initial_intensity": regional_param("initial_intensity", "emissions per unit of output", minimum=0),
+            "capital_share": regional_param("capital_share", "share of capital in production", minimum=0, maximum=1),
+            "damage_1": regional_param("damage_1", "linear damage to output per degree", minimum=0),
+            "damage_2": regional_param("damage_2", "damage to output per degree to the power of damage_3", minimum=0),
+            "damage_3": regional_param("damage_3", "exponent of the damage", minimum=0),
+            "kept_capital": Derived(lambda p: (1 - p["depreciation"]) ** 5, "fraction of capital left after a step"),
+            "long_run_factor": Derived(
+                lambda p: np.exp(p["long_run_growth"]), "long-run growth factor of the production factor per step"
+            ),
         },
         metrics={
-            "temperature": Metric("of the air above that of 1750, degrees"),
-            "gross_output": Metric("of all regions in the last step"),
+            "temperature": Metric("temperature of the air above that of 1750, degrees"),
+            "gross_output": Metric("output of all regions in the last step"),
         },
         tables={
             "heat": Table([[0.8718, 0.0088], [0.025, 0.975]]),

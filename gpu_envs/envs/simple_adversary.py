@@ -1,4 +1,4 @@
-"""Agents go to one landmark of several, which an adversary does not know."""
+"""Agents go to a landmark that an adversary does not know."""
 
 from gpu_envs.envs import particles
 from gpu_envs.pictures import Params
@@ -8,32 +8,32 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
 
-def _seen(params: Params) -> int:
+def _observation_size(params: Params) -> int:
     return int(2 * ((params["num_landmark_neighbors"] or params["N"]) + (params["num_agent_neighbors"] or params["N"])))
 
 
 SIMPLE_ADVERSARY = TeamSpec(
     id="SimpleAdversary-v3",
     header="simple_adversary.cuh",
-    description="Agents go to one landmark of several, which an adversary does not know.",
+    description="Agents go to a landmark that an adversary does not know.",
     roles=(
-        Role("adversary", 1, particles.seen(_seen), particles.action()),
-        Role("agent", "N", particles.seen(lambda params: 2 + _seen(params)), particles.action()),
+        Role("adversary", 1, particles.observation(_observation_size), particles.action()),
+        Role("agent", "N", particles.observation(lambda params: 2 + _observation_size(params)), particles.action()),
     ),
-    state=particles.OF_AGENTS,
+    state=particles.AGENT_STATE,
     shared={**particles.landmarks(lambda params: int(params["N"])), "goal": Field("int")},
     scratch={"gap": Field()},
     shared_scratch={"distance": Field()},
     params={
-        "N": Param(2, "agents, and landmarks", positive=True, fixed=True),
+        "N": Param(2, "number of agents, and of landmarks", positive=True, fixed=True),
         **particles.common(),
         **particles.neighbours(),
     },
     metrics={
-        "distance": Metric("of the nearest agent from the goal"),
-        "adversary_distance": Metric("of the adversary from the goal"),
+        "distance": Metric("distance of the nearest agent from the goal"),
+        "adversary_distance": Metric("distance of the adversary from the goal"),
     },
-    start_fields=(*particles.PLACES, "goal"),
+    start_fields=(*particles.START_FIELDS, "goal"),
     start_rule=particles.start_rule("N"),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

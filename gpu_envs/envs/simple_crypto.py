@@ -1,4 +1,4 @@
-"""Alice sends Bob a message that Eve hears, and should not understand."""
+"""Alice sends Bob a message that Eve receives but should not understand."""
 
 from gpu_envs.envs import particles
 from gpu_envs.specs.fields import Field
@@ -10,20 +10,20 @@ MESSAGES, WORDS = 2, 4
 SIMPLE_CRYPTO = TeamSpec(
     id="SimpleCrypto-v3",
     header="simple_crypto.cuh",
-    description="Alice sends Bob a message that Eve hears, and should not understand.",
+    description="Alice sends Bob a message that Eve receives but should not understand.",
     roles=(
-        Role("eve", 1, particles.seen(WORDS), particles.action(moves=False, words=WORDS)),
-        Role("bob", 1, particles.seen(2 * WORDS), particles.action(moves=False, words=WORDS)),
-        Role("alice", 1, particles.seen(2 * WORDS), particles.action(moves=False, words=WORDS)),
+        Role("eve", 1, particles.observation(WORDS), particles.action(moves=False, words=WORDS)),
+        Role("bob", 1, particles.observation(2 * WORDS), particles.action(moves=False, words=WORDS)),
+        Role("alice", 1, particles.observation(2 * WORDS), particles.action(moves=False, words=WORDS)),
     ),
-    state={**particles.OF_AGENTS, "c": Field("real", WORDS)},
+    state={**particles.AGENT_STATE, "c": Field("real", WORDS)},
     shared={**particles.landmarks(lambda _: MESSAGES), "goal": Field("int"), "key": Field("int")},
     params=particles.common(drive=None),
     metrics={
-        "mistake": Metric("of what Bob says, the sum of squares"),
-        "eve_mistake": Metric("of what Eve says, the sum of squares"),
+        "mistake": Metric("squared error of Bob's answer"),
+        "eve_mistake": Metric("squared error of Eve's answer"),
     },
-    start_fields=(*particles.PLACES, "c", "goal", "key"),
+    start_fields=(*particles.START_FIELDS, "c", "goal", "key"),
     start_rule=particles.start_rule(MESSAGES),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

@@ -1,4 +1,4 @@
-"""An agent goes to one landmark of two, and an adversary keeps it away."""
+"""An agent goes to one of two landmarks, and an adversary keeps it away."""
 
 from gpu_envs.envs import particles
 from gpu_envs.specs.fields import Field
@@ -11,24 +11,24 @@ LANDMARKS = 2
 SIMPLE_PUSH = TeamSpec(
     id="SimplePush-v3",
     header="simple_push.cuh",
-    description="An agent goes to one landmark of two, and an adversary keeps it away.",
+    description="An agent goes to one of two landmarks, and an adversary keeps it away.",
     roles=(
-        Role("adversary", 1, particles.seen(8), particles.action()),
-        Role("agent", 1, particles.seen(19), particles.action()),
+        Role("adversary", 1, particles.observation(8), particles.action()),
+        Role("agent", 1, particles.observation(19), particles.action()),
     ),
-    state=particles.OF_AGENTS,
+    state=particles.AGENT_STATE,
     shared={**particles.landmarks(lambda _: LANDMARKS), "goal": Field("int")},
-    scratch={**particles.NEXT, "gap": Field()},
+    scratch={**particles.CONTACT_SCRATCH, "gap": Field()},
     params={
         **particles.common(),
-        "agent_size": Param(0.05, "radius, of the adversary too", positive=True),
+        "agent_size": Param(0.05, "radius of the agent and the adversary", positive=True),
         **particles.contacts(),
     },
     metrics={
-        "distance": Metric("of the agent from the goal"),
-        "adversary_distance": Metric("of the adversary from the goal"),
+        "distance": Metric("distance of the agent from the goal"),
+        "adversary_distance": Metric("distance of the adversary from the goal"),
     },
-    start_fields=(*particles.PLACES, "goal"),
+    start_fields=(*particles.START_FIELDS, "goal"),
     start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

@@ -1,4 +1,4 @@
-"""Two agents, of whom each knows where the other should go, and tells it."""
+"""Two agents tell each other which landmark to go to."""
 
 from gpu_envs.envs import particles
 from gpu_envs.specs.fields import Field
@@ -11,17 +11,17 @@ LANDMARKS, WORDS = 3, 10
 SIMPLE_REFERENCE = TeamSpec(
     id="SimpleReference-v3",
     header="simple_reference.cuh",
-    description="Two agents, of whom each knows where the other should go, and tells it.",
-    roles=(Role("agent", 2, particles.seen(21), particles.action(words=WORDS)),),
-    state={**particles.OF_AGENTS, "c": Field("real", WORDS), "goal": Field("int")},
+    description="Two agents tell each other which landmark to go to.",
+    roles=(Role("agent", 2, particles.observation(21), particles.action(words=WORDS)),),
+    state={**particles.AGENT_STATE, "c": Field("real", WORDS), "goal": Field("int")},
     shared=particles.landmarks(lambda _: LANDMARKS),
     scratch={"gap": Field()},
     params={
-        "local_ratio": Param(0.5, "share of an agent's own distance in its reward", minimum=0, maximum=1),
+        "local_ratio": Param(0.5, "weight of an agent's own distance in its reward", minimum=0, maximum=1),
         **particles.common(),
     },
-    metrics={"distance": Metric("of the agents from their landmarks, the mean")},
-    start_fields=(*particles.PLACES, "c", "goal"),
+    metrics={"distance": Metric("mean distance of the agents from their landmarks")},
+    start_fields=(*particles.START_FIELDS, "c", "goal"),
     start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

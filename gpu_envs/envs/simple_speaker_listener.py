@@ -1,4 +1,4 @@
-"""A speaker, who cannot move, tells a listener to which landmark to go."""
+"""A speaker, which cannot move, tells a listener which landmark to go to."""
 
 from gpu_envs.envs import particles
 from gpu_envs.specs.fields import Field
@@ -10,16 +10,16 @@ LANDMARKS = WORDS = 3
 SIMPLE_SPEAKER_LISTENER = TeamSpec(
     id="SimpleSpeakerListener-v4",
     header="simple_speaker_listener.cuh",
-    description="A speaker, who cannot move, tells a listener to which landmark to go.",
+    description="A speaker, which cannot move, tells a listener which landmark to go to.",
     roles=(
-        Role("speaker", 1, particles.seen(3), particles.action(moves=False, words=WORDS)),
-        Role("listener", 1, particles.seen(11), particles.action()),
+        Role("speaker", 1, particles.observation(3), particles.action(moves=False, words=WORDS)),
+        Role("listener", 1, particles.observation(11), particles.action()),
     ),
-    state={**particles.OF_AGENTS, "c": Field("real", WORDS)},
+    state={**particles.AGENT_STATE, "c": Field("real", WORDS)},
     shared={**particles.landmarks(lambda _: LANDMARKS), "goal": Field("int")},
     params=particles.common(),
-    metrics={"distance": Metric("of the listener from the goal")},
-    start_fields=(*particles.PLACES, "c", "goal"),
+    metrics={"distance": Metric("distance of the listener from the goal")},
+    start_fields=(*particles.START_FIELDS, "c", "goal"),
     start_rule=particles.start_rule(LANDMARKS),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

@@ -1,4 +1,4 @@
-"""Slower adversaries catch quicker agents among obstacles."""
+"""Slower adversaries catch faster agents among obstacles."""
 
 from gpu_envs.envs import particles
 from gpu_envs.pictures import Params
@@ -8,8 +8,8 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
 
-def _seen(params: Params, prey: int) -> int:
-    """Numbers in the row of an agent that has so much prey, beside itself."""
+def _observation_size(params: Params, prey: int) -> int:
+    """Size of the observation of an agent that observes the velocities of ``prey`` other agents."""
     agents = params["num_agent_neighbors"] or params["num_good"] + params["num_adversaries"] - 1
     landmarks = params["num_landmark_neighbors"] or params["num_obstacles"]
     return int(4 + 2 * landmarks + 2 * agents + 2 * (params["num_agent_neighbors"] or prey))
@@ -18,36 +18,36 @@ def _seen(params: Params, prey: int) -> int:
 SIMPLE_TAG = TeamSpec(
     id="SimpleTag-v3",
     header="simple_tag.cuh",
-    description="Slower adversaries catch quicker agents among obstacles.",
+    description="Slower adversaries catch faster agents among obstacles.",
     roles=(
         Role(
             "adversary",
             "num_adversaries",
-            particles.seen(lambda params: _seen(params, params["num_good"])),
+            particles.observation(lambda params: _observation_size(params, params["num_good"])),
             particles.action(),
         ),
         Role(
             "agent",
             "num_good",
-            particles.seen(lambda params: _seen(params, params["num_good"] - 1)),
+            particles.observation(lambda params: _observation_size(params, params["num_good"] - 1)),
             particles.action(),
         ),
     ),
-    state=particles.OF_AGENTS,
+    state=particles.AGENT_STATE,
     shared=particles.landmarks(lambda params: int(params["num_obstacles"])),
-    scratch=particles.NEXT,
+    scratch=particles.CONTACT_SCRATCH,
     shared_scratch={"collisions": Field("int"), "caught": Field("int")},
     params={
-        "num_good": Param(1, "agents that are chased", positive=True, fixed=True),
-        "num_adversaries": Param(3, "adversaries", positive=True, fixed=True),
-        "num_obstacles": Param(2, "landmarks that are in the way", minimum=0, fixed=True),
+        "num_good": Param(1, "number of agents, which are chased", positive=True, fixed=True),
+        "num_adversaries": Param(3, "number of adversaries", positive=True, fixed=True),
+        "num_obstacles": Param(2, "number of landmarks, which are obstacles", minimum=0, fixed=True),
         **particles.common(drive=None),
-        "terminate_on_success": Param(False, "an episode ends where all agents are touched at once"),
+        "terminate_on_success": Param(False, "end an episode when all agents are touched at once"),
         **particles.neighbours(),
         **particles.chasing(adversary=0.075, agent=0.05, reward=10.0),
     },
-    metrics={"collisions": Metric("of adversaries with agents", "sum")},
-    start_fields=particles.PLACES,
+    metrics={"collisions": Metric("collisions of adversaries with agents", "sum")},
+    start_fields=particles.START_FIELDS,
     start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

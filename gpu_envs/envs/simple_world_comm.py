@@ -1,4 +1,4 @@
-"""Adversaries, led by one who sees all, catch agents that hide in forests."""
+"""Adversaries with a leader that sees everything catch agents that hide in forests."""
 
 from gpu_envs.envs import particles
 from gpu_envs.pictures import Params
@@ -7,48 +7,48 @@ from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
-WORDS, MOST_FORESTS = 4, 31
+WORDS, MAX_FORESTS = 4, 31
 
 
 def _landmarks(params: Params) -> int:
     return int(params["num_obstacles"] + params["num_food"] + params["num_forests"])
 
 
-def _seen(params: Params, prey: int) -> int:
-    """Numbers in the row of an agent that has so much prey, beside itself."""
+def _observation_size(params: Params, prey: int) -> int:
+    """Size of the observation of an agent that observes the velocities of ``prey`` other agents."""
     others = params["num_good"] + params["num_adversaries"] - 1
     return int(4 + 2 * _landmarks(params) + 2 * others + 2 * prey + params["num_forests"])
 
 
-_adversary = particles.seen(lambda params: _seen(params, params["num_good"]) + WORDS)
-_agent = particles.seen(lambda params: _seen(params, params["num_good"] - 1))
+_adversary = particles.observation(lambda params: _observation_size(params, params["num_good"]) + WORDS)
+_agent = particles.observation(lambda params: _observation_size(params, params["num_good"] - 1))
 
 SIMPLE_WORLD_COMM = TeamSpec(
     id="SimpleWorldComm-v3",
     header="simple_world_comm.cuh",
-    description="Adversaries, led by one who sees all, catch agents that hide in forests.",
+    description="Adversaries with a leader that sees everything catch agents that hide in forests.",
     roles=(
         Role("leadadversary", 1, _adversary, particles.action(words=WORDS)),
         Role("adversary", lambda params: int(params["num_adversaries"]) - 1, _adversary, particles.action()),
         Role("agent", "num_good", _agent, particles.action()),
     ),
-    state={**particles.OF_AGENTS, "c": Field("real", WORDS)},
+    state={**particles.AGENT_STATE, "c": Field("real", WORDS)},
     shared=particles.landmarks(_landmarks),
-    scratch={**particles.NEXT, "within": Field("int")},
+    scratch={**particles.CONTACT_SCRATCH, "within": Field("int")},
     shared_scratch={"collisions": Field("int")},
     params={
-        "num_good": Param(2, "agents that are chased", positive=True, fixed=True),
-        "num_adversaries": Param(4, "adversaries, the leader included", minimum=2, fixed=True),
-        "num_obstacles": Param(1, "landmarks that are in the way", minimum=0, fixed=True),
-        "num_food": Param(2, "landmarks that agents like to be at", positive=True, fixed=True),
-        "num_forests": Param(2, "landmarks in which agents hide", minimum=0, maximum=MOST_FORESTS, fixed=True),
+        "num_good": Param(2, "number of agents, which are chased", positive=True, fixed=True),
+        "num_adversaries": Param(4, "number of adversaries, including the leader", minimum=2, fixed=True),
+        "num_obstacles": Param(1, "number of landmarks that are obstacles", minimum=0, fixed=True),
+        "num_food": Param(2, "number of landmarks that reward nearby agents", positive=True, fixed=True),
+        "num_forests": Param(2, "number of landmarks that hide agents", minimum=0, maximum=MAX_FORESTS, fixed=True),
         **particles.common(drive=None),
         **particles.chasing(adversary=0.075, agent=0.045, reward=5.0),
-        "food_size": Param(0.03, "radius", positive=True),
-        "forest_size": Param(0.3, "radius", positive=True),
+        "food_size": Param(0.03, "radius of food", positive=True),
+        "forest_size": Param(0.3, "radius of a forest", positive=True),
     },
-    metrics={"collisions": Metric("of adversaries with agents", "sum")},
-    start_fields=(*particles.PLACES, "c"),
+    metrics={"collisions": Metric("collisions of adversaries with agents", "sum")},
+    start_fields=(*particles.START_FIELDS, "c"),
     start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(

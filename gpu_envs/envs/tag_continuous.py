@@ -12,10 +12,10 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
 FEATURES = 7
-"""What an agent sees of another: place, speed, acceleration, heading, kind, and whether it is in the game."""
+"""Features observed of another agent: position (2), speed, acceleration, heading, role, and whether it is in game."""
 
-POINTS_TOGETHER = 32
-"""What ``in_groups`` in ``nearest.cuh`` rounds up to."""
+POINT_GROUP = 32
+"""Multiple that ``in_groups`` in ``nearest.cuh`` rounds up to."""
 
 
 def _agents(params: Params) -> int:
@@ -27,7 +27,7 @@ def _columns(params: Params) -> int:
 
 
 def _observation(params: Params) -> Box:
-    """Bounds of what play brings about: an acceleration that lasts has not brought the speed to a limit."""
+    """Bounds of reachable values: the acceleration becomes 0 when the speed reaches a limit."""
     skill = max(np.max(params["skill_level_tagger"]), np.max(params["skill_level_runner"]))
     rounding = 1 + 1e-5
     most = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 1, 1], _columns(params))
@@ -44,14 +44,14 @@ def _action(params: Params) -> Space[Any]:
 
 
 def _points(params: Params) -> int:
-    return -(-_agents(params) // POINTS_TOGETHER) * POINTS_TOGETHER
+    return -(-_agents(params) // POINT_GROUP) * POINT_GROUP
 
 
 def _room(params: Params) -> int:
-    """``room_for`` in ``nearest.cuh``, of the nearest and the agent itself."""
+    """Size of the list of nearest agents: ``room_for`` in ``nearest.cuh``, for the nearest and the agent itself."""
     if params["use_full_observation"]:
         return 1
-    return max(POINTS_TOGETHER, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
+    return max(POINT_GROUP, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
 
 
 def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
@@ -59,19 +59,19 @@ def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
         return "expected finite numbers"
     length = np.min(params["grid_length"])
     if name != "heading" and ((values < 0) | (values > length)).any():
-        return f"expected places within 0 to {length:g}"
+        return f"expected positions from 0 to {length:g}"
     return ""
 
 
 TAGGER, RUNNER, GONE, REACH = (192, 57, 43), (36, 113, 163), (200, 200, 200), (245, 215, 210)
 ARROW = np.array([[1.0, 0.0], [-0.7, 0.6], [-0.7, -0.6]])
-"""An agent that looks along the x-axis."""
+"""Shape of an agent that heads along the x-axis."""
 SIZE, MARGIN = 0.0125, 0.03
-"""Of an agent, and around the square, whose side is 1."""
+"""Size of an agent, and margin around the square, whose side is 1."""
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Agents as arrows: taggers within the reach of their hand, runners, and crosses where runners were tagged."""
+    """Draws agents as arrows, taggers with their reach, and crosses at tagged runners."""
     side = per_replica(params["grid_length"], len(state["x"]))[:, None]
     x, y, gone = state["x"] / side, state["y"] / side, state["in_game"] == 0
     taggers = int(params["num_taggers"])
@@ -94,7 +94,7 @@ def _draw(state: State, params: Params) -> Picture:
 TAG_CONTINUOUS = TeamSpec(
     id="TagContinuous-v0",
     header="tag_continuous.cuh",
-    description="Taggers chase runners in a square; everybody accelerates and turns.",
+    description="Taggers chase runners in a square; all of them accelerate and turn.",
     roles=(
         Role("tagger", "num_taggers", _observation, _action),
         Role("runner", "num_runners", _observation, _action),
@@ -111,46 +111,52 @@ TAG_CONTINUOUS = TeamSpec(
     },
     columns=_columns,
     params={
-        "num_taggers": Param(10, "taggers in a replica", positive=True, fixed=True),
-        "num_runners": Param(100, "runners in a replica", positive=True, fixed=True),
+        "num_taggers": Param(10, "number of taggers", positive=True, fixed=True),
+        "num_runners": Param(100, "number of runners", positive=True, fixed=True),
         "grid_length": Param(20.0, "side of the square, in units of length", positive=True),
         "episode_length": Param(
             500,
-            "steps: max_episode_steps where no other is given, and what the observed time is a share of",
+            "default of max_episode_steps, and unit of the observed time, steps",
             positive=True,
             fixed=True,
         ),
-        "max_speed": Param(1.0, "greatest speed, before skill, length a step", positive=True),
-        "skill_level_tagger": Param(1.0, "multiplies a tagger's greatest speed", minimum=0),
-        "skill_level_runner": Param(1.0, "multiplies a runner's greatest speed", minimum=0),
-        "max_acceleration": Param(0.1, "the greatest change of acceleration in a step, length a step^2"),
-        "min_acceleration": Param(-0.1, "the least change of acceleration in a step, length a step^2"),
-        "max_turn": Param(2.356, "the greatest turn, rad a step"),
-        "min_turn": Param(-2.356, "the least turn, rad a step"),
-        "num_acceleration_levels": Param(20, "levels from least to most, beside none", positive=True, fixed=True),
-        "num_turn_levels": Param(20, "levels from least to most, beside none", positive=True, fixed=True),
-        "edge_hit_penalty": Param(0.0, "reward, added where an agent runs into a wall", maximum=0),
-        "use_full_observation": Param(False, "see everybody", fixed=True),
-        "num_other_agents_observed": Param(
-            10, "otherwise: how many of the nearest in the game are seen", positive=True, fixed=True
+        "max_speed": Param(1.0, "maximum speed before the factor skill_level, length per step", positive=True),
+        "skill_level_tagger": Param(1.0, "factor of a tagger's maximum speed", minimum=0),
+        "skill_level_runner": Param(1.0, "factor of a runner's maximum speed", minimum=0),
+        "max_acceleration": Param(0.1, "maximum change of acceleration per step, length per step^2"),
+        "min_acceleration": Param(-0.1, "minimum change of acceleration per step, length per step^2"),
+        "max_turn": Param(2.356, "maximum turn, rad per step"),
+        "min_turn": Param(-2.356, "minimum turn, rad per step"),
+        "num_acceleration_levels": Param(
+            20, "discrete actions from minimum to maximum, besides none", positive=True, fixed=True
         ),
-        "tagging_distance": Param(0.02, "the reach of a tag, as a share of grid_length", minimum=0),
-        "tag_reward_for_tagger": Param(10.0, "reward for each runner tagged"),
-        "step_penalty_for_tagger": Param(0.0, "reward, added in each step", maximum=0),
-        "tag_penalty_for_runner": Param(-10.0, "reward, added when tagged", maximum=0),
-        "step_reward_for_runner": Param(0.0, "reward, added in each step", minimum=0),
-        "end_of_game_reward_for_runner": Param(1.0, "reward of those in the game at the last step", minimum=0),
-        "runner_exits_game_after_tagged": Param(True, "otherwise a runner can be tagged again"),
-        "actions": Param("discrete", "levels, or real numbers", choices=("discrete", "continuous"), fixed=True),
+        "num_turn_levels": Param(
+            20, "discrete actions from minimum to maximum, besides none", positive=True, fixed=True
+        ),
+        "edge_hit_penalty": Param(0.0, "reward when an agent hits a wall", maximum=0),
+        "use_full_observation": Param(False, "observe all agents", fixed=True),
+        "num_other_agents_observed": Param(
+            10, "otherwise: number of nearest agents in the game to observe", positive=True, fixed=True
+        ),
+        "tagging_distance": Param(0.02, "maximum distance of a tag, as a fraction of grid_length", minimum=0),
+        "tag_reward_for_tagger": Param(10.0, "reward for each tagged runner"),
+        "step_penalty_for_tagger": Param(0.0, "reward of each step", maximum=0),
+        "tag_penalty_for_runner": Param(-10.0, "reward of a tagged runner", maximum=0),
+        "step_reward_for_runner": Param(0.0, "reward of each step", minimum=0),
+        "end_of_game_reward_for_runner": Param(1.0, "reward of runners in the game at the last step", minimum=0),
+        "runner_exits_game_after_tagged": Param(True, "remove tagged runners; otherwise they can be tagged again"),
+        "actions": Param(
+            "discrete", "discrete: levels; continuous: real numbers", choices=("discrete", "continuous"), fixed=True
+        ),
         "start": Param(
             "random",
-            "random: drawn for each episode; fixed: drawn once, from the first replica's seed, for all",
+            "random: drawn for each episode; fixed: drawn once for all, with the seed of the first replica",
             choices=("random", "fixed"),
         ),
     },
     metrics={
-        "tags": Metric("runners tagged", "sum"),
-        "survival": Metric("steps that a runner survives in the game, the mean of all", "sum"),
+        "tags": Metric("number of tagged runners", "sum"),
+        "survival": Metric("steps in the game, mean over runners", "sum"),
     },
     ordered=(("min_acceleration", "max_acceleration"), ("min_turn", "max_turn")),
     start_fields=("x", "y", "heading"),

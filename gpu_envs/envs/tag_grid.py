@@ -9,8 +9,8 @@ from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
-LONGEST = 32767
-"""The greatest grid whose squared distances are 32-bit integers."""
+MAX_LENGTH = 32767
+"""Maximum grid length: squared distances fit in 32-bit integers."""
 
 
 def _observation(params: Params) -> Box:
@@ -22,22 +22,22 @@ def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
     del name
     length = int(np.min(params["grid_length"]))
     wrong = (values < 0) | (values > length) | (values != np.floor(values))
-    return f"expected whole numbers from 0 to {length}" if wrong.any() else ""
+    return f"expected integers from 0 to {length}" if wrong.any() else ""
 
 
 TAGGER, RUNNER, GONE, LINES = (192, 57, 43), (36, 113, 163), (200, 200, 200), (235, 235, 235)
-MOST_LINES = 25
-"""Of the grid that are drawn, both ways; between cells, so many apart that there are no more."""
-MOST_CELLS = 40
-"""Agents in larger grids are drawn as large as in one of so many cells, so that they stay visible."""
+MAX_LINES = 25
+"""Maximum number of drawn grid lines per axis; in a larger grid, lines are several cells apart."""
+MAX_CELLS = 40
+"""Agents in larger grids are drawn as large as in a grid of this length, so that they stay visible."""
 MARGIN = 0.01
-"""Around the grid, whose side is 1."""
+"""Margin around the grid, whose side is 1."""
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Cells, taggers and the runner, which is grey once it has been caught."""
+    """Draws the grid, taggers and the runner, which is grey once it has been caught."""
     cells = per_replica(params["grid_length"], len(state["x"])) + 1
-    taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MOST_CELLS)
+    taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MAX_CELLS)
     centres = (np.stack([state["x"], state["y"]], -1) + 0.5) / cells[:, None, None]
     squares = centres[:, :taggers, None] + box(-0.4, -0.4, 0.4, 0.4) * size[:, None, None, None]
     caught = state["in_game"][:, taggers:] == 0
@@ -53,12 +53,12 @@ def _draw(state: State, params: Params) -> Picture:
 
 
 def _grid(cells: np.ndarray) -> Shape:
-    """Lines between cells, both ways, and around them."""
-    apart = np.ceil(cells / (MOST_LINES - 1))
-    places = np.minimum(np.arange(MOST_LINES) * (apart / cells)[:, None], 1)
+    """Grid lines of both axes, including the border."""
+    apart = np.ceil(cells / (MAX_LINES - 1))
+    places = np.minimum(np.arange(MAX_LINES) * (apart / cells)[:, None], 1)
     ends = np.broadcast_to([0.0, 1.0], (*places.shape, 2))
     upright = np.stack([np.broadcast_to(places[..., None], ends.shape), ends], -1)
-    there = np.arange(MOST_LINES) <= np.ceil(cells / apart)[:, None]
+    there = np.arange(MAX_LINES) <= np.ceil(cells / apart)[:, None]
     return line(np.concatenate([upright, upright[..., ::-1]], 1), 0.0025, LINES, np.concatenate([there, there], 1))
 
 
@@ -75,26 +75,26 @@ TAG_GRID_WORLD = TeamSpec(
     scratch={"column": Field(), "line": Field(), "distance": Field("int")},
     shared_scratch={"tags": Field("int"), "nearest_distance": Field("int"), "nearest_tagger": Field("int")},
     params={
-        "num_taggers": Param(4, "taggers in a replica", positive=True, fixed=True),
-        "grid_length": Param(100, "cells are 0 to this, both ways", positive=True, maximum=LONGEST),
+        "num_taggers": Param(4, "number of taggers", positive=True, fixed=True),
+        "grid_length": Param(100, "maximum of both coordinates, which start at 0", positive=True, maximum=MAX_LENGTH),
         "episode_length": Param(
             100,
-            "steps: max_episode_steps where no other is given, and what the observed time is a share of",
+            "default of max_episode_steps, and unit of the observed time, steps",
             positive=True,
             fixed=True,
         ),
-        "wall_hit_penalty": Param(0.1, "reward, subtracted where an agent runs into a wall", minimum=0),
-        "tag_reward_for_tagger": Param(10.0, "reward of every tagger, when one has caught the runner"),
-        "tag_penalty_for_runner": Param(5.0, "reward, subtracted when caught", minimum=0),
-        "step_cost_for_tagger": Param(0.01, "reward, from every tagger to the runner, in each step", minimum=0),
-        "use_full_observation": Param(True, "see everybody; otherwise the other side's nearest", fixed=True),
+        "wall_hit_penalty": Param(0.1, "penalty when an agent hits a wall", minimum=0),
+        "tag_reward_for_tagger": Param(10.0, "reward of every tagger when the runner is tagged"),
+        "tag_penalty_for_runner": Param(5.0, "penalty of the tagged runner", minimum=0),
+        "step_cost_for_tagger": Param(0.01, "penalty of every tagger per step, and reward of the runner", minimum=0),
+        "use_full_observation": Param(True, "observe all agents; otherwise the nearest of the other role", fixed=True),
         "start": Param(
             "random",
-            "random: any cells, none the runner's; fixed: taggers in the centre, the runner at (0, 0)",
+            "random: taggers not in the runner's cell; fixed: taggers in the centre, the runner at (0, 0)",
             choices=("random", "fixed"),
         ),
     },
-    metrics={"tags": Metric("1 where the runner was tagged"), "survival": Metric("steps that the runner survived")},
+    metrics={"tags": Metric("1 if the runner was tagged"), "survival": Metric("steps until the runner was tagged")},
     start_fields=("x", "y"),
     start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),

@@ -9,7 +9,7 @@ import pytest
 from harness import Make
 
 import gpu_envs
-from gpu_envs.envs.covid_economy import given
+from gpu_envs.envs.covid_economy import load_data
 
 ID = "CovidEconomy-v0"
 
@@ -40,7 +40,7 @@ class Oracle:
     """One replica in float64, by the equations; each day's state is worked out from all levels so far."""
 
     def __init__(self, days: int, priorities: tuple[float, float]) -> None:
-        self.d: Any = given()
+        self.d: Any = load_data()
         self.people, self.days, self.priorities = self.d["population"], days, priorities
         self.levels = [np.ones(51)] * 600 + list(self.d["policy"].astype(float))  # before the series all was open
         self.s, self.i, self.r, self.v, self.u = (
@@ -158,7 +158,7 @@ def test_vaccines_every_third_day(make: Make) -> None:
         shown.append(round(3 * float(observations["planner"][0, 0, -1]), 3))
     assert shown[:9] == [1.0, 1.0, 0.667, 0.333, 0.0, 2.0, 1.0, 3.0, 2.0]
     assert vaccinated[4] == 0.0 < vaccinated[5] == vaccinated[7] < vaccinated[8]
-    assert vaccinated[-1] <= given()["first_susceptible"][0]
+    assert vaccinated[-1] <= load_data()["first_susceptible"][0]
 
 
 def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:

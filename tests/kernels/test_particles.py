@@ -166,7 +166,7 @@ def test_discs_in_one_place_and_wrong_goals_are_survived(device: str, make: Make
     env.state["goal"] = np.array([-3, 99])
     observations, rewards, *_ = env.step({"adversary": np.zeros((2, 1), int), "agent": np.zeros((2, 1), int)})
     assert all(np.isfinite(numpy_of(values)).all() for values in (*observations.values(), *rewards.values()))
-    with pytest.raises(ValueError, match=r"options\['goal'\]: expected whole numbers from 0 to 1"):
+    with pytest.raises(ValueError, match=r"options\['goal'\]: expected integers from 0 to 1"):
         env.reset(options={"goal": 2})
 
 
@@ -197,9 +197,9 @@ def test_rules_of_others_use_the_same_physics(tmp_path: Path) -> None:
         id="Bumpers-v0",
         header=header,
         roles=(Role("car", lambda params: 2 * params["pairs"], Box(-np.inf, np.inf, (6,), np.float32), Discrete(5)),),
-        state=particles.OF_AGENTS,
+        state=particles.AGENT_STATE,
         shared=particles.landmarks(lambda _: 3),
-        scratch=particles.NEXT,
+        scratch=particles.CONTACT_SCRATCH,
         params={"pairs": Param(2, fixed=True), "size": Param(0.1), **particles.common(None), **particles.contacts()},
     )
     check_environment(spec, devices=["cpu"], num_envs=4)

@@ -10,7 +10,7 @@ from harness import Make, Place, numpy_of, restored_registry, to_place
 from registered import RICE, set_elapsed
 
 import gpu_envs
-from gpu_envs.envs.rice_n import OF_REGIONS, regions, rice_n
+from gpu_envs.envs.rice_n import REGION_PARAMS, regions, rice_n
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings" / "rice_n").glob("*.npz"))
 
@@ -104,7 +104,7 @@ def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
 
 def test_regions_of_ones_own(make: Make) -> None:
     """A table of any length; what its regions do follows from their own numbers."""
-    table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in OF_REGIONS}
+    table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in REGION_PARAMS}
     with restored_registry():
         gpu_envs.register(rice_n(table, "Mine-v0"))
         env: Any = make("Mine-v0", 2, device="cpu")
