@@ -1,1 +1,1 @@
-"""Measurements: ``python -m benchmarks.throughput``, ``training`` and ``peers``; ``plot`` draws what they wrote."""
+"""Benchmarks: ``python -m benchmarks.throughput``, ``training`` and ``peers`` write results; ``plot`` draws them."""

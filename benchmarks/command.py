@@ -1,4 +1,4 @@
-"""What the commands of the benchmarks share: their options, the device, and lines that are printed at once."""
+"""Options, choice of the device and output that all benchmarks' commands share."""
 
 import argparse
 
@@ -6,34 +6,34 @@ from gpu_envs.backend.driver import device_count
 
 
 def log(line: str) -> None:
-    """Prints a line at once."""
+    """Print a line, unbuffered."""
     print(line, flush=True)
 
 
 def parser(package: str, description: str | None) -> argparse.ArgumentParser:
-    """A command line with the options that all commands have.
+    """Create an argument parser with the options of all commands.
 
     Args:
-        package: What is run, below ``benchmarks``.
-        description: For the help.
+        package: The name of the package in ``benchmarks``.
+        description: The description in the help.
     """
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         f"python -m benchmarks.{package}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    made.add_argument("--commit", help="the commit measured, where the copy has no git")
-    return made
+    result.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
+    result.add_argument("--commit", help="the measured commit, for a copy without git")
+    return result
 
 
-def chosen_device(options: argparse.Namespace, refusing: argparse.ArgumentParser) -> tuple[str, str | None]:
-    """The device to measure, and the GPU's name where it is one; a device that is missing ends the command."""
+def choose_device(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[str, str | None]:
+    """Return the device to measure and the GPU's name, None for the CPU; exit if the device is missing."""
     device = options.device or ("cuda" if device_count() > 0 else "cpu")
     if device == "cpu":
         return device, None
     if device_count() == 0:
-        refusing.error("there is no CUDA device here; --device cpu measures the CPU")
+        parser.error("this machine has no CUDA device; give --device cpu")
     import torch
 
     return device, torch.cuda.get_device_name(0)

@@ -1,4 +1,4 @@
-"""How long environments take to compile, each time in a new process."""
+"""Compilation times of environments, each measured in a new process."""
 
 import subprocess
 import sys
@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from benchmarks.peers.process import variables
-from benchmarks.record import BYTES
+from benchmarks.record import BYTES_PER_STEP
 
-COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0")
+COMPILED = (*BYTES_PER_STEP, "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0")
 """Environments whose compilation is timed."""
 
-NO_OTHER_CACHE = {"CUDA_CACHE_DISABLE": "1"}
-"""NVRTC is not to find what it made in the driver's cache."""
+NO_DRIVER_CACHE = {"CUDA_CACHE_DISABLE": "1"}
+"""Turns off the driver's cache of compiled kernels."""
 
 _COMPILE = """
 import sys, time
@@ -31,21 +31,21 @@ for env_id in sys.argv[2:]:
 """
 
 
-def compile_seconds(device: str, names: Sequence[str], cache: str, before: str = "") -> dict[str, float]:
-    """The seconds that a new process takes to have each environment's kernels.
+def compile_seconds(device: str, names: Sequence[str], cache: str, setup: str = "") -> dict[str, float]:
+    """Measure the seconds that a new process takes to compile or load each environment's kernels.
 
     Args:
-        device: Such as ``cpu`` or ``cuda:0``.
-        names: The environments' ids.
-        cache: The folder of what was compiled.
-        before: Python that the process runs first, to find environments that are not built in.
+        device: The device, such as ``cpu`` or ``cuda:0``.
+        names: The environments' IDs.
+        cache: The folder of compiled programs.
+        setup: Python code that the process runs first, to register environments.
     """
-    printed = in_new_process(before + _COMPILE, device, *names, GPU_ENVS_CACHE_DIR=cache, **NO_OTHER_CACHE)
-    return {name: float(seconds) for name, seconds in (line.split() for line in printed.splitlines())}
+    output = run_script(setup + _COMPILE, device, *names, GPU_ENVS_CACHE_DIR=cache, **NO_DRIVER_CACHE)
+    return {name: float(seconds) for name, seconds in (line.split() for line in output.splitlines())}
 
 
-def cold_and_cached(device: str, log: Callable[[str], None]) -> dict[str, dict[str, float]]:
-    """Seconds to have each environment's kernels: with an empty cache, and then from that cache."""
+def measure_compilation(device: str, log: Callable[[str], None]) -> dict[str, dict[str, float]]:
+    """Return the seconds to get each environment's kernels: with an empty cache, and then from that cache."""
     with tempfile.TemporaryDirectory() as cache:
         cold, cached = (compile_seconds(device, COMPILED, cache) for _ in range(2))
     for name in COMPILED:
@@ -53,7 +53,7 @@ def cold_and_cached(device: str, log: Callable[[str], None]) -> dict[str, dict[s
     return {name: {"cold": cold[name], "cached": cached[name]} for name in COMPILED}
 
 
-def in_new_process(script: str, *arguments: str, **environment: str) -> str:
-    """What a Python script prints in a process of its own."""
+def run_script(script: str, *arguments: str, **environment: str) -> str:
+    """Run a Python script in a new process; return its output."""
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.run(command, env=variables(environment), capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Where a figure comes from: machine, versions, commit and command, written beside it."""
+"""Result files, with the machine, versions, commit and command of each measurement."""
 
 import datetime
 import importlib.metadata
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-BYTES = {
+BYTES_PER_STEP = {
     "CartPole-v1": 78,
     "MountainCar-v0": 54,
     "MountainCarContinuous-v0": 50,
     "Pendulum-v1": 54,
     "Acrobot-v1": 86,
 }
-"""What one step must move: state, elapsed and running return read and written, action, observation, reward, flags."""
+"""Bytes that a step must read and write: state, elapsed steps, return; action, observation, reward, flags."""
 
 PACKAGES = (
     *("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc"),
@@ -28,10 +28,10 @@ PACKAGES = (
 
 
 def commit() -> str:
-    """The commit of the sources, with ``+`` where they have been edited since; empty where there is no git."""
+    """Return the commit of the sources, with ``+`` if files have changed since; empty without git."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        edited = subprocess.run(
+        changed = subprocess.run(
             ["git", "status", "--porcelain", "--", ":/", ":!/benchmarks/results"],
             capture_output=True,
             text=True,
@@ -39,32 +39,32 @@ def commit() -> str:
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head + ("+" if edited.strip() else "")
+    return head + ("+" if changed.strip() else "")
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of Python and of those packages that are installed."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the installed packages."""
+    installed = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-def unplaced(word: str) -> str:
-    """A word of the command line; of a path on this machine, its last part."""
-    return Path(word).name if Path(word).is_absolute() else word
+def strip_folder(argument: str) -> str:
+    """Return a command-line argument; of an absolute path, only its last part."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[str, Any]:
-    """Machine, versions, commit, command and date.
+def provenance(given_commit: str | None, gpu: str | None, module: str) -> dict[str, Any]:
+    """Return machine, versions, commit, command and date.
 
     Args:
-        commit_given: The commit, where the copy measured has no git.
+        given_commit: The commit, for a copy without git.
         gpu: The GPU's name.
-        module: What was run, below ``benchmarks``.
+        module: The benchmark's name in ``benchmarks``.
     """
     from gpu_envs.backend.toolchain import compiler_version, find_compiler, processor_name
     from gpu_envs.errors import NoCompilerError
@@ -81,39 +81,39 @@ def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[s
             "system": f"{platform.system()} {platform.machine()}",
         },
         "versions": versions(PACKAGES) | {"compiler": compiler},
-        "commit": commit_given or commit(),
-        "command": " ".join([f"python -m benchmarks.{module}", *map(unplaced, sys.argv[1:])]),
+        "commit": given_commit or commit(),
+        "command": " ".join([f"python -m benchmarks.{module}", *map(strip_folder, sys.argv[1:])]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
 def write(
-    name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None, module: str = "throughput"
+    name: str, results: dict[str, Any], given_commit: str | None, gpu: str | None = None, module: str = "throughput"
 ) -> Path:
-    """Writes results with their provenance.
+    """Write results with their provenance.
 
     Args:
-        name: The file's name without its ending.
-        results: What was measured.
-        commit_given: The commit, where the copy measured has no git.
+        name: The file's name without its extension.
+        results: The measured results.
+        given_commit: The commit, for a copy without git.
         gpu: The GPU's name.
-        module: What was run, below ``benchmarks``.
+        module: The benchmark's name in ``benchmarks``.
     """
-    return _save(name, provenance(commit_given, gpu, module) | {"results": results})
+    return _save(name, provenance(given_commit, gpu, module) | {"results": results})
 
 
 def merge(
-    name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None, module: str = "training"
+    name: str, results: dict[str, Any], given_commit: str | None, gpu: str | None = None, module: str = "training"
 ) -> Path:
-    """Writes sections of results, each with its own provenance; other sections of the file stay as they are.
+    """Write sections of results, each with its provenance; keep the other sections of the file.
 
-    Arguments as of ``write``; ``results`` are by section.
+    The arguments are the same as for ``write``; ``results`` has an entry for each section.
     """
     path = RESULTS / f"{name}.json"
     document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"sections": {}}
-    origin = provenance(commit_given, gpu, module)
-    for section, figures in results.items():
-        document["sections"][section] = origin | {"results": figures}
+    origin = provenance(given_commit, gpu, module)
+    for section, section_results in results.items():
+        document["sections"][section] = origin | {"results": section_results}
     return _save(name, document)
 
 
@@ -124,8 +124,8 @@ def _save(name: str, document: dict[str, Any]) -> Path:
     return path
 
 
-def short(value: float) -> str:
-    """A number in three digits at most, with a prefix: 41 G."""
+def format_short(value: float) -> str:
+    """Format a number with at most three digits and an SI prefix: 41 G."""
     for size, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= 0.9995 * size:
             return f"{value / size:.3g}{prefix}"

@@ -1,4 +1,4 @@
-"""Replicas to be measured, and random actions for them, which are drawn beforehand."""
+"""Environments for measurements, and random actions that are sampled before them."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 import gpu_envs
 
 
-def staggered(env_id: str, num_envs: int, device: str, **options: Any) -> gpu_envs.VectorEnv:
-    """Replicas that restart in the step that ends an episode, and do not all reach the time limit together.
+def make_staggered(env_id: str, num_envs: int, device: str, **options: Any) -> gpu_envs.VectorEnv:
+    """Make an environment with SameStep auto-reset whose replicas reach the time limit at different steps.
 
-    What was cut short to that end is over.
+    The first episodes, which are shorter for that, have ended.
     """
     output = {} if device == "cpu" else {"output": "torch"}
     env = gpu_envs.make(env_id, num_envs, device=device, **{"autoreset_mode": "SameStep"} | output | options)
@@ -24,26 +24,26 @@ def staggered(env_id: str, num_envs: int, device: str, **options: Any) -> gpu_en
 
 
 def random_actions(space: gymnasium.Space[Any], num_envs: int, count: int = 16) -> list[np.ndarray]:
-    """Uniform actions for several steps."""
+    """Sample uniform actions for ``count`` steps."""
     rng = np.random.default_rng(0)
     if isinstance(space, gymnasium.spaces.Discrete):
         return [rng.integers(0, space.n, num_envs) for _ in range(count)]
     return [rng.uniform(-1, 1, (num_envs, 1)).astype(np.float32) for _ in range(count)]
 
 
-def tensors_of_actions(env: Any, count: int = 16, dtype: str = "int64") -> list[Any]:
-    """Uniform actions for several steps, on the environment's device.
+def action_tensors(env: Any, count: int = 16, dtype: str = "int64") -> list[Any]:
+    """Sample uniform actions for several steps, on the environment's device.
 
     Args:
-        env: The replicas.
-        count: Of steps.
-        dtype: Of discrete actions.
+        env: The environment.
+        count: The number of steps.
+        dtype: The data type of discrete actions.
     """
     import torch
 
     space, num_envs, device = env.single_action_space, env.num_envs, env.device
     if hasattr(space, "n"):
-        whole = getattr(torch, dtype)
-        return [torch.randint(0, int(space.n), (num_envs,), device=device, dtype=whole) for _ in range(count)]
+        integer = getattr(torch, dtype)
+        return [torch.randint(0, int(space.n), (num_envs,), device=device, dtype=integer) for _ in range(count)]
     low, high = float(space.low[0]), float(space.high[0])
     return [torch.empty((num_envs, 1), device=device).uniform_(low, high) for _ in range(count)]

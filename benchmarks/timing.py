@@ -1,4 +1,4 @@
-"""The time of a call that is made again and again, found in the same way for all that are compared."""
+"""Measurement of the time per call, the same for all benchmarks that are compared."""
 
 import contextlib
 import statistics
@@ -10,14 +10,14 @@ from unittest.mock import patch
 ROUNDS = 5
 
 
-def nothing() -> None:
-    """There is nothing to wait for: a call returns when its work is done."""
+def no_wait() -> None:
+    """Return at once: on the CPU a call returns when its work is done."""
 
 
-def waiting(device: str) -> Callable[[], None]:
-    """What waits until a device has done all that it was given."""
+def wait_function(device: str) -> Callable[[], None]:
+    """Return a function that waits until a device has finished all its work."""
     if device == "cpu":
-        return nothing
+        return no_wait
     import torch
 
     return torch.cuda.synchronize
@@ -25,65 +25,65 @@ def waiting(device: str) -> Callable[[], None]:
 
 def seconds_per_call(
     call: Callable[[int], object],
-    wait: Callable[[], object] = nothing,
+    wait: Callable[[], object] = no_wait,
     *,
     seconds: float = 0.5,
     warm_up: int = 64,
 ) -> float:
-    """The median over some rounds of calls of the seconds that one takes.
+    """Return the seconds per call, the median over several rounds of calls.
 
     Args:
-        call: Makes the call of a number; numbers count up, so that what is given to calls can change.
-        wait: Returns when all that was called is done.
-        seconds: Of all rounds together.
-        warm_up: Calls before, as many as go into ``seconds`` too.
+        call: The measured function; its argument is the number of the call, from 0.
+        wait: Waits until all calls are done.
+        seconds: The duration of all rounds together.
+        warm_up: The maximum number of calls before the first round; they take at most ``seconds``, too.
     """
-    begin, made = time.perf_counter(), 0
-    while made < warm_up and (made < 2 or time.perf_counter() - begin < seconds):
-        call(made)
-        made += 1
+    start, calls = time.perf_counter(), 0
+    while calls < warm_up and (calls < 2 or time.perf_counter() - start < seconds):
+        call(calls)
+        calls += 1
     wait()
 
-    def spent(count: int) -> float:
-        begin = time.perf_counter()
+    def time_calls(count: int) -> float:
+        start = time.perf_counter()
         for number in range(count):
             call(number)
         wait()
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
 
-    wanted, count = seconds / ROUNDS, 1
-    while (took := spent(count)) < wanted / 4:
+    round_seconds, count = seconds / ROUNDS, 1
+    while (elapsed := time_calls(count)) < round_seconds / 4:
         count *= 2
-    count = max(1, round(count * wanted / took))
-    return sorted(spent(count) / count for _ in range(ROUNDS))[ROUNDS // 2]
+    count = max(1, round(count * round_seconds / elapsed))
+    return sorted(time_calls(count) / count for _ in range(ROUNDS))[ROUNDS // 2]
 
 
 @contextlib.contextmanager
-def calls_timed(places: Mapping[str, tuple[object, str]]) -> Iterator[dict[str, list[float]]]:
-    """Within it, some methods are timed: gives the seconds of each of their calls.
+def time_methods(methods: Mapping[str, tuple[object, str]]) -> Iterator[dict[str, list[float]]]:
+    """Time methods inside the block; yield the seconds of each call, by name.
 
     Args:
-        places: By name, the object and its method.
+        methods: Objects and the names of their methods, by name.
     """
-    spent: dict[str, list[float]] = {name: [] for name in places}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
 
-    def timed(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            result = inner(*args, **kwargs)
-            spent[name].append(time.perf_counter() - begin)
+            start = time.perf_counter()
+            result = method(*args, **kwargs)
+            seconds[name].append(time.perf_counter() - start)
             return result
 
         return call
 
     with contextlib.ExitStack() as stack:
-        for name, (owner, method) in places.items():
+        for name, (owner, method) in methods.items():
             stack.enter_context(patch.object(owner, method, timed(name, getattr(owner, method))))
-        yield spent
+        yield seconds
 
 
-def graph_of(work: Callable[[], object]) -> Any:
-    """A CUDA graph of some work, which has been done before, so that all it needs is there."""
+def capture_graph(work: Callable[[], object]) -> Any:
+    """Capture ``work`` in a CUDA graph; it must have run before, so that it allocates no memory."""
     import torch
 
     torch.cuda.synchronize()
@@ -93,19 +93,19 @@ def graph_of(work: Callable[[], object]) -> Any:
     return graph
 
 
-def graph_of_steps(env: Any, actions: Sequence[Any], count: int) -> Any:
-    """A CUDA graph of so many steps of an environment, with these actions in turn, after a step without it."""
+def capture_steps(env: Any, actions: Sequence[Any], count: int) -> Any:
+    """Capture ``count`` steps of an environment, with the actions in turn, in a CUDA graph."""
 
     def work() -> None:
         for t in range(count):
             env.step(actions[t % len(actions)])
 
     env.step(actions[0])
-    return graph_of(work)
+    return capture_graph(work)
 
 
-def milliseconds(work: Callable[[], object], repeats: int = 7, inner: int = 1) -> float:
-    """The median device time of ``work``, warmed up, between CUDA events; divided by ``inner``."""
+def device_milliseconds(work: Callable[[], object], repeats: int = 7, inner: int = 1) -> float:
+    """Return the median time of ``work`` on the GPU, by CUDA events and after a warm-up, divided by ``inner``."""
     import torch
 
     work()
@@ -121,7 +121,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 7, inner: int = 1) -
 
 
 def free_memory(device: str) -> int:
-    """Bytes that a GPU has left; 0 for a CPU."""
+    """Return the free memory of a GPU in bytes; 0 for a CPU."""
     if device == "cpu":
         return 0
     import torch
@@ -130,15 +130,15 @@ def free_memory(device: str) -> int:
 
 
 def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats: int = 5) -> dict[str, Any]:
-    """Steps per second of training, rollouts and updates; the median of some rounds after a warm-up.
+    """Measure the steps per second of training, with rollouts and updates: the median of several rounds.
 
-    Beside it the seconds until the first update is done, and a GPU's memory that the run takes.
+    The result has the seconds until the end of the first update, and the GPU memory of the run, too.
 
     Args:
-        settings: Of the run, by their flat names.
-        warm_up: Updates before.
-        updates: Updates of a round.
-        repeats: Rounds.
+        settings: The run's settings, by flat name.
+        warm_up: The number of updates before the first round.
+        updates: The number of updates of a round.
+        repeats: The number of rounds.
     """
     import torch
 
@@ -147,22 +147,22 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
     total = settings["num_envs"] * settings["horizon"] * (warm_up + updates * repeats)
     run = Run.from_flat(settings | {"run_dir": "", "total_steps": total})
     free = free_memory(settings["device"])
-    begin = time.perf_counter()
+    start = time.perf_counter()
     trainer = Trainer(run)
-    wait = waiting(trainer.device)
+    wait = wait_function(trainer.device)
     trainer.prepare()
-    prepare = time.perf_counter() - begin
+    prepare = time.perf_counter() - start
     trainer.iterate(1)
-    first = time.perf_counter() - begin
+    first = time.perf_counter() - start
     trainer.iterate(warm_up - 1)
     memory = free - free_memory(settings["device"])
     times = []
     for _ in range(repeats):
         wait()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         trainer.iterate(updates)
         wait()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     rate = run.replicas * run.horizon * updates / statistics.median(times)
     trainer_device = trainer.device
     del trainer

@@ -1,11 +1,11 @@
-"""PPO as a LightningModule: processes, checkpoints, logs, callbacks and the progress bar are Lightning's.
+"""PPO as a LightningModule, with Lightning's processes, checkpoints, logs, callbacks and progress bar.
 
 python examples/lightning_ppo.py                                # CartPole until its mean return is 475
-python examples/lightning_ppo.py --accelerator gpu --devices 2  # on two GPUs; with cpu: by two processes
+python examples/lightning_ppo.py --accelerator gpu --devices 2  # on two GPUs; with cpu: two processes
 python examples/lightning_ppo.py --ckpt-path lightning_logs/version_0/checkpoints/last.ckpt
 
-One of Lightning's epochs is a horizon, played in all replicas, and the update from it. A checkpoint has weights,
-optimiser and how far training is, and nothing of the environments: a run that goes on begins with new episodes.
+An epoch of Lightning is a rollout of all replicas and the update from it. A checkpoint has weights, optimiser and
+progress, but no states of environments: a resumed run starts with new episodes.
 """
 
 import argparse
@@ -30,47 +30,47 @@ from gpu_envs.training.rollout.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """What can be chosen on the command line."""
+    """Command-line arguments."""
 
     env: str = "CartPole-v1"
-    """Of an environment with discrete actions, and no action masks."""
+    """An environment with discrete actions and without action masks."""
     params: str = "{}"
-    """Its own parameters, as JSON."""
+    """The environment's parameters, as JSON."""
     role: str = ""
-    """Of a team: whose agents learn, the first role's unless given. The others act at random."""
+    """The role of a team to train, by default the first; other roles act at random."""
     seed: int = 0
     accelerator: str = "auto"
     devices: int = 1
-    """Processes that train together, each on a device of its own."""
+    """Number of processes, each with its own device."""
     steps: int = 5_000_000
-    """Of all replicas of all processes together."""
+    """Total steps over all replicas of all processes."""
     num_envs: int = 512
-    """Replicas of each process."""
+    """Number of replicas per process."""
     horizon: int = 32
     epochs: int = 2
     minibatches: int = 8
     learning_rate: float = 4e-3
-    """At the beginning; it falls to zero."""
+    """Initial learning rate; it falls linearly to zero."""
     gamma: float = 0.99
     gae_lambda: float = 0.95
     entropy_weight: float = 0.0
     target_return: float = 475.0
-    """Training ends when the mean return of a validation is this."""
+    """Mean return of a validation at which training stops."""
     ckpt_path: str = ""
-    """A checkpoint to go on from."""
+    """A checkpoint to resume from."""
 
 
 @final
 class Replicas:
-    """A process's replicas, numbered through all processes, and what a horizon of them leaves."""
+    """The replicas of a process, numbered across processes, with storage for a rollout."""
 
     def __init__(self, ppo: "PPO", num_envs: int, horizon: int, purpose: str) -> None:
         device, seed = str(ppo.device), derived_seed(ppo.args.seed, purpose, ppo.current_epoch)
         self.role, self.rank, self.turn = ppo.role.name, ppo.global_rank, 0
-        # what gpu_envs.make(..., first_replica=rank * num_envs) gives, and arrays for a horizon of it
+        # like gpu_envs.make(..., first_replica=rank * num_envs), with storage for a rollout
         self.world = HorizonEnv(Plan(ppo.run, device, num_envs), horizon, self.rank * num_envs)
         self.world.reset(seed)
-        self.own = self.world.storage[self.role]
+        self.role_storage = self.world.storage[self.role]
         self.ops = {role.name: Ops(role.head, device, ppo.run.cpu_threads) for role in self.world.roles}
         self.stream = {name: torch.tensor([derived_seed(seed, name), 0], device=device) for name in self.ops}
         self.actions, self.log_probs, self.at_random = {}, {}, {}
@@ -82,11 +82,11 @@ class Replicas:
 
     @torch.no_grad()
     def play(self, policy: torch.nn.Module) -> None:
-        """Plays a horizon. Each agent's random numbers are those of its place among all processes' agents."""
+        """Play a rollout. An agent's random numbers depend on its index among the agents of all processes."""
         for storage in self.world.storage.values():
             storage.carry_over()
         for t in range(self.world.horizon):
-            parameters = self.at_random | {self.role: policy(self.own.observations[t].flatten(0, 1))[0]}
+            parameters = self.at_random | {self.role: policy(self.role_storage.observations[t].flatten(0, 1))[0]}
             for name, ops in self.ops.items():
                 ops.sample(
                     parameters[name],
@@ -96,14 +96,14 @@ class Replicas:
                     turn=self.turn,
                     first_row=self.rank * len(parameters[name]),
                 )
-            each = {name: actions[t] for name, actions in self.actions.items()}
-            self.world.step(t, {name: own.view(self.world.num_envs, -1, own.shape[1]) for name, own in each.items()})
+            actions_now = {name: actions[t] for name, actions in self.actions.items()}
+            self.world.step(t, {name: a.view(self.world.num_envs, -1, a.shape[1]) for name, a in actions_now.items()})
             self.turn += 1
 
 
 @final
-class Horizons:
-    """What Lightning takes for a dataset: random minibatches of the rows of a horizon, which is played first."""
+class RolloutBatches:
+    """A data loader: plays a rollout, then yields random minibatches of its rows."""
 
     def __init__(self, ppo: "PPO") -> None:
         self.ppo = ppo
@@ -120,10 +120,10 @@ class Horizons:
 
 @final
 class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types are not followed
-    """A policy for the agents of one role, and how it learns (Schulman et al. 2017)."""
+    """PPO for the agents of one role (Schulman et al. 2017)."""
 
     def __init__(self, **settings: Any) -> None:
-        """Takes fields of ``Args``, which a checkpoint keeps."""
+        """Create the policy from fields of ``Args``, which checkpoints save."""
         super().__init__()
         self.save_hyperparameters()
         self.args = args = Args(**settings)
@@ -144,40 +144,44 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
         adam = torch.optim.Adam(self.parameters(), lr=self.args.learning_rate, eps=1e-5)
         return [adam], [torch.optim.lr_scheduler.PolynomialLR(adam, self.trainer.max_epochs or 1)]
 
-    def train_dataloader(self) -> Horizons:
-        return Horizons(self)
+    def train_dataloader(self) -> RolloutBatches:
+        return RolloutBatches(self)
 
     def val_dataloader(self) -> range:
         return range(1)
 
     def on_train_start(self) -> None:
-        """Makes the replicas, on the device that Lightning has chosen."""
+        """Make the replicas on Lightning's device."""
         self.replicas = Replicas(self, self.args.num_envs, self.args.horizon, "training")
         self.advantage = Advantages(str(self.device), self.run.cpu_threads)
 
     @torch.no_grad()
     def collect(self) -> int:
-        """Plays a horizon and works out its advantages; returns its number of rows."""
-        args, replicas, own = self.args, self.replicas, self.replicas.own
+        """Play a rollout and compute its advantages; return its number of rows."""
+        args, replicas, storage = self.args, self.replicas, self.replicas.role_storage
         replicas.play(self.policy)
         actions, log_probs = replicas.actions[self.role.name], replicas.log_probs[self.role.name]
         advantages, returns = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
-        values = self.policy(own.observations.flatten(0, 2))[1].view(args.horizon + 1, -1)
-        final = values[1:] if own.final_obs is None else self.policy(own.final_obs.flatten(0, 2))[1].view_as(log_probs)
-        alive = torch.ones_like(own.terminations) if own.alive is None else own.alive[:-1]
+        values = self.policy(storage.observations.flatten(0, 2))[1].view(args.horizon + 1, -1)
+        final = (
+            values[1:]
+            if storage.final_obs is None
+            else self.policy(storage.final_obs.flatten(0, 2))[1].view_as(log_probs)
+        )
+        alive = torch.ones_like(storage.terminations) if storage.alive is None else storage.alive[:-1]
         self.advantage.compute(
-            own.rewards.flatten(1),
+            storage.rewards.flatten(1),
             final,
             args.gamma,
             args.gae_lambda,
             values=values,
-            terminations=own.terminations.flatten(1),
-            truncations=own.truncations.flatten(1),
+            terminations=storage.terminations.flatten(1),
+            truncations=storage.truncations.flatten(1),
             alive=alive.flatten(1),
             advantages=advantages,
             returns=returns,
         )
-        self.observations = own.observations[:-1].flatten(0, 2)
+        self.observations = storage.observations[:-1].flatten(0, 2)
         self.samples = Samples(
             actions.flatten(0, 1),
             log_probs.flatten(),
@@ -187,19 +191,19 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
             alive.flatten(),
         )
 
-        # The batch is that of all processes: so is what is said of it.
+        # The statistics are over the batch of all processes.
         sums = torch.stack([alive.sum(), advantages.sum(), advantages.square().sum()]).double()
         count, total, squares = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        self.samples_each = (count / self.trainer.world_size / args.minibatches).float()
+        self.samples_per_process = (count / self.trainer.world_size / args.minibatches).float()
         mean, variance = total / count, (squares / count - (total / count).square()).clamp(min=0.0)
         weight, clip = mean.new_tensor([args.entropy_weight, 0.2])
         self.scalars = torch.stack([mean, 1 / (variance.sqrt() + 1e-8), weight, clip]).float()
         return len(self.observations)
 
     def training_step(self, rows: torch.Tensor, _: int) -> torch.Tensor:
-        """The loss of a minibatch. Lightning takes its gradient, the mean over the processes, and Adam's step."""
+        """Return the loss of a minibatch; Lightning averages its gradient over processes and steps Adam."""
         parameters, values = self.policy(self.observations[rows])
-        by_parameters, by_values = torch.empty_like(parameters), torch.empty_like(values)
+        grad_parameters, grad_values = torch.empty_like(parameters), torch.empty_like(values)
         sums = values.new_empty(len(SUMS), len(rows))
         self.replicas.ops[self.role.name].loss(
             parameters.detach(),
@@ -208,37 +212,39 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
             rows,
             self.run.algorithm,
             self.scalars,
-            by_parameters,
-            by_values,
+            grad_parameters,
+            grad_values,
             sums,
         )
-        means = zip(SUMS, sums.sum(1) / self.samples_each, strict=True)
+        means = zip(SUMS, sums.sum(1) / self.samples_per_process, strict=True)
         self.log_dict(dict(means), on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
-        # The kernel has worked out the gradient by the policy's outputs; this has that gradient.
-        loss: torch.Tensor = ((parameters * by_parameters).sum() + (values * by_values).sum()) / self.samples_each
+        # The kernel has computed the gradient of the policy's outputs; this expression has that gradient.
+        loss: torch.Tensor = (
+            (parameters * grad_parameters).sum() + (values * grad_values).sum()
+        ) / self.samples_per_process
         return loss
 
     def validation_step(self, *_: int) -> None:
-        """Plays a whole episode in each of 128 replicas of every process."""
+        """Play a complete episode in each of 128 replicas per process."""
         replicas = Replicas(self, 128, 1, "validation")
-        running, means = torch.ones(128, 1, device=self.device), defaultdict[str, Any](float)
-        while running.any():
+        active, means = torch.ones(128, 1, device=self.device), defaultdict[str, Any](float)
+        while active.any():
             replicas.play(self.policy)
-            ended = running * (replicas.own.episode_length[0, :, :1] > 0)
+            ended = active * (replicas.role_storage.episode_length[0, :, :1] > 0)
             for name, storage in replicas.world.storage.items():
                 means[f"{name}/return"] += (ended * storage.episode_return[0]).mean()
                 means[f"{name}/length"] += (ended * storage.episode_length[0]).mean()
-            running = running - ended
+            active = active - ended
         self.log_dict(dict(means), sync_dist=True, batch_size=1, prog_bar=True)
 
 
 def train(args: Args, *callbacks: lightning.Callback) -> tuple[PPO, lightning.Trainer]:
-    """Trains, and gives the module and Lightning's trainer."""
+    """Train; return the module and Lightning's trainer."""
     lightning.seed_everything(args.seed)
     ppo, interval = PPO(**vars(args)), 5
-    figure: dict[str, Any] = {"monitor": f"{ppo.role.name}/return", "mode": "max"}
-    solved = EarlyStopping(**figure, stopping_threshold=args.target_return, patience=args.steps)
-    best = ModelCheckpoint(**figure, save_last=True, every_n_epochs=interval, save_on_train_epoch_end=True)
+    monitored: dict[str, Any] = {"monitor": f"{ppo.role.name}/return", "mode": "max"}
+    solved = EarlyStopping(**monitored, stopping_threshold=args.target_return, patience=args.steps)
+    best = ModelCheckpoint(**monitored, save_last=True, every_n_epochs=interval, save_on_train_epoch_end=True)
     updates = max(args.steps // (args.devices * args.num_envs * args.horizon), 1)
     trainer = lightning.Trainer(
         accelerator=args.accelerator,
@@ -256,7 +262,7 @@ def train(args: Args, *callbacks: lightning.Callback) -> tuple[PPO, lightning.Tr
 
 
 def main() -> None:
-    """Trains, and validates what came of it: Lightning prints the figures."""
+    """Train and validate; Lightning prints the metrics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(Args):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)

@@ -1,4 +1,4 @@
-"""rsl_rl's PPO on an environment with continuous actions, by its own runner.
+"""rsl_rl's PPO and runner on an environment with continuous actions.
 
 python examples/rsl_rl_ppo.py --env-id Pendulum-v1 --device cpu
 """
@@ -17,17 +17,17 @@ from gpu_envs.seeds import derived_seed
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """What can be chosen on the command line."""
+    """Command-line arguments."""
 
     env_id: str = "Pendulum-v1"
-    """Of an environment with continuous actions."""
+    """An environment with continuous actions."""
     device: str = "auto"
-    """Of environment and networks."""
+    """The device of environment and networks."""
     seed: int = 1
     num_envs: int = 64
     updates: int = 100
     num_steps: int = 32
-    """Of each replica between two updates."""
+    """Steps of each replica per update."""
     learning_rate: float = 1e-3
     gamma: float = 0.95
     gae_lambda: float = 0.95
@@ -36,12 +36,12 @@ class Args:
 
 
 def settings(args: Args) -> dict[str, Any]:
-    """The runner's configuration."""
+    """Return the runner's configuration."""
     network = {"class_name": "MLPModel", "hidden_dims": [64, 64], "activation": "tanh"}
     return {
         "num_steps_per_env": args.num_steps,
         "save_interval": args.updates,
-        "check_for_nan": False,  # which would wait for the device three times a step
+        "check_for_nan": False,  # it would wait for the device three times per step
         "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "actor": {**network, "distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}},
         "critic": dict(network),
@@ -62,7 +62,7 @@ def settings(args: Args) -> dict[str, Any]:
 
 
 def train(args: Args, log_dir: str | None = None) -> Any:
-    """Trains, and gives the runner."""
+    """Train, and return the runner."""
     torch.manual_seed(args.seed)
     env = VecEnv(args.env_id, args.num_envs, seed=args.seed, device=args.device)
     runner = OnPolicyRunner(env, settings(args), log_dir, str(env.device))
@@ -72,23 +72,23 @@ def train(args: Args, log_dir: str | None = None) -> Any:
 
 
 def evaluate(runner: Any, args: Args, episodes: int = 256) -> torch.Tensor:
-    """The returns of the means of the actions: one whole episode of each of so many replicas."""
+    """Return the returns of one complete episode per replica, with the mean actions."""
     env = VecEnv(args.env_id, episodes, seed=derived_seed(args.seed, "evaluation"), device=args.device)
     policy = runner.get_inference_policy()
     totals = torch.zeros(episodes, device=env.device)
-    running = torch.ones(episodes, dtype=torch.bool, device=env.device)
+    active = torch.ones(episodes, dtype=torch.bool, device=env.device)
     with torch.inference_mode():
         observations = env.get_observations()
-        while running.any():
+        while active.any():
             observations, rewards, dones, _ = env.step(policy(observations))
-            totals += rewards * running
-            running &= ~dones
+            totals += rewards * active
+            active &= ~dones
     env.close()
     return totals
 
 
 def main() -> None:
-    """Trains, and prints how well the policy does afterwards."""
+    """Train, and print the mean return of an evaluation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(Args):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)

@@ -1,6 +1,6 @@
-"""CartPole trained by several processes as one, a GPU each: ``torchrun --nproc-per-node 2 several_processes.py``.
+"""Train CartPole in several processes, one per GPU: ``torchrun --nproc-per-node 2 several_processes.py``.
 
-Where there are fewer GPUs than processes, they are processes on the CPU.
+With fewer GPUs than processes, all processes train on the CPU.
 """
 
 import os
@@ -12,9 +12,9 @@ from gpu_envs.training import PPO, Run, train
 
 
 def main() -> None:
-    """Trains until CartPole is solved; the first process keeps the run's folder and draws the bar."""
+    """Train until CartPole is solved; rank 0 writes the run's folder and shows the progress bar."""
     rank = int(os.environ["LOCAL_RANK"])
-    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # all of them, or none
+    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # all processes use GPUs, or none
     device = f"cuda:{rank}" if on_gpu else "cpu"
     if on_gpu:
         torch.cuda.set_device(rank)

@@ -1,4 +1,4 @@
-"""skrl's PPO on an environment with discrete actions: its own agent, models, memory and trainer.
+"""skrl's PPO on an environment with discrete actions, with skrl's models, memory and trainer.
 
 python examples/skrl_ppo.py --env-id CartPole-v1 --device cpu
 """
@@ -21,17 +21,17 @@ from gpu_envs.seeds import derived_seed
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """What can be chosen on the command line."""
+    """Command-line arguments."""
 
     env_id: str = "CartPole-v1"
-    """Of an environment with discrete actions."""
+    """An environment with discrete actions."""
     device: str = "auto"
-    """Of environment and networks."""
+    """The device of environment and networks."""
     seed: int = 1
     num_envs: int = 64
     updates: int = 60
     num_steps: int = 32
-    """Of each replica between two updates."""
+    """Steps of each replica per update."""
     learning_rate: float = 3e-3
     gamma: float = 0.98
     gae_lambda: float = 0.9
@@ -40,7 +40,7 @@ class Args:
 
 
 def network(inputs: int, outputs: int, scale: float) -> nn.Sequential:
-    """Orthogonal layers, the last of another scale."""
+    """Return a network with orthogonal weights; ``scale``: the gain of the last layer."""
     layers = [nn.Linear(inputs, 64), nn.Linear(64, 64), nn.Linear(64, outputs)]
     for layer, gain in zip(layers, (2**0.5, 2**0.5, scale), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
@@ -50,7 +50,7 @@ def network(inputs: int, outputs: int, scale: float) -> nn.Sequential:
 
 @final
 class Policy(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """The probabilities of the actions."""
+    """The policy."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -58,13 +58,13 @@ class Policy(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are
         self.net = network(self.num_observations, self.num_actions, 0.01)
 
     def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:  # noqa: ARG002
-        """Their logits."""
+        """Return the logits of the actions."""
         return self.net(inputs["observations"]), {}
 
 
 @final
 class Value(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """The return that is expected, of the state where there is one."""
+    """The value function, of the global state if the environment has one."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -72,13 +72,13 @@ class Value(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types ar
         self.net = network(self.num_states or self.num_observations, 1, 1.0)
 
     def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:  # noqa: ARG002
-        """The value."""
-        seen = inputs["observations"] if inputs["states"] is None else inputs["states"]
-        return self.net(seen), {}
+        """Return the value."""
+        features = inputs["observations"] if inputs["states"] is None else inputs["states"]
+        return self.net(features), {}
 
 
 def train(args: Args) -> Any:
-    """Trains an agent, and returns it."""
+    """Train an agent, and return it."""
     set_seed(args.seed)
     env = Wrapper(args.env_id, args.num_envs, device=args.device)
     spaces = {
@@ -120,24 +120,24 @@ def train(args: Args) -> Any:
 
 
 def evaluate(agent: Any, args: Args, episodes: int = 100) -> torch.Tensor:
-    """The returns of the likeliest actions: one whole episode of each of so many replicas."""
+    """Return the returns of one complete episode per replica, with the most likely actions."""
     env = Wrapper(args.env_id, episodes, seed=derived_seed(args.seed, "evaluation"), device=args.device)
     totals = torch.zeros(episodes, 1, device=env.device)
-    running = torch.ones(episodes, 1, dtype=torch.bool, device=env.device)
+    active = torch.ones(episodes, 1, dtype=torch.bool, device=env.device)
     observations, _ = env.reset()
-    while running.any():
+    while active.any():
         with torch.no_grad():
             _, outputs = agent.policy.act({"observations": observations, "states": None}, role="policy")
         actions = outputs["net_output"].argmax(1, keepdim=True)
         observations, rewards, terminated, truncated, _ = env.step(actions)
-        totals += rewards * running
-        running &= ~(terminated | truncated)
+        totals += rewards * active
+        active &= ~(terminated | truncated)
     env.close()
     return totals
 
 
 def main() -> None:
-    """Trains, and prints how well the agent does afterwards."""
+    """Train, and print the mean return of an evaluation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(Args):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)

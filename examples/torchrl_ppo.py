@@ -1,4 +1,4 @@
-"""PPO on cart-pole of TorchRL's own parts alone: its collector, its advantages, its loss, its buffer.
+"""PPO on CartPole with TorchRL's collector, advantages, loss and replay buffer.
 
 python examples/torchrl_ppo.py --device cpu
 """
@@ -27,46 +27,46 @@ ENV_ID = "CartPole-v1"
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """A run."""
+    """Command-line arguments."""
 
     device: str = "cpu"
-    """Of the environment and the networks."""
+    """The device of environment and networks."""
     num_envs: int = 64
-    """Replicas."""
+    """Number of replicas."""
     horizon: int = 32
-    """Steps of each between two updates."""
+    """Steps of each replica per update."""
     updates: int = 100
-    """Collections, each followed by so many epochs."""
+    """Number of rollouts, each followed by ``epochs`` epochs."""
     epochs: int = 4
-    """Passes over what was collected."""
+    """Passes over a rollout."""
     minibatch: int = 512
-    """Steps of a gradient."""
+    """Batch size of a gradient step."""
     learning_rate: float = 4e-3
-    """At the beginning; it falls to zero."""
+    """Initial learning rate; it falls linearly to zero."""
     gamma: float = 0.98
-    """Discount."""
+    """Discount factor."""
     gae_lambda: float = 0.95
-    """Of the advantages."""
+    """GAE lambda."""
     seed: int = 1
-    """Of the networks, the actions and the episodes of training."""
+    """Seed of networks, actions and training episodes."""
     evaluation_seed: int = 927_301
-    """Of the episodes of evaluation."""
+    """Seed of the evaluation episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of it."""
+    """The result of training."""
 
     returns: torch.Tensor
-    """Of one whole episode in each of the replicas that evaluate, with sampled actions."""
+    """Returns of one complete evaluation episode per replica, with sampled actions."""
     steps: int
-    """Of training, of all replicas together."""
+    """Total training steps over all replicas."""
     seconds: float
-    """Of training."""
+    """Seconds of training."""
 
 
 def networks(env: TransformedEnv, device: torch.device) -> tuple[ProbabilisticActor, ValueOperator]:
-    """An actor and a critic of two layers each."""
+    """Create an actor and a critic with two hidden layers each."""
     features = env.observation_spec["observation"].shape[-1]
     shape: dict[str, Any] = {"num_cells": [64, 64], "activation_class": nn.Tanh, "device": device}
     logits = MLP(features, env.action_spec.space.n, **shape)
@@ -82,7 +82,7 @@ def networks(env: TransformedEnv, device: torch.device) -> tuple[ProbabilisticAc
 
 
 def evaluate(actor: ProbabilisticActor, args: Args, replicas: int = 64) -> torch.Tensor:
-    """The return of the first episode of each replica."""
+    """Return the return of the first episode of each replica."""
     env = TransformedEnv(Env(ENV_ID, replicas, seed=args.evaluation_seed, device=args.device), RewardSum())
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         episodes = env.rollout(500, actor, break_when_any_done=False, break_when_all_done=True)
@@ -93,7 +93,7 @@ def evaluate(actor: ProbabilisticActor, args: Args, replicas: int = 64) -> torch
 
 
 def train(args: Args) -> Result:
-    """Trains, and evaluates what came of it in other episodes."""
+    """Train, and evaluate the policy in other episodes."""
     torch.manual_seed(args.seed)
     env = TransformedEnv(Env(ENV_ID, args.num_envs, seed=args.seed, device=args.device), RewardSum())
     actor, critic = networks(env, env.device)
@@ -110,7 +110,7 @@ def train(args: Args) -> Result:
         sampler=SamplerWithoutReplacement(),
         batch_size=args.minibatch,
     )
-    steps, begin = 0, time.perf_counter()
+    steps, start = 0, time.perf_counter()
     for update, data in enumerate(collector):
         optimiser.param_groups[0]["lr"] = args.learning_rate * (1 - update / args.updates)
         with torch.no_grad():
@@ -125,13 +125,13 @@ def train(args: Args) -> Result:
                 optimiser.step()
         buffer.empty()
         steps += batch
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     collector.shutdown()
     return Result(evaluate(actor, args), steps, seconds)
 
 
 def main() -> None:
-    """Runs it from the command line."""
+    """Parse the command line, train, and print the result."""
     parser = argparse.ArgumentParser()
     for field in dataclasses.fields(Args):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)

@@ -1,1 +1,1 @@
-"""What the adapters cost beside the libraries they serve, and what is learnt through them."""
+"""Benchmarks of the adapters: their overhead, and training with each library."""

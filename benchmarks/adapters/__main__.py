@@ -1,7 +1,7 @@
-"""What the adapters cost and what is learnt through them: ``python -m benchmarks.adapters``.
+"""Measure the overhead of the adapters, and training with each library: ``python -m benchmarks.adapters``.
 
-It writes ``results/adapters_*.json``. Each section stands for itself; those named by --only are measured and replace
-their like in the file. A library that is not installed is left out, and the results say so.
+Writes ``results/adapters_*.json``. Sections are independent; --only measures some of them and keeps the others in the
+file. Libraries that are not installed are skipped, which the results note.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from gpu_envs.training.process.device import torch_threads
 
 
 def wrappers(plan: AdapterPlan) -> dict[str, Any]:
-    """What the wrappers of ``gpu_envs.wrappers`` cost."""
+    """Measure the overhead of the wrappers in ``gpu_envs.wrappers``."""
     from benchmarks.throughput import wrapping
 
     with torch_threads("cpu", 1):
@@ -36,48 +36,48 @@ SECTIONS: Mapping[str, Callable[[AdapterPlan], dict[str, Any]]] = {
     "wrappers": wrappers,
     "learning": learning,
 }
-"""What is measured, by name."""
+"""The sections, by name."""
 
-USUAL = {
+DEFAULT_SECTIONS = {
     "cpu": ("sb3", "wrappers", "learning"),
     "cuda": ("sb3_step", "torch_libraries", "wrappers", "learning"),
 }
-"""What is measured on a device unless --only says otherwise; each can be on either."""
+"""The sections that each device measures by default; --only may name any on any device."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = command.parser("adapters", __doc__)
-    made.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: all that suits the device")
-    made.add_argument("--quick", action="store_true", help="tiny sizes: prints what it finds and writes nothing")
-    return made
+    """Return the argument parser."""
+    result = command.parser("adapters", __doc__)
+    result.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: the sections of the device")
+    result.add_argument("--quick", action="store_true", help="use tiny sizes, print the results and write no files")
+    return result
 
 
-def measure(plan: AdapterPlan, names: Sequence[str], keep: Callable[[str, dict[str, Any]], None]) -> None:
-    """Measures sections one after the other.
+def measure(plan: AdapterPlan, names: Sequence[str], save: Callable[[str, dict[str, Any]], None]) -> None:
+    """Measure sections one after the other.
 
     Args:
-        plan: Where, and how much. What fails is listed in it.
-        names: Of the sections.
-        keep: Called with a section's name and figures as soon as they are there.
+        plan: The device and the sizes; collects failures.
+        names: The names of the sections.
+        save: Called with the name and the results of each section.
     """
     for name in names:
-        keep(name, plan.part(name, functools.partial(SECTIONS[name], plan)))
+        save(name, plan.part(name, functools.partial(SECTIONS[name], plan)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints, and writes after each section."""
+    """Measure, print and write each section."""
     options = parser().parse_args(arguments)
-    device, gpu = command.chosen_device(options, parser())
+    device, gpu = command.choose_device(options, parser())
     plan = AdapterPlan(device, options.quick, log)
 
-    def keep(name: str, found: dict[str, Any]) -> None:
+    def save(name: str, results: dict[str, Any]) -> None:
         if options.quick:
-            log(json.dumps({name: found}, allow_nan=False))
-        elif name not in plan.failures:  # what was measured before, if anything, stays
-            log(f"wrote {record.merge(f'adapters_{device}', {name: found}, options.commit, gpu, 'adapters')}: {name}")
+            log(json.dumps({name: results}, allow_nan=False))
+        elif name not in plan.failures:  # after a failure the file keeps its results
+            log(f"wrote {record.merge(f'adapters_{device}', {name: results}, options.commit, gpu, 'adapters')}: {name}")
 
-    measure(plan, options.only or USUAL[device], keep)
+    measure(plan, options.only or DEFAULT_SECTIONS[device], save)
     if plan.failures:
         sys.exit(f"failed: {', '.join(plan.failures)}")
 

@@ -1,4 +1,4 @@
-"""What is learnt through each library: a run of its PPO, then whole episodes of the policy that came of it."""
+"""Training with the PPO of each library, followed by an evaluation of the policy in complete episodes."""
 
 import contextlib
 import functools
@@ -11,50 +11,51 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.adapters.plan import AdapterPlan, reached
+from benchmarks.adapters.plan import AdapterPlan, check_minimum
 from gpu_envs.training.process.device import torch_threads
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-"""Where the programs are that train by each library; their tests run them too."""
+"""The folder of the programs that train with each library."""
 
 CARTPOLE, PENDULUM = 475.0, -172.2
-"""Returns that count as learnt: the environment's own ``reward_threshold``; for Pendulum, which has none, what
-RL-Zoo's table of trained agents says of its PPO."""
+"""Target returns: the environment's ``reward_threshold``; for Pendulum, which has none, the return of PPO in RL-Zoo's
+table of trained agents."""
 
 THREADS = 1
-"""Of torch, on the CPU: the networks are small."""
+"""Number of torch threads on the CPU, where the small networks run."""
 
 
 def learning(plan: AdapterPlan) -> dict[str, Any]:
-    """Every library's run."""
+    """Train with every library."""
     runs: dict[str, Callable[[AdapterPlan], dict[str, Any]]] = {
-        "sb3": by_sb3,
-        "torchrl": by_torchrl,
-        "skrl": functools.partial(by_example, "skrl", CARTPOLE),
-        "rsl_rl": functools.partial(by_example, "rsl_rl", PENDULUM),
+        "sb3": train_with_sb3,
+        "torchrl": train_with_torchrl,
+        "skrl": functools.partial(train_with_example, "skrl", CARTPOLE),
+        "rsl_rl": functools.partial(train_with_example, "rsl_rl", PENDULUM),
     }
-    found = {}
+    results = {}
     for library, train in runs.items():
         with torch_threads("cpu", THREADS):
-            run = found[library] = plan.part(f"learning, {library}", functools.partial(train, plan))
+            run = results[library] = plan.part(f"learning, {library}", functools.partial(train, plan))
         if "evaluated" in run:
+            met = check_minimum(run["evaluated"], run["target"])
             plan.log(
                 f"learning, {library}, {run['env']}, {run['num_envs']:,} replicas: mean return {run['evaluated']:.1f} "
-                f"after {run['seconds']:.1f} s, {run['steps']:,} steps ({reached(run['evaluated'], run['target'])})"
+                f"after {run['seconds']:.1f} s and {run['steps']:,} steps ({met})"
             )
-    return {"torch_threads": THREADS, "libraries": found}
+    return {"torch_threads": THREADS, "libraries": results}
 
 
-def by_sb3(plan: AdapterPlan) -> dict[str, Any]:
-    """Cart-pole, until the last episodes reach the target."""
+def train_with_sb3(plan: AdapterPlan) -> dict[str, Any]:
+    """Train CartPole until the last episodes reach the target."""
     from benchmarks.adapters import sb3_learning
 
     return sb3_learning.learn(plan, CARTPOLE)
 
 
-def by_torchrl(plan: AdapterPlan) -> dict[str, Any]:
-    """Cart-pole, as long as the example trains by its own settings."""
-    example = module("torchrl_ppo")
+def train_with_torchrl(plan: AdapterPlan) -> dict[str, Any]:
+    """Train CartPole with the settings of the TorchRL example."""
+    example = load_example("torchrl_ppo")
     tiny = {"num_envs": 8, "updates": 1} if plan.quick else {}
     args = example.Args(device=plan.device, **tiny)
     result = example.train(args)
@@ -71,21 +72,21 @@ def by_torchrl(plan: AdapterPlan) -> dict[str, Any]:
     }
 
 
-def by_example(library: str, target: float, plan: AdapterPlan) -> dict[str, Any]:
-    """As long as the library's example trains by its own settings.
+def train_with_example(library: str, target: float, plan: AdapterPlan) -> dict[str, Any]:
+    """Train with the settings of a library's example.
 
     Args:
-        library: Its name.
-        target: The return that counts as learnt.
-        plan: Where, and how long.
+        library: The library's name.
+        target: The target return.
+        plan: The device and the sizes.
     """
-    example = module(f"{library}_ppo")
+    example = load_example(f"{library}_ppo")
     tiny = {"num_envs": 8, "updates": 1} if plan.quick else {}
     args = example.Args(device=plan.device, **tiny)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()):  # rsl_rl prints its networks
         trained = example.train(args)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     episodes = plan.size(1000, 8)
     return {
         "env": args.env_id,
@@ -100,12 +101,12 @@ def by_example(library: str, target: float, plan: AdapterPlan) -> dict[str, Any]
     }
 
 
-def module(name: str) -> ModuleType:
-    """The module of one of the examples, which do not form a package."""
+def load_example(name: str) -> ModuleType:
+    """Import an example by its path: the examples are no package."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made  # dataclasses look their module up
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module
+    spec.loader.exec_module(module)
+    return module

@@ -1,6 +1,6 @@
-"""What every library's module of loops gives.
+"""The interface of the modules ``*_loops``.
 
-Its function ``loops`` is given the number of replicas, the device, and how many steps a call takes.
+Each has a function ``loops(num_envs, device, steps)``; ``steps`` is the number of steps of a call.
 """
 
 import dataclasses
@@ -11,24 +11,24 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A loop of a library's own around several environments."""
+    """A loop of a library with several environments."""
 
     ours: Callable[[], object]
-    """Around the adapter."""
+    """The loop with the adapter."""
     constant: Callable[[], object]
-    """Around one that always gives the same tensors: what the library costs by itself."""
+    """The loop with an environment that returns constants: the cost of the library alone."""
     endless: Callable[[], object] | None = None
-    """The same where no episode ever ends, if ``constant`` has some end and that makes work for the library."""
+    """Like ``constant``, but without ends of episodes; None: ``constant`` has none."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Loops:
-    """A library's ways to collect steps."""
+    """The loops of a library that collect steps."""
 
     env_id: str
-    """The environment of ours."""
+    """The environment's ID."""
     pairs: Mapping[str, Pair]
-    """By the name of the way. Each call takes as many steps as was asked for."""
+    """The loops by name."""
     close: Callable[[], object]
-    """Ends all of them."""
+    """Closes the environments."""

@@ -1,4 +1,4 @@
-"""What the sections of ``benchmarks.adapters`` share: where to measure, how much, and what became of each part."""
+"""The device, the sizes and the failures that the sections of ``benchmarks.adapters`` share."""
 
 import dataclasses
 import traceback
@@ -9,31 +9,31 @@ from typing import Any, final
 @final
 @dataclasses.dataclass(frozen=True)
 class AdapterPlan:
-    """What to measure with."""
+    """The device and the sizes of the measurements."""
 
     device: str
     """cpu or cuda."""
     quick: bool
-    """Tiny sizes, which show that it runs and say nothing of speed."""
+    """Whether to use tiny sizes, which test the code and not the speed."""
     log: Callable[[str], None]
     """Prints a line."""
     failures: list[str] = dataclasses.field(default_factory=list)
-    """The parts that failed, in which case the command does so at its end."""
+    """Names of failed parts; with any, the command exits with an error."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is a CUDA device."""
+        """Whether the device is a GPU."""
         return self.device == "cuda"
 
     def size(self, full: int, tiny: int) -> int:
-        """How many of something."""
+        """Return the size to use, full or tiny."""
         return tiny if self.quick else full
 
     def part(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What one part of a section gives; or, where its library is missing or it fails, why not.
+        """Run one part of a section; return its results, or an entry ``skipped`` or ``failed`` with the reason.
 
         Args:
-            name: Of the part, to tell.
+            name: The part's name in messages.
             measure: The part.
         """
         try:
@@ -43,7 +43,7 @@ class AdapterPlan:
                 return self._failed(name, error)
             self.log(f"{name}: skipped: {error}")
             return {"skipped": str(error)}
-        except Exception as error:  # noqa: BLE001  # a part that fails is told of, and leaves the others their turn
+        except Exception as error:  # noqa: BLE001  # a failure is reported and must not stop the other parts
             return self._failed(name, error)
 
     def _failed(self, name: str, error: Exception) -> dict[str, Any]:
@@ -52,11 +52,11 @@ class AdapterPlan:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def judged(share: float, bar: float) -> str:
-    """Whether a figure keeps below its bar, in words."""
+def check_maximum(share: float, bar: float) -> str:
+    """Return text that says whether a value is below its limit."""
     return f"bar < {bar:g}: {'met' if share < bar else 'MISSED'}"
 
 
-def reached(ratio: float, bar: float) -> str:
-    """Whether a figure reaches its bar, in words."""
+def check_minimum(ratio: float, bar: float) -> str:
+    """Return text that says whether a value reaches its target."""
     return f"bar >= {bar:g}: {'met' if ratio >= bar else 'MISSED'}"

@@ -1,4 +1,4 @@
-"""rsl_rl's loop, that of its runner without updates, checks and logs: act, step, process the step."""
+"""The loop of rsl_rl's runner without updates, checks and logs: act, step, process the step."""
 
 import contextlib
 import io
@@ -16,14 +16,14 @@ ENV = "Pendulum-v1"
 
 
 def loops(num_envs: int, device: str, steps: int) -> Loops:
-    """The loop."""
+    """Return the loop with rsl_rl's PPO."""
     env = adapter.VecEnv(ENV, num_envs, device=device, seed=0)
     pair = Pair(interaction(env, steps), interaction(ConstantVecEnv(num_envs, env.device), steps))
     return Loops(ENV, {"ppo": pair}, env.close)
 
 
 def settings(steps: int) -> dict[str, Any]:
-    """A runner's, with small networks."""
+    """Return a runner's settings, with small networks."""
     network = {"class_name": "MLPModel", "hidden_dims": [64, 64], "activation": "tanh"}
     return {
         "num_steps_per_env": steps,
@@ -36,9 +36,9 @@ def settings(steps: int) -> dict[str, Any]:
 
 
 def interaction(env: Any, steps: int) -> Callable[[], object]:
-    """The loop; its storage is as long as a call."""
+    """Return the loop; its storage holds the steps of one call."""
     observations = env.get_observations()
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its networks
+    with contextlib.redirect_stdout(io.StringIO()):  # rsl_rl prints its networks
         algorithm = PPO.construct_algorithm(observations, env, settings(steps), str(env.device))
     algorithm.train_mode()
 

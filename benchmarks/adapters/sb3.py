@@ -1,19 +1,19 @@
-"""Stable-Baselines3's PPO on many replicas through the adapter, and on SB3's own containers of Gymnasium's CartPole."""
+"""SB3's PPO with the adapter and many replicas, compared with SB3's vectorised environments of Gymnasium's CartPole."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from benchmarks.adapters.plan import AdapterPlan, judged, reached
+from benchmarks.adapters.plan import AdapterPlan, check_maximum, check_minimum
 from benchmarks.adapters.timing import medians
 from gpu_envs.training.process.device import torch_threads
 
 ENV = "CartPole-v1"
 WAIT_BAR = 0.05
-"""Of the time of collect_rollouts that our step_wait may take."""
+"""Maximum share of step_wait in the time of collect_rollouts."""
 RATE_BAR = 10.0
-"""Times the steps per second of the better of SB3's containers."""
+"""Minimum ratio to the steps per second of SB3's faster vectorised environment."""
 
 EPOCHS = 4
 OURS = ("gpu_envs_ppo", "stock_ppo")
@@ -21,21 +21,21 @@ OURS = ("gpu_envs_ppo", "stock_ppo")
 
 @torch_threads("cpu", 1)
 def sb3(plan: AdapterPlan) -> dict[str, Any]:
-    """Collecting rollouts with a policy that has learnt nothing and with one that balances, and whole training."""
+    """Measure collect_rollouts with an untrained and with a balancing policy, and learn."""
     from benchmarks.peers import sb3_vec
 
     threads = (1,) if plan.quick else sb3_vec.thread_counts()
     seconds = 0.02 if plan.quick else 1.0
     sizes = {kind: tuple(2**k for k in range(plan.size(len(sizes), 2))) for kind, sizes in sb3_vec.SIZES.items()}
-    theirs = 8 if plan.quick else None
-    best = {kind: sb3_vec.search(kind, sizes[kind], threads, seconds, theirs) for kind in sb3_vec.KINDS}
-    for kind, found in best.items():
+    peer_steps = 8 if plan.quick else None
+    best = {kind: sb3_vec.search(kind, sizes[kind], threads, seconds, peer_steps) for kind in sb3_vec.KINDS}
+    for kind, result in best.items():
         plan.log(
-            f"SB3's {kind}: {found['steps_per_s'] / 1e3:,.0f} k steps/s of collect_rollouts at its best, "
-            f"{found['num_envs']} environments, {found['torch_threads']} torch threads"
+            f"SB3's {kind}: {result['steps_per_s'] / 1e3:,.0f} k steps/s of collect_rollouts at its best, "
+            f"{result['num_envs']} environments, {result['torch_threads']} torch threads"
         )
     num_envs, n_steps = plan.size(4096, 64), plan.size(32, 8)
-    found = {
+    result = {
         "num_envs": num_envs,
         "n_steps": n_steps,
         "policy": "MlpPolicy, SB3's default",
@@ -43,30 +43,30 @@ def sb3(plan: AdapterPlan) -> dict[str, Any]:
         "collect_rollouts": {},
     }
     for policy in ("fresh", "balancing"):
-        with collectors(plan, num_envs, n_steps, best, theirs) as sides:
+        with collectors(plan, num_envs, n_steps, best, peer_steps) as collectors_by_name:
             if policy == "balancing":
-                for side in sides.values():
-                    sb3_vec.balance(side.model)
-            tried = {name: sb3_vec.best_threads(sides[name], threads, seconds) for name in OURS}
-            measured = rates(sides, seconds, plan.size(5, 1))
-            found["collect_rollouts"][policy] = {"tried_torch_threads": tried} | measured
-            tell(plan, f"policy {policy}", measured)
-    found["learn"] = plan.part("learn", lambda: whole(plan, num_envs, n_steps, best, threads))
-    return found
+                for collector in collectors_by_name.values():
+                    sb3_vec.balance(collector.model)
+            tried = {name: sb3_vec.best_threads(collectors_by_name[name], threads, seconds) for name in OURS}
+            measured = rates(collectors_by_name, seconds, plan.size(5, 1))
+            result["collect_rollouts"][policy] = {"tried_torch_threads": tried} | measured
+            log_rates(plan, f"policy {policy}", measured)
+    result["learn"] = plan.part("learn", lambda: measure_learn(plan, num_envs, n_steps, best, threads))
+    return result
 
 
 @contextlib.contextmanager
 def collectors(
-    plan: AdapterPlan, num_envs: int, n_steps: int, best: Mapping[str, Any], theirs: int | None
+    plan: AdapterPlan, num_envs: int, n_steps: int, best: Mapping[str, Any], peer_steps: int | None
 ) -> Iterator[dict[str, Any]]:
-    """A collector of each side: our environment with our PPO and with SB3's, and SB3's containers at their best.
+    """Create the collectors: the adapter with its PPO and with SB3's, and SB3's environments with their best sizes.
 
     Args:
-        plan: Where to measure.
-        num_envs: Our replicas.
-        n_steps: Of a rollout of ours.
-        best: What was found of each container.
-        theirs: Steps of a rollout of theirs; None: SB3's default.
+        plan: The device and the sizes.
+        num_envs: The adapter's number of replicas.
+        n_steps: The adapter's steps of a rollout.
+        best: The fastest size of each vectorised environment of SB3.
+        peer_steps: The steps of a rollout of these; None: SB3's default.
     """
     import stable_baselines3
 
@@ -75,64 +75,64 @@ def collectors(
 
     with contextlib.ExitStack() as stack:
 
-        def opened(venv: Any) -> Any:
+        def register(venv: Any) -> Any:
             stack.callback(venv.close)
             return venv
 
-        sides = {}
+        collectors_by_name = {}
         for name, algorithm in zip(OURS, (adapter.PPO, stable_baselines3.PPO), strict=True):
-            sides[name] = sb3_vec.Collector(opened(ours(plan, num_envs)), algorithm, n_steps)
+            collectors_by_name[name] = sb3_vec.Collector(register(make_adapter(plan, num_envs)), algorithm, n_steps)
         for kind, chosen in best.items():
-            venv = opened(sb3_vec.environments(kind, chosen["num_envs"]))
-            sides[kind] = sb3_vec.Collector(venv, n_steps=theirs, threads=chosen["torch_threads"])
-        yield sides
+            venv = register(sb3_vec.environments(kind, chosen["num_envs"]))
+            collectors_by_name[kind] = sb3_vec.Collector(venv, n_steps=peer_steps, threads=chosen["torch_threads"])
+        yield collectors_by_name
 
 
-def ours(plan: AdapterPlan, num_envs: int) -> Any:
-    """Our environment, whose first episodes are cut short, so that not all reach their time limit at once."""
+def make_adapter(plan: AdapterPlan, num_envs: int) -> Any:
+    """Create the adapter's environment, staggered so that replicas do not reach the time limit together."""
     from gpu_envs.adapters import sb3 as adapter
 
     return adapter.VecEnv(ENV, num_envs, device=plan.device, stagger=True, seed=0)
 
 
-def rates(sides: Mapping[str, Any], seconds: float, rounds: int) -> dict[str, Any]:
-    """Steps per second of each side in turns, what shares policy and steps take, and how ours compares."""
-    for side in sides.values():
-        side.collect()
-    measured: dict[str, list[float]] = {name: [] for name in sides}
+def rates(collectors_by_name: Mapping[str, Any], seconds: float, rounds: int) -> dict[str, Any]:
+    """Measure each collector in turns: steps per second, shares of policy and steps, and ratios."""
+    for collector in collectors_by_name.values():
+        collector.collect()
+    measured: dict[str, list[float]] = {name: [] for name in collectors_by_name}
     for _ in range(rounds):
-        for name, side in sides.items():
-            measured[name].append(side.rate(seconds))
-    shares = {name: side.shares(seconds) for name, side in sides.items()}
+        for name, collector in collectors_by_name.items():
+            measured[name].append(collector.rate(seconds))
+    shares = {name: collector.shares(seconds) for name, collector in collectors_by_name.items()}
     rate = medians(measured)
-    better = max(rate[name] for name in sides if name not in OURS)
+    better = max(rate[name] for name in collectors_by_name if name not in OURS)
     return {
         "steps_per_s": rate,
         "rounds": measured,
-        "torch_threads": {name: side.threads for name, side in sides.items()},
+        "torch_threads": {name: collector.threads for name, collector in collectors_by_name.items()},
         "shares": shares,
         "times_the_better_container": {name: rate[name] / better for name in OURS},
     }
 
 
-def tell(plan: AdapterPlan, title: str, measured: Mapping[str, Any]) -> None:
-    """Prints what was found of one policy."""
+def log_rates(plan: AdapterPlan, title: str, measured: Mapping[str, Any]) -> None:
+    """Print the results for one policy."""
     rate, shares = measured["steps_per_s"], measured["shares"]
     plan.log(f"SB3 collect_rollouts, {title}: " + ", ".join(f"{k} {v / 1e3:,.0f} k steps/s" for k, v in rate.items()))
     for name in OURS:
         ratio = measured["times_the_better_container"][name]
         plan.log(
-            f"  {name}: {ratio:.1f} x the better container ({reached(ratio, RATE_BAR)}); step_wait "
-            f"{shares[name]['step_wait']:.1%} of the time ({judged(shares[name]['step_wait'], WAIT_BAR)}), "
+            f"  {name}: {ratio:.1f} x the faster peer ({check_minimum(ratio, RATE_BAR)}); step_wait "
+            f"{shares[name]['step_wait']:.1%} of the time ({check_maximum(shares[name]['step_wait'], WAIT_BAR)}), "
             f"with step_async {shares[name]['step_wait'] + shares[name]['step_async']:.1%}, the policy "
             f"{shares[name]['policy']:.1%}"
         )
 
 
-def whole(
+def measure_learn(
     plan: AdapterPlan, num_envs: int, n_steps: int, best: Mapping[str, Any], threads: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Steps per second of ``learn``, with as many transitions to a rollout and all other settings equal."""
+    """Measure steps per second of ``learn``, with equal transitions per rollout and equal settings."""
     import stable_baselines3
 
     from benchmarks.peers import sb3_vec
@@ -142,7 +142,7 @@ def whole(
     shared = {"n_epochs": EPOCHS, "batch_size": transitions // plan.size(16, 2), "seed": 0, "device": "cpu"}
     kind = max(best, key=lambda name: float(best[name]["steps_per_s"]))
     makers: dict[str, Callable[[], Any]] = {
-        "ours": lambda: ours(plan, num_envs),
+        "ours": lambda: make_adapter(plan, num_envs),
         "peer": lambda: sb3_vec.environments(kind, best[kind]["num_envs"]),
     }
     algorithms = {"ours": adapter.PPO, "peer": stable_baselines3.PPO}
@@ -152,16 +152,16 @@ def whole(
             venv = make()
             stack.callback(venv.close)
             models[name] = algorithms[name]("MlpPolicy", venv, n_steps=transitions // venv.num_envs, **shared)
-        tried = {name: [learning_rate(model, count, 1) for count in threads] for name, model in models.items()}
-        chosen = {name: threads[found.index(max(found))] for name, found in tried.items()}
+        tried = {name: [training_rate(model, count, 1) for count in threads] for name, model in models.items()}
+        chosen = {name: threads[rates.index(max(rates))] for name, rates in tried.items()}
         measured: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(plan.size(3, 1)):
             for name, model in models.items():
-                measured[name].append(learning_rate(model, chosen[name], plan.size(2, 1)))
+                measured[name].append(training_rate(model, chosen[name], plan.size(2, 1)))
     rate = medians(measured)
     ratio = rate["ours"] / rate["peer"]
     plan.log(
-        f"SB3 learn, {transitions:,} transitions an update, {EPOCHS} epochs: {rate['ours'] / 1e3:,.0f} k steps/s; "
+        f"SB3 learn, {transitions:,} transitions per update, {EPOCHS} epochs: {rate['ours'] / 1e3:,.0f} k steps/s; "
         f"{kind}: {rate['peer'] / 1e3:,.0f} k ({ratio:.1f} x)"
     )
     return {
@@ -171,7 +171,7 @@ def whole(
         "n_steps": {name: model.n_steps for name, model in models.items()},
         "torch_threads": chosen,
         "tried_torch_threads": {
-            name: dict(zip(map(str, threads), found, strict=True)) for name, found in tried.items()
+            name: dict(zip(map(str, threads), rates, strict=True)) for name, rates in tried.items()
         },
         "steps_per_s": rate,
         "rounds": measured,
@@ -179,12 +179,12 @@ def whole(
     }
 
 
-def learning_rate(model: Any, threads: int, updates: int) -> float:
-    """Steps per second of training that goes on for some updates."""
+def training_rate(model: Any, threads: int, updates: int) -> float:
+    """Return the steps per second of ``updates`` more updates."""
     import torch
 
     torch.set_num_threads(threads)
     steps = model.n_envs * model.n_steps * updates
-    begin = time.perf_counter()
+    start = time.perf_counter()
     model.learn(steps, reset_num_timesteps=False)
-    return float(steps / (time.perf_counter() - begin))
+    return float(steps / (time.perf_counter() - start))

@@ -1,4 +1,4 @@
-"""Cart-pole learnt by Stable-Baselines3's PPO from 4,096 replicas."""
+"""Training of CartPole with Stable-Baselines3's PPO and 4,096 replicas."""
 
 import time
 from collections.abc import Mapping
@@ -22,31 +22,31 @@ SETTINGS: Mapping[str, Any] = {
     "gamma": 0.98,
     "gae_lambda": 0.9,
 }
-MOST = 10_000_000
-"""Steps at most."""
+MAX_STEPS = 10_000_000
+"""Maximum number of steps."""
 EPISODES = 1000
-"""Of the evaluation, whose actions are drawn."""
+"""Episodes of the evaluation, with sampled actions."""
 
 
 def learn(plan: AdapterPlan, target: float, seed: int = 0) -> dict[str, Any]:
-    """Trains until the last 100 episodes reach the target, then plays whole episodes.
+    """Train until the last 100 episodes reach the target, then evaluate.
 
     Args:
-        plan: Where, and how long.
-        target: The mean return.
-        seed: Of everything.
+        plan: The device and the sizes.
+        target: The target mean return.
+        seed: The seed of training and evaluation.
     """
     venv: Any = adapter.VecEnv(ENV, plan.size(4096, 64), device=plan.device, stagger=True, seed=seed)
     settings = {**SETTINGS, "batch_size": plan.size(SETTINGS["batch_size"], 256)}
     episodes = plan.size(EPISODES, 8)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     model = adapter.PPO("MlpPolicy", venv, seed=seed, device="cpu", **settings)
-    model.learn(plan.size(MOST, 4096), callback=ConvertCallback(lambda *_: mean_of_last(model) < target))
-    found = {
+    model.learn(plan.size(MAX_STEPS, 4096), callback=ConvertCallback(lambda *_: mean_of_last(model) < target))
+    result = {
         "env": ENV,
         "num_envs": venv.num_envs,
         "settings": settings,
-        "seconds": time.perf_counter() - begin,
+        "seconds": time.perf_counter() - start,
         "steps": model.num_timesteps,
         "evaluated": evaluate(model, episodes, plan.device, derived_seed(seed, "evaluation")),
         "episodes": episodes,
@@ -54,19 +54,19 @@ def learn(plan: AdapterPlan, target: float, seed: int = 0) -> dict[str, Any]:
         "target": target,
     }
     venv.close()
-    return found
+    return result
 
 
 def evaluate(model: Any, episodes: int, device: str, seed: int) -> float:
-    """The mean return of one whole episode of each of some replicas, with actions drawn from the policy."""
+    """Return the mean return over one complete episode of each replica, with sampled actions."""
     env = gpu_envs.make(ENV, episodes, device=device, autoreset_mode="SameStep")
     observations, _ = env.reset(seed=seed)
-    going = np.ones(episodes, bool)
+    active = np.ones(episodes, bool)
     total = np.zeros(episodes)
-    while going.any():
+    while active.any():
         actions, _ = model.predict(observations)
         observations, rewards, terminations, truncations, _ = env.step(actions)
-        total += rewards * going
-        going &= ~(terminations | truncations)
+        total += rewards * active
+        active &= ~(terminations | truncations)
     env.close()
     return float(total.mean())

@@ -1,4 +1,4 @@
-"""skrl's loop, that of its trainers without their updates: act, step, record."""
+"""The loop of skrl's trainers without updates: act, step, record."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ HIDDEN = 64
 
 
 def loops(num_envs: int, device: str, steps: int) -> Loops:
-    """The loop with skrl's PPO, and with ours, which looks at last observations too."""
+    """Return the loop with skrl's PPO, and with the adapter's PPO, which uses final observations too."""
     envs = [adapter.Wrapper(ENV, num_envs, device=device, seed=0) for _ in range(2)]
     constant = interaction(ConstantWrapper(num_envs, envs[0].device), PPO, steps)
     pairs = {
@@ -33,7 +33,7 @@ def loops(num_envs: int, device: str, steps: int) -> Loops:
 
 
 def network(inputs: int, outputs: int) -> torch.nn.Module:
-    """A small one."""
+    """Return a small network."""
     return torch.nn.Sequential(
         *(torch.nn.Linear(inputs, HIDDEN), torch.nn.Tanh()),
         *(torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.Tanh()),
@@ -42,7 +42,7 @@ def network(inputs: int, outputs: int) -> torch.nn.Module:
 
 
 class Actor(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """Chooses among the actions."""
+    """The policy."""
 
     def __init__(self, env: Any) -> None:
         spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
@@ -51,13 +51,13 @@ class Actor(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are 
         self.net = network(self.num_observations, self.num_actions)
 
     def compute(self, inputs: dict[str, Any], role: str) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The actions' logits."""
+        """Return the logits of the actions."""
         del role
         return self.net(inputs["observations"]), {}
 
 
 class Critic(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """Values observations."""
+    """The value function."""
 
     def __init__(self, env: Any) -> None:
         spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
@@ -66,13 +66,13 @@ class Critic(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types a
         self.net = network(self.num_observations, 1)
 
     def compute(self, inputs: dict[str, Any], role: str) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The value."""
+        """Return the value."""
         del role
         return self.net(inputs["observations"]), {}
 
 
 def interaction(env: Any, algorithm: Callable[..., Any], steps: int) -> Callable[[], object]:
-    """The loop, with bootstraps of time limits, without logs; its memory is as long as a call."""
+    """Return the loop, with bootstrapping at time limits and without logs; its memory holds the steps of one call."""
     agent = algorithm(
         models={"policy": Actor(env), "value": Critic(env)},
         memory=RandomMemory(memory_size=steps, num_envs=env.num_envs, device=env.device),
@@ -91,21 +91,21 @@ def interaction(env: Any, algorithm: Callable[..., Any], steps: int) -> Callable
         nonlocal observations
         with torch.no_grad():
             for timestep in range(steps):
-                when = {"timestep": timestep, "timesteps": steps}
-                actions, _ = agent.act(observations, None, **when)
-                followed, rewards, terminated, truncated, infos = env.step(actions)
+                counters = {"timestep": timestep, "timesteps": steps}
+                actions, _ = agent.act(observations, None, **counters)
+                next_observations, rewards, terminated, truncated, infos = env.step(actions)
                 agent.record_transition(
                     observations=observations,
                     states=None,
                     actions=actions,
                     rewards=rewards,
-                    next_observations=followed,
+                    next_observations=next_observations,
                     next_states=None,
                     terminated=terminated,
                     truncated=truncated,
                     infos=infos,
-                    **when,
+                    **counters,
                 )
-                observations = followed
+                observations = next_observations
 
     return run

@@ -1,4 +1,4 @@
-"""Times things in turns, so that what disturbs the machine disturbs all of them."""
+"""Time several functions in turns, so that disturbances of the machine affect all of them."""
 
 import statistics
 import time
@@ -6,33 +6,33 @@ from collections.abc import Callable, Mapping
 
 
 def seconds(work: Callable[[], object], synchronise: Callable[[], None]) -> float:
-    """The seconds that some work takes, from an idle device to an idle device."""
+    """Return the seconds of ``work``, from an idle device to an idle device."""
     synchronise()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     work()
     synchronise()
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
-def in_turns(
-    works: Mapping[str, Callable[[], object]], rounds: int, synchronise: Callable[[], None]
+def time_in_turns(
+    workloads: Mapping[str, Callable[[], object]], rounds: int, synchronise: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """The seconds of each work in each round, after one turn that does not count.
+    """Return the seconds of each function in each round, after a warm-up.
 
     Args:
-        works: What to time, by name.
-        rounds: How many turns of each.
+        workloads: The functions, by name.
+        rounds: The number of rounds.
         synchronise: Waits for the device.
     """
-    for work in works.values():
+    for work in workloads.values():
         work()
-    found: dict[str, list[float]] = {name: [] for name in works}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in workloads}
     for _ in range(rounds):
-        for name, work in works.items():
-            found[name].append(seconds(work, synchronise))
-    return found
+        for name, work in workloads.items():
+            seconds_by_name[name].append(seconds(work, synchronise))
+    return seconds_by_name
 
 
-def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
-    """The median of each."""
-    return {name: statistics.median(times) for name, times in found.items()}
+def medians(seconds_by_name: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return the median of each list."""
+    return {name: statistics.median(times) for name, times in seconds_by_name.items()}

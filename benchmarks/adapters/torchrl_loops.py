@@ -1,4 +1,4 @@
-"""TorchRL's loops: ``rollout``, and its collector, both with a random policy."""
+"""TorchRL's loops with a random policy: ``rollout`` and the collector."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,34 +12,34 @@ from gpu_envs.adapters import torchrl as adapter
 
 ENV = "CartPole-v1"
 EPISODE = 22
-"""Steps of cart-pole's episodes under random actions: TorchRL resets what is done, which is a cost of its own."""
+"""Mean length of CartPole's episodes with random actions: TorchRL's resets of ended episodes take time, too."""
 
 
 def loops(num_envs: int, device: str, steps: int) -> Loops:
-    """Rollout and collector."""
-    closing = contextlib.ExitStack()
+    """Return the loops ``rollout`` and ``collector``."""
+    cleanup = contextlib.ExitStack()
 
-    def ours() -> Any:
+    def make_adapter() -> Any:
         env = adapter.Env(ENV, num_envs, device=device, seed=0)
-        closing.callback(env.close, raise_if_closed=False)
+        cleanup.callback(env.close, raise_if_closed=False)
         return env
 
     def rollout(env: Any) -> Callable[[], object]:
-        """Resets, then steps, resetting what is done; the steps are stacked in the end."""
+        """Reset, step with resets of ended episodes, and stack the steps."""
         return lambda: env.rollout(steps, break_when_any_done=False)
 
     def collector(env: Any) -> Callable[[], object]:
-        """The next batch of a collector that never ends; episodes go on from batch to batch."""
+        """Return the next batch of an endless collector; episodes continue in the next batch."""
         policy = RandomPolicy(env.action_spec)
-        made = Collector(env, policy, frames_per_batch=num_envs * steps, total_frames=-1)
-        closing.callback(made.shutdown)
-        batches = iter(made)
+        torch_collector = Collector(env, policy, frames_per_batch=num_envs * steps, total_frames=-1)
+        cleanup.callback(torch_collector.shutdown)
+        batches = iter(torch_collector)
         return lambda: next(batches)
 
-    ways: dict[str, Callable[[Any], Callable[[], object]]] = {"rollout": rollout, "collector": collector}
+    loop_makers: dict[str, Callable[[Any], Callable[[], object]]] = {"rollout": rollout, "collector": collector}
     pairs = {}
-    for name, way in ways.items():
-        env = ours()
+    for name, make_loop in loop_makers.items():
+        env = make_adapter()
         endings, endless = ConstantEnv(num_envs, env.device, EPISODE), ConstantEnv(num_envs, env.device)
-        pairs[name] = Pair(way(env), way(endings), way(endless))
-    return Loops(ENV, pairs, closing.close)
+        pairs[name] = Pair(make_loop(env), make_loop(endings), make_loop(endless))
+    return Loops(ENV, pairs, cleanup.close)

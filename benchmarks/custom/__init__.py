@@ -1,1 +1,1 @@
-"""Environments from outside the package beside the built-in ones."""
+"""Benchmarks of users' environments, compared with built-in ones."""

@@ -1,7 +1,7 @@
-"""Environments from outside this package beside those in it: ``python -m benchmarks.custom``.
+"""Compare users' environments with built-in ones: ``python -m benchmarks.custom``.
 
-It writes ``results/custom_*.json``: how fast the tutorial's environment and CartPole's rules are as a user's own files,
-in C++ and in Python, and how long they take to compile.
+Writes ``results/custom_*.json``: speed and compilation time of the tutorial's environment and of CartPole as a user's
+files, in C++ and in Python.
 """
 
 import atexit
@@ -18,36 +18,36 @@ import gpu_envs
 from benchmarks import command, record
 from benchmarks.compiling import compile_seconds
 from benchmarks.custom import cartpole, tutorial
-from benchmarks.replicas import random_actions, staggered
-from benchmarks.timing import graph_of_steps
+from benchmarks.replicas import make_staggered, random_actions
+from benchmarks.timing import capture_steps
 
-BESIDE = {
+BASELINES = {
     "CartPoleOutside-v1": "CartPole-v1",
     "Lander-v0": "MountainCar-v0",
     "CartPoleInPython-v1": "CartPoleOutside-v1",
     "LanderInPython-v0": "Lander-v0",
 }
-"""Each with what moves as many bytes in a step, ends of episodes aside: those in C++ with a built-in, those in Python
-with theirs in C++."""
+"""Users' environments, and the environment to compare with, which moves as many bytes per step: a built-in one for C++,
+the C++ version for Python."""
 
-COMPILED = ("CartPole-v1", *BESIDE)
+COMPILED = ("CartPole-v1", *BASELINES)
 
-BYTES_OF_END = 96
-"""What the end of an episode moves besides: the key is read, the record written, of observations of up to 8 numbers."""
+BYTES_PER_END = 96
+"""Additional bytes at the end of an episode, for observations of up to 8 numbers: read the key, write the record."""
 
-BARS = {"C++": 0.95, "Python": 0.90}
-"""The least of the steps per second of what it is compared with."""
-LIMITS = {"cpu": 5.0, "cuda": 1.0}
-"""The most seconds of a cold compilation."""
-MORE_IN_PYTHON = 0.5
-"""The most seconds that translation adds."""
+MIN_SHARES = {"C++": 0.95, "Python": 0.90}
+"""Minimum share of the baseline's steps per second."""
+MAX_COMPILE_SECONDS = {"cpu": 5.0, "cuda": 1.0}
+"""Maximum time of a compilation without a cache."""
+MAX_TRANSLATION_SECONDS = 0.5
+"""Maximum additional time of the translation from Python."""
 
 SIZES = {"cpu": (16_384,), "cuda": (65_536, 2**22)}
 ROUNDS = 101
 STEPS = 32
-"""Of a round's least piece of work; on CUDA one graph."""
+"""Steps of one call of a workload; on CUDA one graph."""
 SECONDS = 0.01
-"""A round lasts about so long: short, so that whatever else the machine does meets both alike."""
+"""Approximate duration of a round: short, so that disturbances of the machine affect both environments."""
 COMPILATIONS = 3
 
 _REGISTER = """
@@ -56,15 +56,15 @@ sys.path.insert(0, {folder!r})
 import lander, lander_in_python
 import gpu_envs
 from benchmarks.custom import cartpole
-for spec in (cartpole.OUTSIDE, cartpole.IN_PYTHON):
+for spec in (cartpole.IN_CPP, cartpole.IN_PYTHON):
     gpu_envs.register(spec)
 """
-"""Before the script that times compilation: what it cannot find by itself."""
+"""Setup of the script that times compilation: registers the environments."""
 
 
 @functools.cache
-def customs() -> Path:
-    """Registers the environments from outside; gives the folder with the tutorial's files, there until the end."""
+def register_environments() -> Path:
+    """Register the users' environments; return the folder with the tutorial's files, which is removed at exit."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     tutorial.write(Path(folder.name))
@@ -74,40 +74,40 @@ def customs() -> Path:
         import lander_in_python  # type: ignore[import-not-found]  # the tutorial's
     finally:
         sys.path.remove(folder.name)
-    for spec in (cartpole.OUTSIDE, cartpole.IN_PYTHON, lander.LANDER, lander_in_python.LANDER_IN_PYTHON):
+    for spec in (cartpole.IN_CPP, cartpole.IN_PYTHON, lander.LANDER, lander_in_python.LANDER_IN_PYTHON):
         gpu_envs.register(spec)
     return Path(folder.name)
 
 
-def made(env_id: str, device: str, num_envs: int) -> gpu_envs.VectorEnv:
-    """The replicas, stepped by one thread of the CPU."""
-    return staggered(env_id, num_envs, device, copy=False, threads=1)
+def make_env(env_id: str, device: str, num_envs: int) -> gpu_envs.VectorEnv:
+    """Make an environment, which steps in one thread on the CPU."""
+    return make_staggered(env_id, num_envs, device, copy=False, threads=1)
 
 
-def stepper(env: gpu_envs.VectorEnv) -> Callable[[], object]:
-    """What takes some steps with random actions, which were drawn beforehand."""
+def make_workload(env: gpu_envs.VectorEnv) -> Callable[[], object]:
+    """Return a function that takes ``STEPS`` steps with random actions, sampled before."""
     on_host = env.device == "cpu"
-    drawn = random_actions(env.single_action_space, env.num_envs, STEPS if on_host else 8)
+    actions_by_step = random_actions(env.single_action_space, env.num_envs, STEPS if on_host else 8)
     if on_host:
 
         def work() -> None:
-            for actions in drawn:
+            for actions in actions_by_step:
                 env.step(actions)
 
         return work
     import torch
 
-    moved = [torch.from_numpy(actions).to("cuda") for actions in drawn]
-    return functools.partial(_replayed, graph_of_steps(env, moved, STEPS), moved)
+    on_device = [torch.from_numpy(actions).to("cuda") for actions in actions_by_step]
+    return functools.partial(_replay, capture_steps(env, on_device, STEPS), on_device)
 
 
-def _replayed(graph: Any, _: Any) -> None:
-    """Replays a graph; what it reads is given as well, to be there for as long."""
+def _replay(graph: Any, _inputs: Any) -> None:
+    """Replay a graph; the partial application keeps a reference to its inputs."""
     graph.replay()
 
 
 def ends_per_step(env: gpu_envs.VectorEnv, steps: int = 8) -> float:
-    """The share of the replicas whose episode ends in a step of random actions."""
+    """Return the mean share of replicas whose episode ends in a step of random actions."""
     ended = 0.0
     for actions in random_actions(env.single_action_space, env.num_envs, steps):
         _, _, terminated, truncated, _ = env.step(actions)
@@ -115,8 +115,8 @@ def ends_per_step(env: gpu_envs.VectorEnv, steps: int = 8) -> float:
     return ended / (steps * env.num_envs)
 
 
-def timed(work: Callable[[], object], repeats: int, device: str) -> float:
-    """Seconds of one piece of work: of the calling thread, which does it all; on CUDA between two events."""
+def seconds_per_call(work: Callable[[], object], repeats: int, device: str) -> float:
+    """Return the seconds per call of ``work``: CPU time of this thread; on CUDA time between two events."""
     if device == "cpu":
         begin = time.thread_time()
         for _ in range(repeats):
@@ -133,48 +133,52 @@ def timed(work: Callable[[], object], repeats: int, device: str) -> float:
     return float(start.elapsed_time(end)) / 1e3 / repeats
 
 
-def compared(ours: str, theirs: str, device: str, num_envs: int, seconds: float = SECONDS) -> dict[str, Any]:
-    """Both environments in turn, round by round, in an order that changes.
+def compare(env_id: str, baseline: str, device: str, num_envs: int, seconds: float = SECONDS) -> dict[str, Any]:
+    """Measure two environments in turns, in alternating order.
 
     Args:
-        ours: The environment that is measured.
-        theirs: What it is measured beside.
+        env_id: The measured environment.
+        baseline: The environment to compare with.
         device: ``cpu`` or ``cuda``.
-        num_envs: Replicas of each.
-        seconds: Of each round, roughly.
+        num_envs: The number of replicas of each.
+        seconds: The approximate duration of a round.
     """
-    envs = {name: made(name, device, num_envs) for name in (ours, theirs)}
-    works = {name: stepper(env) for name, env in envs.items()}
-    for work in works.values():  # until episodes end at different times
-        timed(work, 8, device)
-    # what is timed first may wait for the device to wake up
-    least = [min(timed(work, 2, device) for _ in range(5)) for work in works.values()]
-    repeats = max(1, round(seconds / max(least)))
-    spent: dict[str, list[float]] = {name: [] for name in works}
+    envs = {name: make_env(name, device, num_envs) for name in (env_id, baseline)}
+    workloads = {name: make_workload(env) for name, env in envs.items()}
+    for work in workloads.values():  # until episodes end at different steps
+        seconds_per_call(work, 8, device)
+    # the first call may wait for the device to wake up
+    fastest = [min(seconds_per_call(work, 2, device) for _ in range(5)) for work in workloads.values()]
+    repeats = max(1, round(seconds / max(fastest)))
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in workloads}
     for turn in range(ROUNDS):
-        for name in sorted(works, reverse=turn % 2 == 1):
-            spent[name].append(timed(works[name], repeats, device))
-    rates = {name: num_envs * STEPS / statistics.median(times) for name, times in spent.items()}
-    shares = [other / own for own, other in zip(spent[ours], spent[theirs], strict=True)]
+        for name in sorted(workloads, reverse=turn % 2 == 1):
+            seconds_by_name[name].append(seconds_per_call(workloads[name], repeats, device))
+    rates = {name: num_envs * STEPS / statistics.median(times) for name, times in seconds_by_name.items()}
+    pairs = zip(seconds_by_name[env_id], seconds_by_name[baseline], strict=True)
+    shares = [baseline_seconds / env_seconds for env_seconds, baseline_seconds in pairs]
     for env in envs.values():
-        env.check()  # that every action was one
+        env.check()  # raises after an invalid action
     ends = {name: ends_per_step(env) for name, env in envs.items()}
-    size = {name: record.BYTES[BESIDE.get(theirs, theirs)] + BYTES_OF_END * share for name, share in ends.items()}
+    size = {
+        name: record.BYTES_PER_STEP[BASELINES.get(baseline, baseline)] + BYTES_PER_END * share
+        for name, share in ends.items()
+    }
     return {
-        "beside": theirs,
+        "beside": baseline,
         "num_envs": num_envs,
-        "steps_per_s": rates[ours],
-        "beside_steps_per_s": rates[theirs],
+        "steps_per_s": rates[env_id],
+        "beside_steps_per_s": rates[baseline],
         "share": statistics.median(shares),
-        "ends_per_step": ends[ours],
-        "beside_ends_per_step": ends[theirs],
-        "share_of_bytes": statistics.median(shares) * size[ours] / size[theirs],
-        "bar": BARS["Python" if "InPython" in ours else "C++"],
+        "ends_per_step": ends[env_id],
+        "beside_ends_per_step": ends[baseline],
+        "share_of_bytes": statistics.median(shares) * size[env_id] / size[baseline],
+        "bar": MIN_SHARES["Python" if "InPython" in env_id else "C++"],
     }
 
 
 def cold_compile_seconds(device: str, folder: Path, times: int = COMPILATIONS) -> dict[str, float]:
-    """The median seconds, in new processes with empty caches, to have each environment's step."""
+    """Return the median compilation time of each environment, in new processes with empty caches."""
     runs = []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as cache:
@@ -190,44 +194,44 @@ def measure(
     seconds: float = SECONDS,
     compilations: int = COMPILATIONS,
 ) -> dict[str, Any]:
-    """Everything, with a line for each figure.
+    """Measure speed and compilation time, and print a line for each result.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        log: Told each figure.
-        sizes: Numbers of replicas; None: the device's.
-        seconds: Of each round, roughly.
-        compilations: How often each is compiled.
+        log: Prints a line.
+        sizes: Numbers of replicas; None: the device's default.
+        seconds: The approximate duration of a round.
+        compilations: The number of compilations of each environment.
     """
     results: dict[str, Any] = {"speed": {}, "compile_s": {}}
-    folder = customs()
-    for ours, theirs in BESIDE.items():
-        rows = results["speed"][ours] = []
+    folder = register_environments()
+    for env_id, baseline in BASELINES.items():
+        rows = results["speed"][env_id] = []
         for num_envs in SIZES[device] if sizes is None else sizes:
-            rows.append(row := compared(ours, theirs, device, num_envs, seconds))
+            rows.append(row := compare(env_id, baseline, device, num_envs, seconds))
             log(
-                f"{ours}, {num_envs:,} replicas: {row['steps_per_s'] / 1e9:.3f} G steps/s, {row['share']:.1%} "
-                f"of {theirs} (bar: {row['bar']:.0%}), {row['share_of_bytes']:.1%} of the bytes a second; "
+                f"{env_id}, {num_envs:,} replicas: {row['steps_per_s'] / 1e9:.3f} G steps/s, {row['share']:.1%} "
+                f"of {baseline} (bar: {row['bar']:.0%}), {row['share_of_bytes']:.1%} of the bytes per second; "
                 f"episodes end in {row['ends_per_step']:.1%} of the steps ({row['beside_ends_per_step']:.1%})"
             )
     results["compile_s"] = cold_compile_seconds(device if device == "cpu" else "cuda:0", folder, compilations)
-    for name, taken in results["compile_s"].items():
-        log(f"{name}: compiled in {taken:.2f} s (bar: {LIMITS[device]:g} s)")
+    for name, duration in results["compile_s"].items():
+        log(f"{name}: compiled in {duration:.2f} s (bar: {MAX_COMPILE_SECONDS[device]:g} s)")
     results["more_in_python_s"] = {
-        ours: results["compile_s"][ours] - results["compile_s"][theirs]
-        for ours, theirs in BESIDE.items()
-        if "InPython" in ours
+        env_id: results["compile_s"][env_id] - results["compile_s"][baseline]
+        for env_id, baseline in BASELINES.items()
+        if "InPython" in env_id
     }
-    for name, more in results["more_in_python_s"].items():
-        log(f"{name}: {more:+.2f} s beside the same in C++ (bar: {MORE_IN_PYTHON:g} s)")
+    for name, difference in results["more_in_python_s"].items():
+        log(f"{name}: {difference:+.2f} s compared with C++ (bar: {MAX_TRANSLATION_SECONDS:g} s)")
     return results
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints, and writes ``benchmarks/results``."""
+    """Measure, print, and write a file into ``benchmarks/results``."""
     parser = command.parser("custom", __doc__)
     options = parser.parse_args(arguments)
-    device, gpu = command.chosen_device(options, parser)
+    device, gpu = command.choose_device(options, parser)
     results = measure(device, command.log)
     command.log(f"wrote {record.write(f'custom_{device}', results, options.commit, gpu, 'custom')}")
 

@@ -1,4 +1,4 @@
-"""CartPole as a user's own environment: its header by a path, and the same rules in Python."""
+"""CartPole as a user's environment: with the path of its header, and with the same rules in Python."""
 
 import dataclasses
 import math
@@ -11,11 +11,11 @@ from gpu_envs.rules import Action, Metrics, Observation, Params, Random, State
 
 HEADER = Path(gpu_envs.kernels.__file__).parent / "environments" / "cartpole.cuh"
 
-OUTSIDE = dataclasses.replace(CARTPOLE_V1, id="CartPoleOutside-v1", header=HEADER)
+IN_CPP = dataclasses.replace(CARTPOLE_V1, id="CartPoleOutside-v1", header=HEADER)
 
 
 def reset(s: State, p: Params, random: Random) -> None:
-    """Near the middle, nearly upright, nearly at rest."""
+    """Start near the center, nearly upright and nearly at rest."""
     s.x = random.uniform(p.low, p.high)
     s.x_dot = random.uniform(p.low, p.high)
     s.theta = random.uniform(p.low, p.high)
@@ -23,7 +23,7 @@ def reset(s: State, p: Params, random: Random) -> None:
 
 
 def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
-    """The equations of the header, in its order."""
+    """Apply the equations of the header, in the same order."""
     force = p.force_mag if action == 1 else -p.force_mag
     inverse_mass = 1.0 / (p.cart_mass + p.pole_mass)
     pole_moment = p.pole_mass * p.length
@@ -56,7 +56,7 @@ def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bo
 
 
 def observe(s: State, p: Params, observation: Observation) -> None:
-    """The state itself."""
+    """Write the state."""
     observation[0] = s.x
     observation[1] = s.x_dot
     observation[2] = s.theta
@@ -64,7 +64,7 @@ def observe(s: State, p: Params, observation: Observation) -> None:
 
 
 def measure(s: State, p: Params, metrics: Metrics) -> None:
-    """How far from the middle, and from upright."""
+    """Write the distances from the center and from upright."""
     metrics.position = abs(s.x)
     metrics.angle = abs(s.theta)
 

@@ -1,4 +1,4 @@
-"""The files and commands of the tutorials in ``docs/``, as a reader would write and run them."""
+"""Extracts the files and commands of the tutorials in ``docs/``."""
 
 import dataclasses
 import re
@@ -23,37 +23,37 @@ class CodeBlock:
     kind: str
     """``cpp``, ``python`` or ``sh``."""
     file: str
-    """The first that the paragraph before it names, or else that of the block before; empty for commands."""
+    """The first file name in the paragraph above the block, or the file of the previous block; empty for commands."""
     text: str
 
 
 def blocks() -> list[CodeBlock]:
-    """The blocks of the tutorial from nothing to a trained agent, in order."""
+    """Return the blocks of the tutorial "From nothing to a trained agent", in order."""
     tutorial = _TUTORIAL.search(PAGE.read_text())
     assert tutorial is not None, f"{PAGE} has no tutorial"
     return _blocks(tutorial[1])
 
 
 def blocks_of_equations() -> list[CodeBlock]:
-    """The blocks of the tutorial from equations to a policy, in order."""
+    """Return the blocks of the tutorial "From equations to a policy", in order."""
     return _blocks(EQUATIONS.read_text())
 
 
 def _blocks(text: str) -> list[CodeBlock]:
-    found: list[CodeBlock] = []
+    code_blocks: list[CodeBlock] = []
     file = ""
     for match in _BLOCK.finditer(text):
         if match["kind"] != "sh":
-            named = _FILE.search(match["before"].rstrip().rpartition("\n\n")[2])
-            file = named[1] if named is not None else file
-        found.append(CodeBlock(match["kind"], "" if match["kind"] == "sh" else file, match["text"]))
-    return found
+            file_name = _FILE.search(match["before"].rstrip().rpartition("\n\n")[2])
+            file = file_name[1] if file_name is not None else file
+        code_blocks.append(CodeBlock(match["kind"], "" if match["kind"] == "sh" else file, match["text"]))
+    return code_blocks
 
 
-def write(folder: Path, found: Iterable[CodeBlock] | None = None) -> None:
-    """Writes the files of some blocks into a folder; None: of ``blocks()``. Blocks of a file follow one another."""
+def write(folder: Path, code_blocks: Iterable[CodeBlock] | None = None) -> None:
+    """Write the files of code blocks, by default of ``blocks()``, into a folder; blocks of one file are joined."""
     texts: dict[str, list[str]] = {}
-    for block in blocks() if found is None else found:
+    for block in blocks() if code_blocks is None else code_blocks:
         if block.file:
             texts.setdefault(block.file, []).append(block.text)
     for file, parts in texts.items():

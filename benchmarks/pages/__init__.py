@@ -1,1 +1,1 @@
-"""What the documentation shows of specs, results and commands, written into its pages."""
+"""Generates parts of the documentation from specs, results and commands."""

@@ -1,6 +1,6 @@
-"""Writes into the documentation's pages what follows from specs, results and commands: ``python -m benchmarks.pages``.
+"""Update the generated blocks of the documentation's pages: ``python -m benchmarks.pages``.
 
-It stands between ``<!-- made: NAME -->`` and ``<!-- end -->``, so that the pages can be read as they are.
+Blocks are between ``<!-- made: NAME -->`` and ``<!-- end -->``; their content comes from specs, results and commands.
 """
 
 import argparse
@@ -12,37 +12,37 @@ from benchmarks.pages import commands, comparisons, environments, figures, off_p
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-MADE: Mapping[str, Callable[[Path], str]] = {
-    **environments.MADE,
-    **figures.MADE,
-    **comparisons.MADE,
-    **off_policy.MADE,
-    **commands.MADE,
-    **several_gpus.MADE,
+GENERATORS: Mapping[str, Callable[[Path], str]] = {
+    **environments.GENERATORS,
+    **figures.GENERATORS,
+    **comparisons.GENERATORS,
+    **off_policy.GENERATORS,
+    **commands.GENERATORS,
+    **several_gpus.GENERATORS,
 }
-"""By name: from the page to what stands there."""
+"""Functions by the name of the block; each takes the page's path and returns the block's text."""
 
 _BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """The pages that have something made."""
-    found = [path for path in sorted(DOCS.rglob("*.md")) if not path.is_relative_to(DOCS / "_build")]
-    return [path for path in found if _BLOCK.search(path.read_text())]
+    """Return the pages with generated blocks."""
+    paths = [path for path in sorted(DOCS.rglob("*.md")) if not path.is_relative_to(DOCS / "_build")]
+    return [path for path in paths if _BLOCK.search(path.read_text())]
 
 
-def remade(page: Path) -> str:
-    """A page's text with what is made made anew."""
-    return _BLOCK.sub(lambda match: f"{match[1]}{MADE[match[2]](page).strip()}\n{match[3]}", page.read_text())
+def regenerate(page: Path) -> str:
+    """Return a page's text with updated blocks."""
+    return _BLOCK.sub(lambda match: f"{match[1]}{GENERATORS[match[2]](page).strip()}\n{match[3]}", page.read_text())
 
 
 def main() -> None:
-    """Writes the pages."""
+    """Update the pages."""
     argparse.ArgumentParser(
         "python -m benchmarks.pages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
     for page in pages():
-        page.write_text(remade(page))
+        page.write_text(regenerate(page))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the page of the command line shows: the help of every command, as the command itself prints it."""
+"""The help of every command, for the page of the command line."""
 
 import contextlib
 import io
@@ -11,24 +11,24 @@ from gpu_envs.cli import main
 from gpu_envs.cli.commands import COMMANDS
 
 COLUMNS = "80"
-"""How wide the help is."""
+"""Width of the help, in characters."""
 
 
 def commands(_page: Path) -> str:
-    """The help of all commands."""
-    shown = [f"```text\n{printed(['--help'])}\n```"]
-    shown += [f"## gpu-envs {name}\n\n```text\n{printed([name, '--help'])}\n```" for name in COMMANDS]
-    return "\n\n".join(shown)
+    """Return the help of all commands."""
+    blocks = [f"```text\n{run_command(['--help'])}\n```"]
+    blocks += [f"## gpu-envs {name}\n\n```text\n{run_command([name, '--help'])}\n```" for name in COMMANDS]
+    return "\n\n".join(blocks)
 
 
-def printed(words: list[str]) -> str:
-    """What a command prints, without colours."""
+def run_command(arguments: list[str]) -> str:
+    """Return the output of a command, without colours."""
     before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
     os.environ |= {"COLUMNS": COLUMNS, "NO_COLOR": "1"}
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-            main(words)
+            main(arguments)
     finally:
         for name, value in before.items():
             if value is None:
@@ -38,5 +38,5 @@ def printed(words: list[str]) -> str:
     return "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).strip().splitlines())
 
 
-MADE: Mapping[str, Callable[[Path], str]] = {"commands": commands}
-"""By the name in the pages."""
+GENERATORS: Mapping[str, Callable[[Path], str]] = {"commands": commands}
+"""Generators by the name of their block in the pages."""

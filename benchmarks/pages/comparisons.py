@@ -1,4 +1,4 @@
-"""Tables of ours beside others: peers, rules from outside, other libraries' loops."""
+"""Tables that compare gpu_envs with other libraries, and users' environments with built-in ones."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -7,25 +7,25 @@ from typing import Any
 
 from benchmarks.pages.figures import document, results
 from benchmarks.pages.tables import digits, percent, table
-from benchmarks.record import short
+from benchmarks.record import format_short
 
 WAYS = {
     "host": "NumPy",
-    "step": "a step a call",
+    "step": "one step per call",
     "graph": "a CUDA graph of steps",
-    "fused": "128 steps a call",
+    "fused": "128 steps per call",
     "train": "PPO",
 }
-"""By the names in the results: how steps are taken."""
+"""How steps are taken, by the name in the results."""
 
 
 def peers_cuda(_page: Path) -> str:
-    """All peers, on a GPU and its host."""
+    """Return the table of all peers, on a GPU and its host."""
     return _peers("peers_cuda")
 
 
 def peers_cpu(_page: Path) -> str:
-    """All peers, on a CPU."""
+    """Return the table of all peers, on a CPU."""
     return _peers("peers_cpu")
 
 
@@ -42,20 +42,20 @@ def _peers(file: str) -> str:
             if row["env_steps_per_s"] > best.get(key, row)["env_steps_per_s"] or key not in best:
                 best[key] = row
         for key, row in best.items():
-            theirs, ours = row["env_steps_per_s"], row["ours_env_steps_per_s"]
-            shown = ("", "") if ours is None else (short(ours), f"{digits(ours / theirs)}x")
-            rows.append((*key, f"{row['num_envs']:,}", short(theirs), *shown))
-    return table(("who", "task", "how", "replicas", "steps/s", "ours", ""), rows)
+            peer, ours = row["env_steps_per_s"], row["ours_env_steps_per_s"]
+            comparison = ("", "") if ours is None else (format_short(ours), f"{digits(ours / peer)}x")
+            rows.append((*key, f"{row['num_envs']:,}", format_short(peer), *comparison))
+    return table(("library", "task", "method", "replicas", "steps/s", "gpu_envs steps/s", "ratio"), rows)
 
 
 def custom(_page: Path) -> str:
-    """Rules from outside, beside rules from here."""
+    """Return the table of users' environments, compared with built-in ones."""
     cuda, cpu = results("custom_cuda"), results("custom_cpu")
     named = {
-        "CartPoleOutside-v1": "CartPole's rules from outside this package, in C++, beside those in it",
-        "CartPoleInPython-v1": "the same rules in Python, beside those in C++",
-        "Lander-v0": "the tutorial's lander in C++, beside MountainCar, whose state and rows are as large",
-        "LanderInPython-v0": "the lander in Python, beside the one in C++",
+        "CartPoleOutside-v1": "CartPole as a user's C++ header, compared with the built-in one",
+        "CartPoleInPython-v1": "the same rules in Python, compared with C++",
+        "Lander-v0": "the tutorial's lander in C++, compared with MountainCar, whose state has the same size",
+        "LanderInPython-v0": "the lander in Python, compared with C++",
     }
     rows = []
     for name, what in named.items():
@@ -65,12 +65,12 @@ def custom(_page: Path) -> str:
     compiled = [
         f"{of['compile_s']['Lander-v0']:.2f} s ({of['compile_s']['LanderInPython-v0']:.2f} s)" for of in (cuda, cpu)
     ]
-    rows.append(("the lander compiled, cold, in C++ (Python)", compiled[0], "", compiled[1]))
-    return table(("what", "H200, 4 M replicas", "65,536", "one core of an EPYC, 16,384"), rows)
+    rows.append(("compilation of the lander without a cache, C++ (Python)", compiled[0], "", compiled[1]))
+    return table(("environment", "H200, 4 M replicas", "65,536", "one core of an EPYC, 16,384"), rows)
 
 
 def sb3(_page: Path) -> str:
-    """Rollouts of Stable-Baselines3."""
+    """Return the table of SB3's rollouts."""
     found = results("adapters_cpu", "sb3")
     named = {
         "gpu_envs_ppo": f"`sb3.VecEnv`, {found['num_envs']:,} replicas, with `sb3.PPO`",
@@ -83,14 +83,14 @@ def sb3(_page: Path) -> str:
         cells = []
         for kind in ("fresh", "balancing"):
             of = found["collect_rollouts"][kind]
-            cells.append(f"{short(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
+            cells.append(f"{format_short(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
         rows.append((what, *cells))
-    head = ("steps/s, and the share of `step_wait`", "a new policy: episodes of 22 steps")
-    return table((*head, "a policy that balances: 500 steps"), rows)
+    head = ("steps/s, and the share of `step_wait`", "untrained policy: episodes of 22 steps")
+    return table((*head, "balancing policy: 500 steps"), rows)
 
 
 def libraries(_page: Path) -> str:
-    """Loops of libraries that use torch."""
+    """Return the table of the loops of TorchRL, skrl and rsl_rl."""
     found = results("adapters_cuda", "torch_libraries")["libraries"]
     named = {
         ("torchrl", "rollout"): "TorchRL, `rollout`, random actions",
@@ -105,14 +105,14 @@ def libraries(_page: Path) -> str:
         constants = "; ".join(f"{us:,.0f}" for us in of["yardsticks_us"].values())
         more = "; ".join(percent(share) for share in of["overheads"].values())
         rows.append((what, f"{of['ours_us']:,.0f}", constants, more))
-    return table(("loop", "around our environment", "around constants", "more than both, the bare step included"), rows)
+    return table(("loop", "with our environment", "with constants", "overhead above constants and the bare step"), rows)
 
 
 def particles(_page: Path) -> str:
-    """What is learnt in the particle environments, beside JaxMARL."""
-    rows, theirs = [], results("training_cuda", "ippo")
+    """Return the table of training in the particle environments, compared with JaxMARL."""
+    rows, ippo = [], results("training_cuda", "ippo")
     for env_id, ours in results("training_cuda", "particles").items():
-        for who, of in {"ours": ours, "JaxMARL's IPPO": theirs[env_id]}.items():
+        for who, of in {"ours": ours, "JaxMARL's IPPO": ippo[env_id]}.items():
             if "skipped" in of:
                 continue
             runs = of["runs"]
@@ -122,11 +122,11 @@ def particles(_page: Path) -> str:
             returns = (f"{of['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}")
             until = digits(statistics.median(first)) if first else ""
             rows.append((f"{env_id}, {ours['metric']}", who, *returns, reached, digits(seconds), until))
-    head = ("what", "who", "random", "least and most", "seeds that reach the aim", "seconds of training")
-    return table((*head, "until it is first reached"), rows)
+    head = ("environment", "library", "random", "minimum and maximum", "seeds that reach the target", "training, s")
+    return table((*head, "time to the target, s"), rows)
 
 
-MADE: Mapping[str, Callable[[Path], str]] = {
+GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "peers-cuda": peers_cuda,
     "peers-cpu": peers_cpu,
     "custom": custom,
@@ -134,4 +134,4 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "libraries": libraries,
     "particles": particles,
 }
-"""By the name in the pages."""
+"""Generators by the name of their block in the pages."""

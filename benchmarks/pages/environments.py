@@ -1,4 +1,4 @@
-"""What an environment's page shows of its spec: spaces, state, parameters, metrics."""
+"""Tables of an environment's page: spaces, state, parameters and metrics, from its spec."""
 
 import itertools
 import re
@@ -18,26 +18,26 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 
-REDUCED = {
-    "last": "at its end",
-    "mean": "mean of its steps",
-    "sum": "sum of its steps",
-    "max": "greatest of its steps",
+REDUCTIONS = {
+    "last": "last step",
+    "mean": "mean over steps",
+    "sum": "sum over steps",
+    "max": "maximum over steps",
 }
-"""What an episode has of a metric."""
+"""How the steps' values become an episode's value of a metric."""
 
 
 def specs_of(page: Path) -> list[Spec]:
-    """The specs that a page is about, the newest version first."""
+    """Return the specs of a page, the newest version first."""
     return sorted((spec for spec in ALL if Path(str(spec.header)).stem == page.stem), key=lambda s: s.id, reverse=True)
 
 
 def facts(page: Path) -> str:
-    """Ids, spaces and state, and the picture."""
+    """Return the table of IDs, spaces and state, and the picture."""
     specs = specs_of(page)
     spec = specs[0]
     params = spec.check_params({}, 1)
-    rows = [(f"`{each.id}`", _limits(each)) for each in specs]
+    rows = [(f"`{version.id}`", _limits(version)) for version in specs]
     rows += _team(spec, params) if isinstance(spec, TeamSpec) else _single(spec, params)
     if spec.action_mask:
         rows.append(("action mask", '`infos["action_mask"]`'))
@@ -74,7 +74,7 @@ def _team(spec: TeamSpec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _a(role: str) -> str:
-    """With its article."""
+    """Return a role's name with its article."""
     return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
 
 
@@ -83,13 +83,13 @@ def _space(source: Any, params: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 
 def space_text(space: gymnasium.Space[Any]) -> str:
-    """A space in few words."""
+    """Format a space."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return f"`Discrete({space.n})`"
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         runs = [(choices, len(list(same))) for choices, same in itertools.groupby(space.nvec.tolist())]
-        shown = [f"[{n}] * {count}" if count > 3 else str([n] * count) for n, count in runs]
-        return f"`MultiDiscrete({' + '.join(shown)})`" if len(runs) > 1 else f"`MultiDiscrete({shown[0]})`"
+        parts = [f"[{n}] * {count}" if count > 3 else str([n] * count) for n, count in runs]
+        return f"`MultiDiscrete({' + '.join(parts)})`" if len(runs) > 1 else f"`MultiDiscrete({parts[0]})`"
     assert isinstance(space, gymnasium.spaces.Box)
     alike = all((limits == limits.flat[0]).all() and np.isfinite(limits).all() for limits in (space.low, space.high))
     bounds = f", from {space.low.flat[0]:.6g} to {space.high.flat[0]:.6g}" if alike else ""
@@ -102,45 +102,45 @@ def _fields(fields: Mapping[str, Field], params: Mapping[str, Any]) -> str:
 
 def _field(field: Field, params: Mapping[str, Any]) -> str:
     shape = "all agents" if field.shape == ("AGENTS",) else " x ".join(map(str, field.sizes(params)))
-    said = [*([field.type] if field.type != "real" else []), *([shape] if shape else [])]
-    return f" ({', '.join(said)})" if said else ""
+    notes = [*([field.type] if field.type != "real" else []), *([shape] if shape else [])]
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def parameters(page: Path) -> str:
-    """Parameters and reset options, with default, limits and meaning."""
+    """Return the tables of parameters and reset options: default, limits and meaning."""
     spec = specs_of(page)[0]
     parts = [
-        "Each is an argument of `gpu_envs.make` and `gymnasium.make_vec`, one value or an array with one for each\n"
-        "replica, and an option of the command line, `--param NAME=VALUE`.",
+        "Each is an argument of `gpu_envs.make` and `gymnasium.make_vec`, with one value or an array with a value for\n"
+        "each replica, and an option of the command line, `--param NAME=VALUE`.",
         _settings("parameter", spec.params),
     ]
     if any(param.fixed for param in spec.params.values()):
         parts.append("\\* One value for all replicas.")
     if any(param.baked for param in spec.params.values()):
         baked = ", ".join(f"`{name}`" for name, param in spec.params.items() if param.baked)
-        parts.append(f"Compiled in, so that another value compiles another program, once: {baked}.")
+        parts.append(f"These are compiled in; a new value compiles a new program: {baked}.")
     if spec.options:
         parts += [
-            "Reset options, given as `reset(options={...})` and for that reset alone:",
+            "Reset options, given as `reset(options={...})`, for one reset:",
             _settings("option", spec.options),
         ]
     if spec.start_fields:
-        of_agents = spec.state if isinstance(spec, TeamSpec) else {}
-        plain = [name for name in spec.start_fields if name in of_agents and not of_agents[name].is_array]
-        others = [name for name in spec.start_fields if spec.has_team and name not in plain]
-        fields = ", ".join(f"`{name}`" for name in spec.start_fields if name not in others)
+        agent_fields = spec.state if isinstance(spec, TeamSpec) else {}
+        plain = [name for name in spec.start_fields if name in agent_fields and not agent_fields[name].is_array]
+        other_fields = [name for name in spec.start_fields if spec.has_team and name not in plain]
+        fields = ", ".join(f"`{name}`" for name in spec.start_fields if name not in other_fields)
         shape = "`[num_agents]` or `[num_envs, num_agents]`" if spec.has_team else "one value or `[num_envs]`"
-        more = f"; {', '.join(f'`{name}`' for name in others)}, as in the state" if others else ""
+        more = f"; {', '.join(f'`{name}`' for name in other_fields)}, as in the state" if other_fields else ""
         parts.append(f"Explicit starts, given as `reset(options={{...}})`: {fields}, each {shape}{more}.")
     return "\n\n".join(parts)
 
 
-def _settings(what: str, settings: Mapping[str, Param]) -> str:
+def _settings(kind: str, settings: Mapping[str, Param]) -> str:
     rows = [
         (f"`{name}`" + (" \\*" if param.fixed else ""), _default(param), _allowed(param), param.description)
         for name, param in settings.items()
     ]
-    return table((what, "default", "allowed", "meaning"), rows)
+    return table((kind, "default", "allowed", "meaning"), rows)
 
 
 def _default(param: Param) -> str:
@@ -160,15 +160,15 @@ def _allowed(param: Param) -> str:
         return ""
     if param.choices:
         return ", ".join(f"`{choice}`" for choice in param.choices)
-    return re.sub(r"^a (finite number ?)?|of (?=at)", "", param.allowed)
+    return re.sub(r"^an? (finite number ?)?|of (?=at)", "", param.allowed)
 
 
 def metrics(page: Path) -> str:
-    """Metrics, and what an episode has of each."""
+    """Return the table of metrics."""
     spec = specs_of(page)[0]
-    rows = [(f"`{name}`", REDUCED[metric.reduce], metric.description) for name, metric in spec.metrics.items()]
-    return table(("metric", "of an episode", "what"), rows)
+    rows = [(f"`{name}`", REDUCTIONS[metric.reduce], metric.description) for name, metric in spec.metrics.items()]
+    return table(("metric", "episode value", "description"), rows)
 
 
-MADE: Mapping[str, Callable[[Path], str]] = {"facts": facts, "parameters": parameters, "metrics": metrics}
-"""By the name in the pages."""
+GENERATORS: Mapping[str, Callable[[Path], str]] = {"facts": facts, "parameters": parameters, "metrics": metrics}
+"""Generators by the name of their block in the pages."""

@@ -1,19 +1,19 @@
-"""Tables in Markdown, and numbers in them."""
+"""Markdown tables, and the format of their numbers."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("  |", " |")
 
 
 def digits(value: float) -> str:
-    """A number with three digits, or all of those before the point."""
+    """Format a number with three significant digits, or as an integer from 100 up."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def percent(share: float, decimals: int = 0) -> str:
-    """A share of one."""
+    """Format a fraction as a percentage."""
     return f"{100 * share:.{decimals}f} %"

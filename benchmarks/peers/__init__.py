@@ -1,1 +1,1 @@
-"""What others do at the same task; each file runs by itself, in a Python that has what it needs."""
+"""Other libraries on the same workloads; each file is a program for a Python that has the library."""

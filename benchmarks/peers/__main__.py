@@ -1,7 +1,7 @@
-"""Others beside us, on the same work in the same run: ``python -m benchmarks.peers`` writes ``results/peers_*.json``.
+"""Compare other libraries with gpu_envs on the same workloads: ``python -m benchmarks.peers``.
 
-Each runs in a process of its own; one that is not installed, fails or hangs is told of, and costs itself alone. The
-sections of those named by --only replace their like in the file.
+Writes ``results/peers_*.json``. Each library runs in its own process; a library that is not installed, fails or hangs
+is reported, and the others run. --only measures some libraries and keeps the others in the file.
 """
 
 import argparse
@@ -9,42 +9,50 @@ import sys
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.peers import works
-from benchmarks.peers.outcome import Outcome, outcome, told, written
-from benchmarks.peers.works import PEERS, Peer, Work
+from benchmarks.peers import workloads
+from benchmarks.peers.outcome import PeerResults, format_row, format_section, measure_peer
+from benchmarks.peers.workloads import PEERS, Peer, Workload
 from gpu_envs.errors import did_you_mean
 
-OURS = Peer("gpu_envs", "ours", {"gpu_envs": "gpu_envs", "torch": "torch"}, works.own)
+OURS = Peer("gpu_envs", "ours", {"gpu_envs": "gpu_envs", "torch": "torch"}, workloads.our_workloads)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = command.parser("peers", __doc__)
-    made.add_argument("--only", nargs="+", choices=tuple(PEERS), metavar="NAME", help=f"of {', '.join(PEERS)}")
-    made.add_argument("--seconds", type=float, default=0.3, help="of each measurement (default: 0.3)")
-    made.add_argument("--limit", type=float, default=60, help="seconds until a process is stopped (default: 60)")
-    made.add_argument("--replicas", type=int, help="at most so many, for a look: the file is not written")
-    made.add_argument(
-        "--python", nargs=2, action="append", default=[], metavar=("NAME", "PATH"), help="a Python for one of them"
+    """Return the argument parser."""
+    result = command.parser("peers", __doc__)
+    result.add_argument(
+        "--only", nargs="+", choices=tuple(PEERS), metavar="NAME", help=f"libraries to measure: {', '.join(PEERS)}"
     )
-    return made
+    result.add_argument("--seconds", type=float, default=0.3, help="duration of each measurement (default: 0.3)")
+    result.add_argument("--limit", type=float, default=60, help="seconds until a process is stopped (default: 60)")
+    result.add_argument("--replicas", type=int, help="maximum number of replicas, for a test: does not write the file")
+    result.add_argument(
+        "--python",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "PATH"),
+        help="the Python interpreter for a library",
+    )
+    return result
 
 
-def chosen_works(options: argparse.Namespace, device: str) -> dict[str, list[Work]]:
-    """What each of the chosen peers does, and what we do: the same, and more."""
+def choose_workloads(options: argparse.Namespace, device: str) -> dict[str, list[Workload]]:
+    """Return the workloads of each chosen peer and, as ``ours``, of gpu_envs, which include the same."""
     names = [name for name in options.only or PEERS if device == "cuda" or PEERS[name].on_cpu]
-    by_name = {name: PEERS[name].works(device) for name in names}
-    same = [work.same for listed in by_name.values() for work in listed]
-    by_name["ours"] = list(dict.fromkeys([*works.own(device), *same]))
+    by_name = {name: PEERS[name].workloads(device) for name in names}
+    counterparts = [work.ours for peer_workloads in by_name.values() for work in peer_workloads]
+    by_name["ours"] = list(dict.fromkeys([*workloads.our_workloads(device), *counterparts]))
     if options.replicas is None:
         return by_name
     return {
-        name: list(dict.fromkeys(work.at_most(options.replicas) for work in listed)) for name, listed in by_name.items()
+        name: list(dict.fromkeys(work.with_max_envs(options.replicas) for work in peer_workloads))
+        for name, peer_workloads in by_name.items()
     }
 
 
-def refuse_mistakes(options: argparse.Namespace) -> None:
-    """Ends with a message where an option cannot be meant."""
+def check_options(options: argparse.Namespace) -> None:
+    """Exit with a message if an option is invalid."""
     for name, _ in options.python:
         if name not in PEERS:
             parser().error(f"--python names {name!r}{did_you_mean(name, PEERS)} There are: {', '.join(PEERS)}")
@@ -55,30 +63,30 @@ def refuse_mistakes(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measures us and then each peer, prints, and writes after each."""
+    """Measure gpu_envs and then each peer; print and write the results of each."""
     options = parser().parse_args()
-    refuse_mistakes(options)
-    device, gpu = command.chosen_device(options, parser())
+    check_options(options)
+    device, gpu = command.choose_device(options, parser())
     pythons = dict(options.python)
-    by_name = chosen_works(options, device)
-    own = outcome(sys.executable, OURS, by_name["ours"], options.seconds, 5 * options.limit)
+    by_name = choose_workloads(options, device)
+    our_results = measure_peer(sys.executable, OURS, by_name["ours"], options.seconds, 5 * options.limit)
     for name in ("ours", *(options.only or PEERS)):
         peer = PEERS.get(name, OURS)
         if peer is OURS:
-            found = own
+            peer_results = our_results
         elif name not in by_name:
-            found = Outcome({}, {}, ["needs a CUDA device"])
+            peer_results = PeerResults({}, {}, ["needs a CUDA device"])
         else:
             python = pythons.get(name, sys.executable)
-            found = outcome(python, peer, by_name[name], options.seconds, options.limit)
-        results = written(peer.label, found, {} if peer is OURS else own.lines)
-        log(f"{peer.label}{''.join(f': {trouble}' for trouble in found.trouble)}")
+            peer_results = measure_peer(python, peer, by_name[name], options.seconds, options.limit)
+        results = format_section(peer.label, peer_results, {} if peer is OURS else our_results.lines)
+        log(f"{peer.label}{''.join(f': {error}' for error in peer_results.errors)}")
         for row in results["rows"]:
-            log(told(row))
+            log(format_row(row))
         if options.replicas is None:
             record.merge(f"peers_{device}", {name: results}, options.commit, gpu, "peers")
-    if own.trouble or any("failed" in line for line in own.lines.values()):
-        sys.exit(f"ours: {'; '.join(own.trouble) or 'some work failed'}")
+    if our_results.errors or any("failed" in line for line in our_results.lines.values()):
+        sys.exit(f"ours: {'; '.join(our_results.errors) or 'some work failed'}")
 
 
 if __name__ == "__main__":

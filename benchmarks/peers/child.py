@@ -1,4 +1,4 @@
-"""What a peer's process does: it measures pieces of work, and prints a line of JSON for each as soon as it is done."""
+"""The main function of a peer's process: measures workloads and prints a line of JSON for each."""
 
 import argparse
 import json
@@ -7,49 +7,49 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.workloads import Measurement, Workload
 from benchmarks.record import versions
 from benchmarks.timing import seconds_per_call
 
-Measure = Callable[[Work, float], Measured]
+MeasureFunction = Callable[[Workload, float], Measurement]
 
 
-def serve(packages: Sequence[str], measure: Measure) -> None:
-    """Does what the command line says.
+def serve(packages: Sequence[str], measure: MeasureFunction) -> None:
+    """Measure the workloads on the command line.
 
     Args:
-        packages: Distributions whose versions matter; those that are not installed go without.
-        measure: Measures a piece of work for about so many seconds.
+        packages: Distributions whose versions are printed, if they are installed.
+        measure: Measures a workload for about a number of seconds.
     """
     parser = argparse.ArgumentParser(description="run by benchmarks.peers")
-    parser.add_argument("--works", type=json.loads, required=True, help="a JSON list of works")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
+    parser.add_argument("--workloads", type=json.loads, required=True, help="workloads, as a JSON list")
+    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each measurement")
     options = parser.parse_args()
-    said({"versions": versions(packages)})
-    for number, fields in enumerate(options.works):
+    print_line({"versions": versions(packages)})
+    for number, fields in enumerate(options.workloads):
         try:
-            found = measure(Work.read(fields), options.seconds)
-        except Exception as error:  # noqa: BLE001  # what one piece of work fails by is told, and the next has its turn
+            measurement = measure(Workload.from_json(fields), options.seconds)
+        except Exception as error:  # noqa: BLE001  # a failure is reported and must not stop the other workloads
             traceback.print_exc()
-            said({"work": number, "failed": f"{type(error).__name__}: {error}".splitlines()[0]})
+            print_line({"work": number, "failed": f"{type(error).__name__}: {error}".splitlines()[0]})
         else:
-            said({"work": number, **found._asdict()})
+            print_line({"work": number, **measurement._asdict()})
 
 
-def stepped(env: Any, actions: Any, begin: float, seconds: float) -> Measured:
-    """Seconds of a step of an environment that has been reset, with these actions in turn.
+def time_steps(env: Any, actions: Any, start: float, seconds: float) -> Measurement:
+    """Measure the seconds per step of an environment after its reset.
 
     Args:
-        env: Returns when a step is done.
-        actions: Of some steps, by their number.
-        begin: When getting ready began, by ``time.perf_counter``.
-        seconds: To measure for.
+        env: The environment, whose ``step`` returns when the step is done.
+        actions: The actions of several steps, used in turn.
+        start: When the preparation started, by ``time.perf_counter``.
+        seconds: The duration of the measurement.
     """
     env.step(actions[0])
-    prepare = time.perf_counter() - begin
-    return Measured(seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=seconds), prepare)
+    prepare = time.perf_counter() - start
+    return Measurement(seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=seconds), prepare)
 
 
-def said(line: object) -> None:
-    """Prints it at once."""
+def print_line(line: object) -> None:
+    """Print a value as a line of JSON, unbuffered."""
     print(json.dumps(line), flush=True)

@@ -1,4 +1,4 @@
-"""Gymnasium's vectorised cart-poles: one process, a process for each replica, and its own in NumPy."""
+"""Gymnasium's vectorised CartPole: SyncVectorEnv, AsyncVectorEnv, and CartPoleVectorEnv in NumPy."""
 
 import time
 from typing import Any
@@ -8,31 +8,31 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from benchmarks.peers import child
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.workloads import Measurement, Workload
 
 
-def one() -> gymnasium.Env[Any, Any]:
-    """A replica, without the checks that are meant for those who write environments."""
+def make_env() -> gymnasium.Env[Any, Any]:
+    """Make a replica, without the environment checker."""
     return gymnasium.make("CartPole-v1", disable_env_checker=True)
 
 
-def make(work: Work) -> Any:
-    """The replicas."""
+def make(work: Workload) -> Any:
+    """Make the vectorised environment."""
     if work.variant == "CartPoleVectorEnv":
         return gymnasium.make_vec("CartPole-v1", num_envs=work.num_envs, vectorization_mode="vector_entry_point")
     kind = {"SyncVectorEnv": SyncVectorEnv, "AsyncVectorEnv": AsyncVectorEnv}[work.variant]
-    return kind([one] * work.num_envs)
+    return kind([make_env] * work.num_envs)
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step. All three restart an episode in the step after its end."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step. All three use NextStep auto-reset."""
     actions = np.random.default_rng(0).integers(0, 2, (16, work.num_envs))
-    begin = time.perf_counter()
+    start = time.perf_counter()
     env = make(work)
     try:
         assert env.metadata["autoreset_mode"].value == work.autoreset
         env.reset(seed=0)
-        return child.stepped(env, actions, begin, seconds)
+        return child.time_steps(env, actions, start, seconds)
     finally:
         env.close()
 

@@ -1,4 +1,4 @@
-"""Cart-pole in ``jax.numpy``, many replicas at a time, which begin anew where an episode ends."""
+"""CartPole in ``jax.numpy``, with many replicas and auto-reset."""
 
 from typing import Any, NamedTuple
 
@@ -12,21 +12,21 @@ MASS = CART_MASS + POLE_MASS
 
 
 class CartPoles(NamedTuple):
-    """All replicas."""
+    """The state of all replicas."""
 
     state: Any
     """[N, 4] float32: x, x_dot, theta, theta_dot."""
     elapsed: Any
-    """[N] int32: steps of the running episode, which are its return too."""
+    """[N] int32: steps of the current episode, equal to its return."""
 
 
 def start(key: Any, num_envs: int) -> Any:
-    """[N, 4] start states."""
+    """Return initial states, [N, 4]."""
     return jax.random.uniform(key, (num_envs, 4), jnp.float32, -0.05, 0.05)
 
 
 def move(state: Any, action: Any) -> tuple[Any, Any]:
-    """The states [N, 4] a step later, and whether the pole has fallen or the cart has left."""
+    """Return the next states, [N, 4], and whether the pole has fallen or the cart has left the track."""
     x, x_dot, theta, theta_dot = jnp.moveaxis(state, -1, 0)
     force = jnp.where(action == 1, FORCE, -FORCE)
     sine, cosine = jnp.sin(theta), jnp.cos(theta)
@@ -40,9 +40,9 @@ def move(state: Any, action: Any) -> tuple[Any, Any]:
 
 
 def step(world: CartPoles, action: Any, key: Any) -> tuple[CartPoles, Any, Any]:
-    """The replicas a step later, [N] whether an episode ended with it, and [N] the steps that it had."""
+    """Return the next replicas, whether each episode ended, [N], and its steps, [N]."""
     moved, fallen = move(world.state, action)
     elapsed = world.elapsed + 1
     done = fallen | (elapsed >= TIME_LIMIT)
-    fresh = start(key, moved.shape[0])
-    return CartPoles(jnp.where(done[:, None], fresh, moved), jnp.where(done, 0, elapsed)), done, elapsed
+    initial = start(key, moved.shape[0])
+    return CartPoles(jnp.where(done[:, None], initial, moved), jnp.where(done, 0, elapsed)), done, elapsed

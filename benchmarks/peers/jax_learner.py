@@ -1,7 +1,7 @@
-"""PPO in JAX, in the manner of PureJaxRL: environment, rollout and update are one compiled function.
+"""PPO in JAX, in the style of PureJaxRL: environment, rollout and update are one compiled function.
 
-As there, the time limit counts as an end (nothing is bootstrapped), advantages are normalised in each minibatch, and
-values are clipped like ratios.
+As in PureJaxRL, episodes end at the time limit without bootstrapping, advantages are normalised in each minibatch, and
+values are clipped.
 """
 
 import dataclasses
@@ -17,74 +17,74 @@ MATMUL = {"float32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 @final
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A run. The defaults solve cart-pole soon with many replicas; ``training.solving`` names other good ones."""
+    """Settings of a run. The defaults solve CartPole quickly; ``training.solving`` has others."""
 
     num_envs: int = 512
-    """Replicas."""
+    """Number of replicas."""
     horizon: int = 32
-    """Steps of each between two updates."""
+    """Steps of each replica per update."""
     epochs: int = 2
-    """Passes over them."""
+    """Passes over the rollout per update."""
     minibatches: int = 4
-    """Parts of a pass."""
+    """Minibatches per epoch."""
     learning_rate: float = 8e-3
-    """Of Adam (epsilon 1e-5)."""
+    """Learning rate of Adam (epsilon 1e-5)."""
     anneal: float = 0.0
-    """The share of it that is lost by the last update, evenly."""
+    """Linear decay of the learning rate until the last update, as a fraction."""
     gamma: float = 0.98
-    """Discount."""
+    """Discount factor."""
     gae_lambda: float = 0.95
-    """Of the advantages."""
+    """GAE lambda."""
     clip: float = 0.2
-    """Of ratios and values."""
+    """Clip range of ratios and values."""
     value_weight: float = 0.5
-    """Of the value's loss."""
+    """Weight of the value loss."""
     entropy_weight: float = 0.01
-    """Of the entropy."""
+    """Weight of the entropy bonus."""
     max_grad_norm: float = 0.5
-    """Gradients are shortened to it."""
+    """Maximum norm of the gradient."""
     hidden: int = 64
-    """The width of the two tanh layers of actor and critic each."""
+    """Width of the two tanh layers of actor and critic."""
     precision: str = "float32"
-    """Of matrix products: float32, tf32 or bf16 (activations too)."""
+    """Precision of matrix products: float32, tf32 or bf16, which applies to activations too."""
     target: float = 475.0
-    """Stop when the last 100 episodes have this mean return."""
+    """Mean return of the last 100 episodes at which training stops."""
     updates: int = 500
-    """Stop after so many updates in any case."""
+    """Maximum number of updates."""
 
 
-class Game(NamedTuple):
-    """What is learnt. Its actors are the agents that learn, of all replicas: N of them."""
+class LearningTask(NamedTuple):
+    """An environment to train in. N is the number of learning agents in all replicas."""
 
-    observed: int
-    """Numbers that an actor observes."""
+    observation_size: int
+    """Size of an observation."""
     actions: int
-    """Among which it chooses."""
+    """Number of discrete actions."""
     start: Callable[[Any], Any]
-    """From a key to the world."""
-    look: Callable[[Any], Any]
-    """From the world to [N, observed] observations."""
+    """Function from a key to the state of the environment."""
+    observe: Callable[[Any], Any]
+    """Function from the state to observations, [N, observation_size]."""
     step: Callable[[Any, Any, Any], tuple[Any, Any, Any]]
-    """From a world, [N] actions and a key to the world a step later, [N] whether that ended an episode, and a note."""
+    """Function from a state, actions [N] and a key to the next state, ends of episodes [N], and an info."""
     rewards: Callable[[Any], Any]
-    """From the notes of T steps to their rewards: [T, N], or one for all."""
+    """Function from the infos of T steps to their rewards, [T, N], or one reward for all."""
 
 
 class LearnerState(NamedTuple):
-    """Everything that changes."""
+    """The state of training."""
 
     weights: Any
     moments: Any
     squares: Any
     count: Any
-    """Steps of Adam."""
+    """Number of Adam's steps."""
     world: Any
     key: Any
     update: Any
 
 
 def layers(key: Any, first: int, last: int, gain: float, hidden: int) -> list[tuple[Any, Any]]:
-    """Weights and biases of first -> hidden -> hidden -> last, orthogonal."""
+    """Initialize weights, orthogonal, and biases of the layers first -> hidden -> hidden -> last."""
     sizes = ((first, hidden, 2**0.5), (hidden, hidden, 2**0.5), (hidden, last, gain))
     keys = jax.random.split(key, 3)
     return [
@@ -94,7 +94,7 @@ def layers(key: Any, first: int, last: int, gain: float, hidden: int) -> list[tu
 
 
 def forward(settings: Settings, weights: Any, observations: Any) -> Any:
-    """The last layer's outputs, in float32."""
+    """Return the outputs of the last layer, in float32."""
     dtype = jnp.bfloat16 if settings.precision == "bf16" else jnp.float32
     x = observations.astype(dtype)
     with jax.default_matmul_precision(MATMUL[settings.precision]):
@@ -105,88 +105,90 @@ def forward(settings: Settings, weights: Any, observations: Any) -> Any:
 
 
 def act(settings: Settings, weights: Any, observations: Any) -> tuple[Any, Any]:
-    """[N, actions] log-probabilities, and [N] values."""
+    """Return log-probabilities, [N, actions], and values, [N]."""
     actor, critic = weights
     logits = jax.nn.log_softmax(forward(settings, actor, observations))
     return logits, forward(settings, critic, observations)[:, 0]
 
 
-def drawn(key: Any, log_probs: Any) -> Any:
-    """[N] actions: one uniform number decides among all."""
-    number, at_least = jax.random.uniform(key, log_probs.shape[:1]), 0.0
+def sample_actions(key: Any, log_probs: Any) -> Any:
+    """Sample actions, [N], with one uniform number each."""
+    uniform, tail = jax.random.uniform(key, log_probs.shape[:1]), 0.0
     actions = jnp.zeros(log_probs.shape[:1], jnp.int32)
     for action in reversed(range(1, log_probs.shape[1])):
-        at_least += jnp.exp(log_probs[:, action])
-        actions += number < at_least
+        tail += jnp.exp(log_probs[:, action])
+        actions += uniform < tail
     return actions
 
 
-def chosen(log_probs: Any, actions: Any) -> Any:
-    """[N] the log-probability of each action."""
-    found = log_probs[:, 0]
+def log_prob_of(log_probs: Any, actions: Any) -> Any:
+    """Return the log-probability of each action, [N]."""
+    result = log_probs[:, 0]
     for action in range(1, log_probs.shape[1]):
-        found = jnp.where(actions == action, log_probs[:, action], found)
-    return found
+        result = jnp.where(actions == action, log_probs[:, action], result)
+    return result
 
 
-def begin(settings: Settings, game: Game, key: Any) -> LearnerState:
-    """New weights and new episodes."""
+def initialize(settings: Settings, task: LearningTask, key: Any) -> LearnerState:
+    """Initialize weights and episodes."""
     actor_key, critic_key, world_key, key = jax.random.split(key, 4)
     weights = (
-        layers(actor_key, game.observed, game.actions, 0.01, settings.hidden),
-        layers(critic_key, game.observed, 1, 1.0, settings.hidden),
+        layers(actor_key, task.observation_size, task.actions, 0.01, settings.hidden),
+        layers(critic_key, task.observation_size, 1, 1.0, settings.hidden),
     )
     zeros = jax.tree_util.tree_map(jnp.zeros_like, weights)
-    return LearnerState(weights, zeros, zeros, jnp.int32(0), game.start(world_key), key, jnp.int32(0))
+    return LearnerState(weights, zeros, zeros, jnp.int32(0), task.start(world_key), key, jnp.int32(0))
 
 
-def rollout(settings: Settings, game: Game, learner: LearnerState) -> tuple[Any, Any, dict[str, Any]]:
-    """The world a horizon later, notes of the steps, and what was seen and done, each [T, N, ...]."""
+def rollout(settings: Settings, task: LearningTask, learner: LearnerState) -> tuple[Any, Any, dict[str, Any]]:
+    """Take ``horizon`` steps; return the next state, the infos, and the transitions, each [T, N, ...]."""
 
-    def one(world: Any, key: Any) -> tuple[Any, Any]:
+    def scan_step(world: Any, key: Any) -> tuple[Any, Any]:
         act_key, step_key = jax.random.split(key)
-        observations = game.look(world)
+        observations = task.observe(world)
         log_probs, values = act(settings, learner.weights, observations)
-        actions = drawn(act_key, log_probs)
-        after, done, note = game.step(world, actions, step_key)
-        seen = {"observation": observations, "action": actions, "log_prob": chosen(log_probs, actions)}
-        return after, (seen | {"value": values, "done": done}, note)
+        actions = sample_actions(act_key, log_probs)
+        next_world, done, info = task.step(world, actions, step_key)
+        transition = {"observation": observations, "action": actions, "log_prob": log_prob_of(log_probs, actions)}
+        return next_world, (transition | {"value": values, "done": done}, info)
 
-    world, (seen, notes) = jax.lax.scan(one, learner.world, jax.random.split(learner.key, settings.horizon))
-    return world, notes, seen
+    world, (transitions, infos) = jax.lax.scan(
+        scan_step, learner.world, jax.random.split(learner.key, settings.horizon)
+    )
+    return world, infos, transitions
 
 
-def advantages(settings: Settings, seen: dict[str, Any], rewards: Any, last_value: Any) -> Any:
-    """[T, N] generalised advantages."""
-    values, on = seen["value"], jnp.where(seen["done"], 0.0, settings.gamma)
-    surprises = rewards + on * jnp.concatenate((values[1:], last_value[None])) - values
+def advantages(settings: Settings, transitions: dict[str, Any], rewards: Any, last_value: Any) -> Any:
+    """Return the generalised advantages, [T, N]."""
+    values, discounts = transitions["value"], jnp.where(transitions["done"], 0.0, settings.gamma)
+    td_errors = rewards + discounts * jnp.concatenate((values[1:], last_value[None])) - values
 
-    def back(later: Any, now: tuple[Any, Any]) -> tuple[Any, Any]:
-        surprise, kept = now
-        advantage = surprise + kept * later
+    def scan_backward(next_advantage: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
+        td_error, decay = step
+        advantage = td_error + decay * next_advantage
         return advantage, advantage
 
-    steps = surprises, on * settings.gae_lambda
-    return jax.lax.scan(back, jnp.zeros_like(last_value), steps, reverse=True)[1]
+    steps = td_errors, discounts * settings.gae_lambda
+    return jax.lax.scan(scan_backward, jnp.zeros_like(last_value), steps, reverse=True)[1]
 
 
 def loss(settings: Settings, weights: Any, batch: dict[str, Any]) -> Any:
-    """PPO's, of a minibatch."""
+    """Return PPO's loss of a minibatch."""
     log_probs, values = act(settings, weights, batch["observation"])
-    gain = batch["advantage"]
-    gain = (gain - gain.mean()) / (gain.std() + 1e-8)
-    ratio = jnp.exp(chosen(log_probs, batch["action"]) - batch["log_prob"])
-    bounded = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
-    policy = -jnp.minimum(ratio * gain, bounded * gain).mean()
-    near = batch["value"] + jnp.clip(values - batch["value"], -settings.clip, settings.clip)
-    aim = batch["advantage"] + batch["value"]
-    value = 0.5 * jnp.maximum((values - aim) ** 2, (near - aim) ** 2).mean()
+    advantage = batch["advantage"]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio = jnp.exp(log_prob_of(log_probs, batch["action"]) - batch["log_prob"])
+    clipped_ratio = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
+    policy = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
+    clipped_values = batch["value"] + jnp.clip(values - batch["value"], -settings.clip, settings.clip)
+    returns = batch["advantage"] + batch["value"]
+    value = 0.5 * jnp.maximum((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
     entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
     return policy + settings.value_weight * value - settings.entropy_weight * entropy
 
 
 def adam(settings: Settings, learner: LearnerState, gradients: Any) -> LearnerState:
-    """A step of Adam, of gradients that are no longer than the limit."""
+    """Take a step of Adam with gradients of limited norm."""
     tree_map = jax.tree_util.tree_map
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree_util.tree_leaves(gradients)))
     scale = jnp.minimum(1.0, settings.max_grad_norm / (norm + 1e-6))
@@ -206,14 +208,14 @@ def adam(settings: Settings, learner: LearnerState, gradients: Any) -> LearnerSt
     return learner._replace(weights=weights, moments=moments, squares=squares, count=count)
 
 
-def improve(settings: Settings, game: Game, learner: LearnerState) -> tuple[LearnerState, Any]:
-    """One update, a rollout and some epochs of minibatches; and the notes of its steps."""
+def train_iteration(settings: Settings, task: LearningTask, learner: LearnerState) -> tuple[LearnerState, Any]:
+    """Take one iteration: a rollout and epochs of minibatches; return the infos of its steps, too."""
     act_key, shuffle_key, key = jax.random.split(learner.key, 3)
-    world, notes, seen = rollout(settings, game, learner._replace(key=act_key))
-    last_value = act(settings, learner.weights, game.look(world))[1]
-    seen["advantage"] = advantages(settings, seen, game.rewards(notes), last_value)
-    samples = seen["value"].size
-    flat = {k: v.reshape(samples, *v.shape[2:]) for k, v in seen.items() if k != "done"}
+    world, infos, transitions = rollout(settings, task, learner._replace(key=act_key))
+    last_value = act(settings, learner.weights, task.observe(world))[1]
+    transitions["advantage"] = advantages(settings, transitions, task.rewards(infos), last_value)
+    samples = transitions["value"].size
+    flat = {k: v.reshape(samples, *v.shape[2:]) for k, v in transitions.items() if k != "done"}
 
     def minibatch(learner: LearnerState, rows: Any) -> tuple[LearnerState, None]:
         batch = {k: v[rows] for k, v in flat.items()}
@@ -224,4 +226,4 @@ def improve(settings: Settings, game: Game, learner: LearnerState) -> tuple[Lear
         return jax.lax.scan(minibatch, learner, order.reshape(settings.minibatches, -1))
 
     learner, _ = jax.lax.scan(epoch, learner, jax.random.split(shuffle_key, settings.epochs))
-    return learner._replace(world=world, key=key, update=learner.update + 1), notes
+    return learner._replace(world=world, key=key, update=learner.update + 1), infos

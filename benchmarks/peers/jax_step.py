@@ -1,4 +1,4 @@
-"""The cart-pole in JAX that our peer in training uses: all replicas in arrays, no ``vmap``, no key for each of them."""
+"""The CartPole in JAX of ``jax_ppo``: arrays over all replicas, without ``vmap`` and without a key per replica."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.peers import child, jax_cartpole, jax_timing
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.workloads import Measurement, Workload
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step; the reward is 1, and nothing is written for it."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step; the constant reward is not written."""
 
     def start(key: Any) -> Any:
         elapsed = jnp.zeros(work.num_envs, jnp.int32)
@@ -18,13 +18,13 @@ def measure(work: Work, seconds: float) -> Measured:
 
     def step(key: Any, world: Any, action: Any) -> tuple[Any, Any, Any]:
         world, done, _ = jax_cartpole.step(world, action, key)
-        # the state is what is observed; as it is given up to the next step, a user gets a copy
+        # the observation is a copy of the state, whose memory the next step reuses
         return world, world.state + 0.0, done
 
     def draw(key: Any) -> Any:
         return jax.random.randint(key, (work.num_envs,), 0, 2)
 
-    return jax_timing.timed(work, start, step, draw, seconds)
+    return jax_timing.measure(work, start, step, draw, seconds)
 
 
 if __name__ == "__main__":

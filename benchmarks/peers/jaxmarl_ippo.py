@@ -1,8 +1,8 @@
-"""JaxMARL's IPPO on its particle environments: ``python -m benchmarks.peers.jaxmarl_ippo``.
+"""Train JaxMARL's particle environments with IPPO: ``python -m benchmarks.peers.jaxmarl_ippo``.
 
-Prints a line of JSON. JaxMARL's learner is a script that its wheel lacks: PPO in the manner of PureJaxRL with one
-network for all agents, as ``jax_learner`` is; the settings are those that JaxMARL publishes for these environments.
-Its episodes last 26 steps; those that are evaluated 25, as ours.
+Prints a line of JSON. JaxMARL's wheel has no learner: its script is PPO in the style of PureJaxRL with one network for
+all agents, like ``jax_learner``. Uses the settings that JaxMARL publishes for these environments. Its episodes have 26
+steps; the evaluation's have 25, as in gpu_envs.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import jaxmarl
 
 from benchmarks.peers import jax_learner
-from benchmarks.peers.jax_learner import Game, LearnerState, Settings
-from benchmarks.peers.jax_ppo import compiled, seconds_of
+from benchmarks.peers.jax_learner import LearnerState, LearningTask, Settings
+from benchmarks.peers.jax_ppo import compile_for, seconds_of
 from benchmarks.record import versions
 
 SETTINGS = Settings(
@@ -39,157 +39,171 @@ SETTINGS = Settings(
 )
 
 STEPS = 25
-"""Of an episode that is evaluated."""
+"""Length of an evaluated episode."""
 
 
 class Particles(NamedTuple):
-    """All replicas."""
+    """The state of all replicas."""
 
     state: Any
     observations: Mapping[str, Any]
-    """By agent."""
+    """Observations by agent."""
 
 
 class Task(NamedTuple):
-    """An environment, who learns in it, and what is measured."""
+    """An environment, its learning agents, and the metric of its evaluation."""
 
     name: str
-    """JaxMARL's."""
+    """The name in JaxMARL."""
     learners: str
-    """How the names of those begin who learn; all others act at random."""
+    """Prefix of the names of learning agents; the others act at random."""
     measure: Callable[[Any, Any, Any], Any]
-    """From the environment, states [E] and rewards by agent: what counts in a step."""
+    """Function from the environment, states [E] and rewards by agent to the metric of a step."""
     total: Callable[[Any], Any]
-    """From what counts in each step: what does in the episode."""
+    """Function from the metric of each step to the metric of the episode."""
 
 
 def distance(env: Any, state: Any, _: Any) -> Any:
-    """Sums over landmarks of how far the nearest agent is."""
+    """Return the sum over landmarks of the distance of the nearest agent."""
     agents, landmarks = state.p_pos[:, : env.num_agents], state.p_pos[:, env.num_agents :]
     return jnp.linalg.norm(agents[:, :, None] - landmarks[:, None], axis=-1).min(1).sum(-1)
 
 
 def collisions(_env: Any, _state: Any, rewards: Any) -> Any:
-    """Adversaries that touch an agent: each adversary has 10 for each of them."""
+    """Return the number of collisions of adversaries with agents: each gives a reward of 10."""
     return rewards["adversary_0"] / 10
 
 
 TASKS: Mapping[str, Task] = {
-    "SimpleSpread-v3": Task("MPE_simple_spread_v3", "agent", distance, lambda counted: counted[-1]),
-    "SimpleTag-v3": Task("MPE_simple_tag_v3", "adversary", collisions, lambda counted: counted.sum()),
+    "SimpleSpread-v3": Task("MPE_simple_spread_v3", "agent", distance, lambda metrics: metrics[-1]),
+    "SimpleTag-v3": Task("MPE_simple_tag_v3", "adversary", collisions, lambda metrics: metrics.sum()),
 }
-"""By our names."""
+"""Tasks by the environment's ID in gpu_envs."""
 
 
 def reset(env: Any, replicas: int, key: Any) -> Particles:
-    """New episodes."""
+    """Start new episodes."""
     observations, state = jax.vmap(env.reset)(jax.random.split(key, replicas))
     return Particles(state, observations)
 
 
-def at_random(env: Any, replicas: int, key: Any) -> dict[str, Any]:
-    """Actions of all agents."""
+def random_actions(env: Any, replicas: int, key: Any) -> dict[str, Any]:
+    """Sample uniform actions of all agents."""
     keys = dict(zip(env.agents, jax.random.split(key, env.num_agents), strict=True))
     return {agent: jax.random.randint(keys[agent], (replicas,), 0, env.action_space(agent).n) for agent in env.agents}
 
 
-def moved(step: Any, replicas: int, world: Particles, actions: Any, key: Any) -> tuple[Particles, Any, Any]:
-    """The replicas a step later, with rewards and ends by agent."""
+def step_replicas(step: Any, replicas: int, world: Particles, actions: Any, key: Any) -> tuple[Particles, Any, Any]:
+    """Step all replicas; return the next state, and rewards and ends by agent."""
     keys = jax.random.split(key, replicas)
     observations, state, rewards, dones, _ = jax.vmap(step)(keys, world.state, actions)
     return Particles(state, observations), rewards, dones
 
 
-def game(env: Any, learners: list[str], replicas: int) -> Game:
-    """What the learners learn, who share a network: all replicas of the first, then those of the second."""
+def learning_task(env: Any, learners: list[str], replicas: int) -> LearningTask:
+    """Return the task of the learning agents, which share a network; rows are all replicas of each agent in turn."""
 
-    def of(by_agent: Mapping[str, Any]) -> Any:
+    def concatenate(by_agent: Mapping[str, Any]) -> Any:
         return jnp.concatenate([by_agent[agent] for agent in learners])
 
     def step(world: Particles, actions: Any, key: Any) -> tuple[Particles, Any, Any]:
-        others, now = jax.random.split(key)
-        own = dict(zip(learners, actions.reshape(-1, replicas), strict=True))
-        after, rewards, dones = moved(env.step, replicas, world, at_random(env, replicas, others) | own, now)
-        return after, of(dones), of(rewards)
+        random_key, step_key = jax.random.split(key)
+        learner_actions = dict(zip(learners, actions.reshape(-1, replicas), strict=True))
+        all_actions = random_actions(env, replicas, random_key) | learner_actions
+        next_world, rewards, dones = step_replicas(env.step, replicas, world, all_actions, step_key)
+        return next_world, concatenate(dones), concatenate(rewards)
 
-    observed, actions = env.observation_space(learners[0]).shape[0], env.action_space(learners[0]).n
-    return Game(
-        observed, actions, partial(reset, env, replicas), lambda world: of(world.observations), step, lambda note: note
+    observation_size, actions = env.observation_space(learners[0]).shape[0], env.action_space(learners[0]).n
+    return LearningTask(
+        observation_size,
+        actions,
+        partial(reset, env, replicas),
+        lambda world: concatenate(world.observations),
+        step,
+        lambda info: info,
     )
 
 
 def evaluation(env: Any, task: Task, learners: list[str], episodes: int, weights: Any, key: Any) -> Any:
-    """What is measured in new episodes, with the likeliest actions of those who learn; without weights at random."""
-    played, (start_key, key) = game(env, learners, episodes), jax.random.split(key)
+    """Return the metric of new episodes with the learners' most likely actions; without weights with random actions."""
+    evaluated_task, (start_key, key) = learning_task(env, learners, episodes), jax.random.split(key)
 
-    def one(world: Particles, key: Any) -> tuple[Particles, Any]:
+    def scan_step(world: Particles, key: Any) -> tuple[Particles, Any]:
         act_key, step_key = jax.random.split(key)
-        actions = at_random(env, episodes, act_key)
+        actions = random_actions(env, episodes, act_key)
         if weights is not None:
-            best = jax_learner.act(SETTINGS, weights, played.look(world))[0].argmax(-1)
+            best = jax_learner.act(SETTINGS, weights, evaluated_task.observe(world))[0].argmax(-1)
             actions |= dict(zip(learners, best.reshape(-1, episodes), strict=True))
-        after, rewards, _ = moved(env.step_env, episodes, world, actions, step_key)  # which does not begin anew
-        return after, task.measure(env, after.state, rewards).mean()
+        next_world, rewards, _ = step_replicas(env.step_env, episodes, world, actions, step_key)  # without auto-reset
+        return next_world, task.measure(env, next_world.state, rewards).mean()
 
-    return task.total(jax.lax.scan(one, reset(env, episodes, start_key), jax.random.split(key, STEPS))[1])
+    return task.total(jax.lax.scan(scan_step, reset(env, episodes, start_key), jax.random.split(key, STEPS))[1])
 
 
 def train(task: Task, settings: Settings, seeds: int, episodes: int, every: int, limit_s: float) -> dict[str, Any]:
-    """What random actions come to, and training after every so many updates: the seconds until then do not evaluate.
+    """Evaluate random actions, then train and evaluate at intervals, which the seconds of training exclude.
 
     Args:
-        task: What is learnt.
-        settings: How.
-        seeds: At most.
-        episodes: Of an evaluation.
-        every: Updates between them.
-        limit_s: Seconds of training after which no other seed begins.
+        task: The task.
+        settings: The settings of training.
+        seeds: The maximum number of seeds.
+        episodes: The number of episodes of an evaluation.
+        every: The number of updates between evaluations.
+        limit_s: Seconds of training after which no other seed starts.
     """
     env = jaxmarl.make(task.name)
     learners = [agent for agent in env.agents if agent.startswith(task.learners)]
-    learnt = game(env, learners, settings.num_envs)
+    environment = learning_task(env, learners, settings.num_envs)
 
     def several(learner: LearnerState, updates: Any) -> Any:
-        return jax.lax.fori_loop(0, updates, lambda _, now: jax_learner.improve(settings, learnt, now)[0], learner)
+        return jax.lax.fori_loop(
+            0, updates, lambda _, state: jax_learner.train_iteration(settings, environment, state)[0], learner
+        )
 
-    begin, begin_s = compiled(partial(jax_learner.begin, settings, learnt), jax.random.key(0))
-    fresh = begin(jax.random.key(1_000_000))
-    improve, improve_s = compiled(several, fresh, jnp.int32(1))
-    evaluate, _ = compiled(partial(evaluation, env, task, learners, episodes), fresh.weights, fresh.key)
-    jax.block_until_ready(improve(fresh, jnp.int32(1)))  # warm: a seed that is not measured
+    initialize, initialize_s = compile_for(partial(jax_learner.initialize, settings, environment), jax.random.key(0))
+    initial = initialize(jax.random.key(1_000_000))
+    train_iteration, improve_s = compile_for(several, initial, jnp.int32(1))
+    evaluate, _ = compile_for(partial(evaluation, env, task, learners, episodes), initial.weights, initial.key)
+    jax.block_until_ready(train_iteration(initial, jnp.int32(1)))  # warm up with another seed
     runs: list[dict[str, Any]] = []
     while len(runs) < seeds and sum(run["seconds"] for run in runs) < limit_s:
         seed = len(runs)
-        learner, seconds, evaluated, updates = begin(jax.random.key(seed)), 0.0, [], 0
+        learner, seconds, evaluated, updates = initialize(jax.random.key(seed)), 0.0, [], 0
         while updates < settings.updates:
             count = min(every, settings.updates - updates)
             updates += count
-            learner, spent = seconds_of(partial(improve, jax.block_until_ready(learner), jnp.int32(count)))
-            seconds += spent
+            learner, update_seconds = seconds_of(
+                partial(train_iteration, jax.block_until_ready(learner), jnp.int32(count))
+            )
+            seconds += update_seconds
             value = float(evaluate(learner.weights, jax.random.fold_in(jax.random.key(seed + 1), updates)))
             evaluated.append([seconds, value])
         steps = updates * settings.horizon * settings.num_envs
         runs.append({"seed": seed, "seconds": seconds, "steps": steps, "evaluated": evaluated})
     random = jax.jit(partial(evaluation, env, task, learners, episodes, None))(jax.random.key(0))
-    return {"compile_s": begin_s + improve_s, "random": float(random), "runs": runs}
+    return {"compile_s": initialize_s + improve_s, "random": float(random), "runs": runs}
 
 
 def main() -> None:
-    """Trains, and prints what came of it."""
+    """Train, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env-id", choices=tuple(TASKS), default="SimpleSpread-v3")
-    parser.add_argument("--seeds", type=int, default=1, help="at most")
-    parser.add_argument("--device", default="cpu", help="JAX's name of it: cpu or cuda")
+    parser.add_argument("--seeds", type=int, default=1, help="maximum number of seeds")
+    parser.add_argument("--device", default="cpu", help="the device in JAX: cpu or cuda")
     parser.add_argument("--updates", type=int, default=SETTINGS.updates)
     parser.add_argument("--every", type=int, default=100, help="updates between evaluations")
-    parser.add_argument("--episodes", type=int, default=10_000, help="of an evaluation")
-    parser.add_argument("--limit-s", type=float, default=60.0, help="of training: then no other seed begins")
+    parser.add_argument("--episodes", type=int, default=10_000, help="episodes of an evaluation")
+    parser.add_argument(
+        "--limit-s", type=float, default=60.0, help="seconds of training after which no other seed starts"
+    )
     options = parser.parse_args()
     settings = dataclasses.replace(SETTINGS, updates=options.updates)
     with jax.default_device(jax.devices(options.device)[0]):
-        found = train(TASKS[options.env_id], settings, options.seeds, options.episodes, options.every, options.limit_s)
-    said = {name: value for name, value in dataclasses.asdict(settings).items() if name != "target"}
-    print(json.dumps({"versions": versions(("jaxmarl", "jax")), "settings": said, **found}))
+        results = train(
+            TASKS[options.env_id], settings, options.seeds, options.episodes, options.every, options.limit_s
+        )
+    used_settings = {name: value for name, value in dataclasses.asdict(settings).items() if name != "target"}
+    print(json.dumps({"versions": versions(("jaxmarl", "jax")), "settings": used_settings, **results}))
 
 
 if __name__ == "__main__":

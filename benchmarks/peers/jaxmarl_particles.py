@@ -1,4 +1,4 @@
-"""JaxMARL's MPE with discrete actions: tag among two obstacles, and spread."""
+"""JaxMARL's MPE with discrete actions: simple_tag and simple_spread."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import jax
 import jaxmarl
 
 from benchmarks.peers import child, jax_timing
-from benchmarks.peers.works import SIMPLE_SPREAD, Measured, Work
+from benchmarks.peers.workloads import SIMPLE_SPREAD, Measurement, Workload
 
 
-def made(work: Work) -> Any:
-    """The game; it begins anew by itself."""
+def make_env(work: Workload) -> Any:
+    """Make the environment, which resets by itself."""
     assert work.team is not None
     if work.task == SIMPLE_SPREAD:
         return jaxmarl.make("MPE_simple_spread_v3", num_agents=work.team[0], num_landmarks=work.team[0])
@@ -18,9 +18,9 @@ def made(work: Work) -> Any:
     return jaxmarl.make("MPE_simple_tag_v3", num_adversaries=adversaries, num_good_agents=good)
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step of all agents."""
-    env = made(work)
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step of all agents."""
+    env = make_env(work)
 
     def start(key: Any) -> Any:
         return jax.vmap(env.reset)(jax.random.split(key, work.num_envs))[1]
@@ -33,7 +33,7 @@ def measure(work: Work, seconds: float) -> Measured:
     def draw(key: Any) -> Any:
         return {agent: jax.random.randint(key, (work.num_envs,), 0, env.action_space(agent).n) for agent in env.agents}
 
-    return jax_timing.timed(work, start, step, draw, seconds)
+    return jax_timing.measure(work, start, step, draw, seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cart-pole in Numba-CUDA: a thread for each replica, its state and its random numbers in arrays."""
+"""CartPole in Numba-CUDA: one thread per replica, with states and random generators in arrays."""
 
 import math
 import time
@@ -9,10 +9,10 @@ from numba import cuda
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
 from benchmarks.peers import child
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.workloads import Measurement, Workload
 from benchmarks.timing import seconds_per_call
 
-vars(np).setdefault("row_stack", np.vstack)  # numba-cuda 0.30 asks for it where it compiles; NumPy 2.5 has it no more
+vars(np).setdefault("row_stack", np.vstack)  # numba-cuda 0.30 needs it to compile; NumPy 2.5 has removed it
 
 REAL = np.float32
 GRAVITY, POLE_MASS, MASS, HALF_LENGTH, FORCE, TAU = map(REAL, (9.8, 0.1, 1.1, 0.5, 10.0, 0.02))
@@ -26,19 +26,26 @@ BLOCK = 256
 
 @cuda.jit(fastmath=True)  # type: ignore[untyped-decorator, unused-ignore]  # numba's
 def step(
-    state: Any, elapsed: Any, numbers: Any, actions: Any, observations: Any, rewards: Any, terminated: Any, cut: Any
+    state: Any,
+    elapsed: Any,
+    generators: Any,
+    actions: Any,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
 ) -> None:
-    """A step of each replica; where its episode ends it begins anew.
+    """Step each replica, with auto-reset.
 
     Args:
-        state: [4, N] float32, changed.
-        elapsed: [N] int32, changed.
-        numbers: [N] states of random generators, changed.
+        state: [4, N] float32, updated.
+        elapsed: [N] int32, updated.
+        generators: [N] states of random generators, updated.
         actions: [N] integers.
         observations: [N, 4] float32, written.
         rewards: [N] float32, written.
         terminated: [N] bool, written.
-        cut: [N] bool, written: truncated.
+        truncated: [N] bool, written.
     """
     i = cuda.grid(1)
     if i >= elapsed.shape[0]:
@@ -57,44 +64,44 @@ def step(
     fallen = abs(x) > X_LIMIT or abs(theta) > THETA_LIMIT
     late = steps >= TIME_LIMIT
     if fallen or late:
-        x = WIDTH * xoroshiro128p_uniform_float32(numbers, i) - REACH
-        x_dot = WIDTH * xoroshiro128p_uniform_float32(numbers, i) - REACH
-        theta = WIDTH * xoroshiro128p_uniform_float32(numbers, i) - REACH
-        theta_dot = WIDTH * xoroshiro128p_uniform_float32(numbers, i) - REACH
+        x = WIDTH * xoroshiro128p_uniform_float32(generators, i) - REACH
+        x_dot = WIDTH * xoroshiro128p_uniform_float32(generators, i) - REACH
+        theta = WIDTH * xoroshiro128p_uniform_float32(generators, i) - REACH
+        theta_dot = WIDTH * xoroshiro128p_uniform_float32(generators, i) - REACH
         steps = 0
     state[0, i], state[1, i], state[2, i], state[3, i] = x, x_dot, theta, theta_dot
     elapsed[i] = steps
     observations[i, 0], observations[i, 1], observations[i, 2], observations[i, 3] = x, x_dot, theta, theta_dot
     rewards[i] = 1.0
     terminated[i] = fallen
-    cut[i] = late
+    truncated[i] = late
 
 
 def world(state: np.ndarray) -> tuple[Any, ...]:
-    """What a step changes and what it writes, in its order, with the actions left out."""
+    """Return the arguments of ``step`` in order, without the actions."""
     count = state.shape[1]
-    numbers = create_xoroshiro128p_states(count, seed=0)
+    generators = create_xoroshiro128p_states(count, seed=0)
     elapsed = cuda.to_device(np.zeros(count, np.int32))
-    changed = (cuda.to_device(state), elapsed, numbers)
+    updated = (cuda.to_device(state), elapsed, generators)
     flags = [cuda.device_array(count, np.bool_) for _ in range(2)]
-    return *changed, cuda.device_array((count, 4), np.float32), cuda.device_array(count, np.float32), *flags
+    return *updated, cuda.device_array((count, 4), np.float32), cuda.device_array(count, np.float32), *flags
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step."""
     rng = np.random.default_rng(0)
     actions = [cuda.to_device(rng.integers(0, 2, work.num_envs)) for _ in range(16)]
-    begin = time.perf_counter()
-    state, elapsed, numbers, *written = world(rng.uniform(-0.05, 0.05, (4, work.num_envs)).astype(np.float32))
+    start = time.perf_counter()
+    state, elapsed, generators, *outputs = world(rng.uniform(-0.05, 0.05, (4, work.num_envs)).astype(np.float32))
     run = step[-(-work.num_envs // BLOCK), BLOCK]
 
     def call(t: int) -> None:
-        run(state, elapsed, numbers, actions[t % 16], *written)
+        run(state, elapsed, generators, actions[t % 16], *outputs)
 
     call(0)
     cuda.synchronize()
-    prepare = time.perf_counter() - begin
-    return Measured(seconds_per_call(call, cuda.synchronize, seconds=seconds), prepare)
+    prepare = time.perf_counter() - start
+    return Measurement(seconds_per_call(call, cuda.synchronize, seconds=seconds), prepare)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What we do of every kind of work; its process is run and timed as those of the others are."""
+"""The workloads of gpu_envs, run in a process as the peers are."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import gpu_envs
 from benchmarks.peers import child
-from benchmarks.peers.works import (
+from benchmarks.peers.workloads import (
     BARE,
     FUSED_STEPS,
     GRAPH_STEPS,
@@ -15,12 +15,12 @@ from benchmarks.peers.works import (
     SIMPLE_SPREAD,
     SIMPLE_TAG,
     TAG,
-    Measured,
-    Work,
+    Measurement,
+    Workload,
 )
-from benchmarks.replicas import random_actions, tensors_of_actions
+from benchmarks.replicas import action_tensors, random_actions
 from benchmarks.throughput import teams
-from benchmarks.timing import graph_of_steps, seconds_per_call, training_rate, waiting
+from benchmarks.timing import capture_steps, seconds_per_call, training_rate, wait_function
 
 TEAMS = {
     TAG: ("num_taggers", "num_runners"),
@@ -28,21 +28,21 @@ TEAMS = {
     SIMPLE_TAG: ("num_adversaries", "num_good"),
     SIMPLE_SPREAD: ("N",),
 }
-"""The parameters that are the numbers of agents."""
+"""The parameters with the numbers of agents."""
 
-TURNS = 16
-"""Steps whose actions are drawn beforehand, and taken in turn."""
+NUM_ACTIONS = 16
+"""Number of steps whose actions are sampled before, and used in turn."""
 
 
-def params(work: Work) -> Mapping[str, Any]:
-    """The environment's own, which make its team."""
+def params(work: Workload) -> Mapping[str, Any]:
+    """Return the environment's parameters for the size of its team."""
     if work.team is None:
         return {}
     return dict(zip(TEAMS[work.task], work.team, strict=False))
 
 
-def made(work: Work) -> Any:
-    """The replicas, with the output that suits the way; teams are staggered over their episode."""
+def make_env(work: Workload) -> Any:
+    """Make the environment, with the output for the workload's way; teams are staggered."""
     env = gpu_envs.make(
         work.task,
         work.num_envs,
@@ -59,48 +59,48 @@ def made(work: Work) -> Any:
     return env
 
 
-def actions_of(work: Work, env: Any) -> list[Any]:
-    """Random ones for some steps: NumPy arrays for the host, else tensors of the device."""
+def actions_of(work: Workload, env: Any) -> list[Any]:
+    """Return random actions of several steps: NumPy arrays for the host, otherwise tensors on the device."""
     if work.way == "host":
-        return random_actions(env.single_action_space, work.num_envs, TURNS)
-    return tensors_of_actions(env, TURNS) if work.team is None else teams.tensors_of_actions(env, TURNS, "int64")
+        return random_actions(env.single_action_space, work.num_envs, NUM_ACTIONS)
+    return action_tensors(env, NUM_ACTIONS) if work.team is None else teams.action_tensors(env, NUM_ACTIONS, "int64")
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step."""
     if work.way == "train":
-        return trained(work, seconds)
-    begin = time.perf_counter()
-    env = made(work)
-    ready = time.perf_counter() - begin
+        return measure_training(work, seconds)
+    start = time.perf_counter()
+    env = make_env(work)
+    make_seconds = time.perf_counter() - start
     actions = actions_of(work, env)
-    wait = waiting("cpu" if work.way == "host" else work.device)  # what comes out as NumPy is there already
-    call, steps = fused(env) if work.way == "fused" else ((lambda t: env.step(actions[t % TURNS])), 1)
-    begin = time.perf_counter()
+    wait = wait_function("cpu" if work.way == "host" else work.device)  # NumPy outputs are complete when step returns
+    call, steps = fused(env) if work.way == "fused" else ((lambda t: env.step(actions[t % NUM_ACTIONS])), 1)
+    start = time.perf_counter()
     call(0)
     wait()
     if work.way == "graph":
-        graph = graph_of_steps(env, actions, GRAPH_STEPS)
+        graph = capture_steps(env, actions, GRAPH_STEPS)
         call, steps = (lambda _: graph.replay()), GRAPH_STEPS
-    prepare = ready + time.perf_counter() - begin
+    prepare = make_seconds + time.perf_counter() - start
     if work.team is not None:
-        for t in range(600 // steps):  # until the share of agents in the game is stationary
+        for t in range(600 // steps):  # until the share of active agents is stationary
             call(t)
-    spent = seconds_per_call(call, wait, seconds=seconds, warm_up=2 if steps > 1 else 64)
+    call_seconds = seconds_per_call(call, wait, seconds=seconds, warm_up=2 if steps > 1 else 64)
     env.close()
-    return Measured(spent / steps, prepare)
+    return Measurement(call_seconds / steps, prepare)
 
 
 def fused(env: Any) -> tuple[Callable[[int], object], int]:
-    """Calls that take many given actions; they are 32-bit, as a JAX user's are."""
+    """Return a rollout with given actions, and its steps; the actions have 32 bits, as in JAX."""
     import torch
 
-    block = torch.stack(tensors_of_actions(env, FUSED_STEPS, "int32"))
+    block = torch.stack(action_tensors(env, FUSED_STEPS, "int32"))
     return lambda _: env.rollout(FUSED_STEPS, block), FUSED_STEPS
 
 
-def trained(work: Work, seconds: float) -> Measured:
-    """PPO, as ``benchmarks.training`` measures it."""
+def measure_training(work: Workload, seconds: float) -> Measurement:
+    """Measure PPO, as ``benchmarks.training`` does."""
     updates = max(1, round(seconds * 2)) if work.device == "cpu" else 10
     settings = {
         "env": work.task,
@@ -114,8 +114,8 @@ def trained(work: Work, seconds: float) -> Measured:
         "hidden": (64, 64),
         "activation": "tanh",
     }
-    found = training_rate(settings, updates, updates, repeats=3)
-    return Measured(work.num_envs / found["steps_per_s"], found["prepare_s"])
+    result = training_rate(settings, updates, updates, repeats=3)
+    return Measurement(work.num_envs / result["steps_per_s"], result["prepare_s"])
 
 
 if __name__ == "__main__":

@@ -1,66 +1,66 @@
-"""What came of a peer's work: asked for, put beside ours, written down and told."""
+"""Results of a peer's workloads, compared with gpu_envs: measured, written and printed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.peers import process
-from benchmarks.peers.works import Peer, Work
-from benchmarks.record import short
+from benchmarks.peers.workloads import Peer, Workload
+from benchmarks.record import format_short
 
-Answered = Mapping[str, Any]
-"""What a peer's process said of a piece of work."""
+ResultLine = Mapping[str, Any]
+"""A line of a peer's output: the result of a workload."""
 
 
-class Outcome(NamedTuple):
+class PeerResults(NamedTuple):
     """The results of a peer."""
 
     versions: dict[str, str]
-    lines: dict[Work, Answered]
-    """Its answers, by the work that it came to."""
-    trouble: list[str]
-    """Why it did not come to the rest."""
+    lines: dict[Workload, ResultLine]
+    """The results by workload."""
+    errors: list[str]
+    """Why results are missing."""
 
 
-def outcome(python: str, peer: Peer, works: Sequence[Work], seconds: float, limit_s: float) -> Outcome:
-    """Has a peer do some work.
+def measure_peer(python: str, peer: Peer, workloads: Sequence[Workload], seconds: float, limit_s: float) -> PeerResults:
+    """Measure workloads of a peer.
 
     Args:
-        python: Its interpreter.
-        peer: Who.
-        works: What it shall do.
-        seconds: Of each measurement.
-        limit_s: Seconds until a process of its is stopped.
+        python: The interpreter.
+        peer: The peer.
+        workloads: The workloads to measure.
+        seconds: The duration of each measurement.
+        limit_s: Seconds until a process is killed.
     """
-    found = Outcome({}, {}, [])
-    missing = process.lacking(python, tuple(peer.needs))
+    results = PeerResults({}, {}, [])
+    missing = process.missing_modules(python, tuple(peer.needs))
     if missing:
-        found.trouble.append(f"not installed: pip install {' '.join(peer.needs[name] for name in missing)}")
-        return found
-    for part in [[work] for work in works] if peer.separate else [list(works)]:
-        answer = process.answer(python, peer.module, part, seconds, limit_s)
-        for line in answer.lines:
-            found.versions.update(line.get("versions", {}))
+        results.errors.append(f"not installed: pip install {' '.join(peer.needs[name] for name in missing)}")
+        return results
+    for batch in [[work] for work in workloads] if peer.separate_processes else [list(workloads)]:
+        output = process.run_workloads(python, peer.module, batch, seconds, limit_s)
+        for line in output.lines:
+            results.versions.update(line.get("versions", {}))
             if "work" in line:
-                found.lines[part[line["work"]]] = line
-        if answer.trouble is not None and answer.trouble not in found.trouble:
-            found.trouble.append(answer.trouble)
-    return found
+                results.lines[batch[line["work"]]] = line
+        if output.error is not None and output.error not in results.errors:
+            results.errors.append(output.error)
+    return results
 
 
-def written(label: str, found: Outcome, ours: Mapping[Work, Answered]) -> dict[str, Any]:
-    """A section of the results.
+def format_section(label: str, results: PeerResults, ours: Mapping[Workload, ResultLine]) -> dict[str, Any]:
+    """Return a section of the results file.
 
     Args:
-        label: Whose, for pictures.
-        found: What it did.
-        ours: What we did.
+        label: The peer's name in plots.
+        results: The peer's results.
+        ours: The results of gpu_envs.
     """
-    rows = [row(work, line, ours.get(work.same)) for work, line in found.lines.items()]
-    return {"label": label, "versions": found.versions, "rows": rows, "trouble": found.trouble}
+    rows = [row(work, line, ours.get(work.ours)) for work, line in results.lines.items()]
+    return {"label": label, "versions": results.versions, "rows": rows, "trouble": results.errors}
 
 
-def row(work: Work, line: Answered, ours: Answered | None) -> dict[str, Any]:
-    """What is written down of a piece of work; ``ours_env_steps_per_s`` is our rate in the same run, of the same."""
+def row(work: Workload, line: ResultLine, ours: ResultLine | None) -> dict[str, Any]:
+    """Return the row of a workload; ``ours_env_steps_per_s`` is the rate of gpu_envs on the same workload and run."""
     fields: dict[str, Any] = {
         "task": work.task,
         "way": work.way,
@@ -74,23 +74,24 @@ def row(work: Work, line: Answered, ours: Answered | None) -> dict[str, Any]:
     if "failed" in line:
         return fields | {"failed": line["failed"]}
     rate = work.num_envs / line["seconds"]
-    beside = work.num_envs / ours["seconds"] if ours is not None and "seconds" in ours else None
+    our_rate = work.num_envs / ours["seconds"] if ours is not None and "seconds" in ours else None
     return fields | {
         "us_per_step": line["seconds"] * 1e6,
         "env_steps_per_s": rate,
         "agent_steps_per_s": rate * work.agents,
         "prepare_s": line["prepare_s"],
-        "ours_env_steps_per_s": beside,
+        "ours_env_steps_per_s": our_rate,
     }
 
 
-def told(fields: Mapping[str, Any]) -> str:
-    """A row in a line."""
+def format_row(fields: Mapping[str, Any]) -> str:
+    """Return a row as a line of text."""
     name = ", ".join(filter(None, (fields["task"], fields["variant"], fields["way"])))
     where = fields["device"] + (f", {fields['cores']} cores" if fields["cores"] == "all" else "")
     count = f"{fields['num_envs']:,}" + (f" x {fields['agents']}" if fields["agents"] > 1 else "")
     if "failed" in fields:
         return f"  {name}, {count} ({where}): failed: {fields['failed']}"
     rate, ours = fields["env_steps_per_s"], fields["ours_env_steps_per_s"]
-    compared = f"; ours {short(ours)}, {ours / rate:,.1f}x" if ours else ""
-    return f"  {name}, {count} ({where}): {short(rate)} env-steps/s, ready in {fields['prepare_s']:.2f} s{compared}"
+    comparison = f"; gpu_envs {format_short(ours)}, {ours / rate:,.1f}x" if ours else ""
+    prepare = f"ready in {fields['prepare_s']:.2f} s"
+    return f"  {name}, {count} ({where}): {format_short(rate)} env-steps/s, {prepare}{comparison}"

@@ -1,4 +1,4 @@
-"""An environment of rsl_rl's that computes nothing: what it takes to step it is rsl_rl's own cost."""
+"""An environment for rsl_rl that returns constants: its step time is the overhead of rsl_rl."""
 
 from typing import Any, final
 
@@ -7,12 +7,12 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 FEATURES, ACTIONS = 3, 1
-"""Those of the pendulum."""
+"""Sizes of Pendulum."""
 
 
 @final
 class ConstantVecEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not followed
-    """The pendulum's shapes, and the same tensors at every step."""
+    """Pendulum's shapes, and the same tensors at every step."""
 
     def __init__(self, num_envs: int, device: str | torch.device) -> None:
         self.num_envs, self.num_actions, self.max_episode_length = num_envs, ACTIONS, 200
@@ -25,9 +25,9 @@ class ConstantVecEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not fo
         self._rest = (torch.zeros(num_envs, device=self.device), flags, {"time_outs": flags.clone(), "log": {}})
 
     def get_observations(self) -> TensorDict:
-        """The observations."""
+        """Return the observations."""
         return self._observations
 
     def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
-        """The same tensors at every step."""
+        """Return the same tensors at every step."""
         return self._observations, *self._rest

@@ -1,7 +1,7 @@
-"""Cart-pole by Stable-Baselines3's PPO on the CPU: ``python -m benchmarks.peers.sb3_ppo``; prints a line of JSON.
+"""Train CartPole with Stable-Baselines3's PPO on the CPU: ``python -m benchmarks.peers.sb3_ppo``.
 
-The settings are RL-Zoo's for CartPole-v1. It stops when the last 100 episodes have a mean return of 475. It needs
-stable-baselines3 alone.
+Prints a line of JSON. The settings are RL-Zoo's for CartPole-v1. Training stops when the mean return of the last 100
+episodes is 475. Needs only stable-baselines3.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from benchmarks.record import versions
 ENV = "CartPole-v1"
 TARGET, LAST_EPISODES = 475.0, 100
 TOTAL_STEPS = 100_000
-"""RL-Zoo's, over which the schedules fall to zero."""
+"""Steps over which RL-Zoo's schedules fall to zero."""
 
 
 def mean_of_last(model: Any) -> float:
-    """The mean return of the last 100 episodes; minus infinity before there are so many."""
+    """Return the mean return of the last 100 episodes; minus infinity before 100 have ended."""
     ended = [episode["r"] for episode in model.ep_info_buffer or ()]
     return float(np.mean(ended)) if len(ended) >= LAST_EPISODES else -np.inf
 
 
 def solve(seed: int, episodes: int) -> dict[str, Any]:
-    """Trains until the target is reached: seconds from making the environments on, and what an evaluation returns."""
-    begin = time.perf_counter()
+    """Train until the target; return the seconds, with making the environments, and the return of an evaluation."""
+    start = time.perf_counter()
     model = PPO(
         "MlpPolicy",
         make_vec_env(ENV, n_envs=8, seed=seed),
@@ -41,32 +41,32 @@ def solve(seed: int, episodes: int) -> dict[str, Any]:
         gae_lambda=0.8,
         gamma=0.98,
         ent_coef=0.0,
-        learning_rate=lambda left: 1e-3 * left,
-        clip_range=lambda left: 0.2 * left,
+        learning_rate=lambda remaining: 1e-3 * remaining,
+        clip_range=lambda remaining: 0.2 * remaining,
         seed=seed,
         device="cpu",
     )
     model.learn(TOTAL_STEPS, callback=ConvertCallback(lambda _locals, _globals: mean_of_last(model) < TARGET))
-    found = {
+    result = {
         "seed": seed,
-        "seconds": time.perf_counter() - begin,
+        "seconds": time.perf_counter() - start,
         "steps": model.num_timesteps,
         "last_100": mean_of_last(model),
     }
     if episodes:
         env = make_vec_env(ENV, n_envs=64, seed=seed + 1_000_000)
-        found["evaluated"] = float(evaluate_policy(model, env, n_eval_episodes=episodes, deterministic=False)[0])
-    return found
+        result["evaluated"] = float(evaluate_policy(model, env, n_eval_episodes=episodes, deterministic=False)[0])
+    return result
 
 
 def main() -> None:
-    """Trains once, and prints what came of it."""
+    """Train once, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="of weights and environments")
-    parser.add_argument("--episodes", type=int, default=0, help="to evaluate afterwards, outside the seconds")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and environments")
+    parser.add_argument("--episodes", type=int, default=0, help="episodes of an evaluation, which the seconds exclude")
     options = parser.parse_args()
-    found = solve(options.seed, options.episodes)
-    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), "runs": [found]}))
+    result = solve(options.seed, options.episodes)
+    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), "runs": [result]}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Collecting rollouts by Stable-Baselines3's PPO, from its own DummyVecEnv and SubprocVecEnv of Gymnasium's cart-pole.
+"""Rollouts of Stable-Baselines3's PPO with DummyVecEnv and SubprocVecEnv of Gymnasium's CartPole.
 
-``python -m benchmarks.peers.sb3_vec`` searches for the best number of environments and prints a line of JSON. It needs
-stable-baselines3 alone.
+``python -m benchmarks.peers.sb3_vec`` searches for the fastest number of environments and prints a line of JSON. Needs
+only stable-baselines3.
 """
 
 import argparse
@@ -18,24 +18,24 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from benchmarks.record import versions
-from benchmarks.timing import calls_timed
+from benchmarks.timing import time_methods
 
 ENV = "CartPole-v1"
 KINDS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 SIZES = {"dummy": tuple(2**k for k in range(13)), "subproc": tuple(2**k for k in range(7))}
-"""Numbers of environments that are tried: up to 4,096; up to 64, as SubprocVecEnv has a process for each."""
+"""Numbers of environments to try; SubprocVecEnv has a process for each."""
 
 ROLLOUT = 2048
-"""The fewest transitions of a rollout, SB3's own default."""
+"""Minimum number of transitions of a rollout, SB3's default."""
 
 
 def environments(kind: str, num_envs: int) -> Any:
-    """Gymnasium's cart-poles in one of SB3's own containers, each with SB3's Monitor, as its documentation has it.
+    """Make a vectorised environment of SB3 with Gymnasium's CartPole, with SB3's Monitor, as in its documentation.
 
-    Gymnasium's checker of what an environment returns is left out, to their advantage.
+    Gymnasium's environment checker is off, which makes SB3 faster.
     """
     if kind == "subproc":
-        # the server that worker processes fork from imports once what else each of them would
+        # the fork server imports these once; otherwise each worker process does
         multiprocessing.set_forkserver_preload(
             ["stable_baselines3.common.env_util", "gymnasium.envs.classic_control.cartpole"]
         )
@@ -43,43 +43,43 @@ def environments(kind: str, num_envs: int) -> Any:
 
 
 def thread_counts() -> tuple[int, ...]:
-    """Numbers of torch's threads that are tried."""
+    """Return the numbers of torch threads to try."""
     cores = os.cpu_count() or 1
     return tuple(sorted({count for count in (1, 2, 4, cores) if count <= cores}))
 
 
 def balance(model: Any) -> None:
-    """Gives a policy weights by hand that keep the pole up, so that its episodes last until the time limit."""
+    """Set weights of a policy that balances the pole, so that episodes last until the time limit."""
     first, second = (layer for layer in model.policy.mlp_extractor.policy_net if isinstance(layer, torch.nn.Linear))
     last = model.policy.action_net
     with torch.no_grad():
         for layer in (first, second, last):
             layer.weight.zero_()
             layer.bias.zero_()
-        first.weight[0] = torch.tensor([0.05, 0.3, 1.0, 0.8])  # where the pole leans, and is about to
+        first.weight[0] = torch.tensor([0.05, 0.3, 1.0, 0.8])  # the lean of the pole, now and soon
         second.weight[0, 0] = 1.0
         last.weight[:, 0] = torch.tensor([-20.0, 20.0])  # push to that side
 
 
 @final
 class Collector:
-    """A PPO model ready to collect rollouts, as within ``learn``, and nothing else.
+    """A PPO model that collects rollouts, as in ``learn``, without updates.
 
     Attributes:
         model: The model.
-        threads: Of torch, while it collects.
+        threads: The number of torch threads during a rollout.
     """
 
     def __init__(
         self, venv: Any, algorithm: Callable[..., Any] = PPO, n_steps: int | None = None, threads: int = 1
     ) -> None:
-        """Makes the model, with SB3's default policy, and resets the environments.
+        """Create the model, with SB3's default policy, and reset the environments.
 
         Args:
-            venv: SB3's or ours.
-            algorithm: Makes the model: SB3's PPO or ours.
-            n_steps: Of a rollout; None: as many as make ``ROLLOUT`` transitions, but at least 32.
-            threads: Of torch, while it collects.
+            venv: An environment of SB3 or of the adapter.
+            algorithm: The class of the model: PPO of SB3 or of the adapter.
+            n_steps: Steps of a rollout; None: steps for ``ROLLOUT`` transitions, at least 32.
+            threads: The number of torch threads during a rollout.
         """
         n_steps = n_steps or max(32, ROLLOUT // venv.num_envs)
         batch = n_steps * venv.num_envs
@@ -89,34 +89,34 @@ class Collector:
         self._callback.on_training_start({}, {})
 
     def collect(self) -> int:
-        """One rollout; returns its number of transitions."""
+        """Collect one rollout; return its number of transitions."""
         torch.set_num_threads(self.threads)
         model = self.model
         assert model.collect_rollouts(model.env, self._callback, model.rollout_buffer, n_rollout_steps=model.n_steps)
         return int(model.n_steps * model.n_envs)
 
     def rate(self, seconds: float) -> float:
-        """Steps of the environments per second, over at least this many seconds."""
-        steps, begin = 0, time.perf_counter()
+        """Return the environment steps per second, measured for at least ``seconds``."""
+        steps, start = 0, time.perf_counter()
         while True:
             steps += self.collect()
-            spent = time.perf_counter() - begin
-            if spent >= seconds:
-                return steps / spent
+            elapsed = time.perf_counter() - start
+            if elapsed >= seconds:
+                return steps / elapsed
 
     def shares(self, seconds: float) -> dict[str, float]:
-        """The shares of the time that the policy and the environments' ``step_async`` and ``step_wait`` take."""
-        places = {"policy": (self.model.policy, "forward")}
-        places |= {name: (self.model.env, name) for name in ("step_async", "step_wait")}
-        with calls_timed(places) as spent:
-            begin = time.perf_counter()
+        """Return the shares of the time of the policy, ``step_async`` and ``step_wait``."""
+        methods = {"policy": (self.model.policy, "forward")}
+        methods |= {name: (self.model.env, name) for name in ("step_async", "step_wait")}
+        with time_methods(methods) as seconds_by_method:
+            start = time.perf_counter()
             self.rate(seconds)
-            total = time.perf_counter() - begin
-        return {name: sum(calls) / total for name, calls in spent.items()}
+            total = time.perf_counter() - start
+        return {name: sum(calls) / total for name, calls in seconds_by_method.items()}
 
 
 def best_threads(collector: Collector, counts: Sequence[int], seconds: float) -> dict[str, float]:
-    """Tries numbers of torch's threads, leaves the collector with the best, and gives each one's steps per second."""
+    """Try numbers of torch threads; return the steps per second of each, and set the collector's to the fastest."""
     collector.collect()
     rates = {}
     for collector.threads in counts:
@@ -129,14 +129,14 @@ def best_threads(collector: Collector, counts: Sequence[int], seconds: float) ->
 def search(
     kind: str, sizes: Sequence[int], threads: Sequence[int], seconds: float, n_steps: int | None = None
 ) -> dict[str, Any]:
-    """Steps per second for numbers of environments and of torch's threads, and the best.
+    """Measure steps per second for numbers of environments and of torch threads, and find the fastest.
 
     Args:
-        kind: Of container.
+        kind: The kind of vectorised environment, a key of ``KINDS``.
         sizes: Numbers of environments.
-        threads: Numbers of torch's threads.
-        seconds: For each.
-        n_steps: As for ``Collector``.
+        threads: Numbers of torch threads.
+        seconds: The duration of each measurement.
+        n_steps: The steps of a rollout, as in ``Collector``.
     """
     tried: dict[str, dict[str, float]] = {}
     best = (0.0, 0, 0)
@@ -151,17 +151,17 @@ def search(
 
 
 def main() -> None:
-    """Searches, and prints what was found."""
+    """Search, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     parser.add_argument("--sizes", type=int, nargs="+", help="numbers of environments (default: powers of two)")
-    parser.add_argument("--threads", type=int, nargs="+", default=thread_counts(), help="numbers of torch's threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each")
+    parser.add_argument("--threads", type=int, nargs="+", default=thread_counts(), help="numbers of torch threads")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each measurement")
     options = parser.parse_args()
-    found = {
+    results = {
         kind: search(kind, options.sizes or SIZES[kind], options.threads, options.seconds) for kind in options.kinds
     }
-    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), **found}))
+    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), **results}))
 
 
 if __name__ == "__main__":

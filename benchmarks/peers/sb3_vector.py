@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vectorised environments around Gymnasium's cart-pole: in one process, and in several."""
+"""Stable-Baselines3's DummyVecEnv and SubprocVecEnv with Gymnasium's CartPole."""
 
 import time
 
@@ -6,20 +6,24 @@ import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from benchmarks.peers import child
-from benchmarks.peers.gymnasium_vector import one
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.gymnasium_vector import make_env
+from benchmarks.peers.workloads import Measurement, Workload
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step."""
     actions = np.random.default_rng(0).integers(0, 2, (16, work.num_envs))
-    replicas = [one] * work.num_envs
-    begin = time.perf_counter()
-    # other ways to start a process would import this module, and torch with it, in each
-    env = DummyVecEnv(replicas) if work.variant == "DummyVecEnv" else SubprocVecEnv(replicas, start_method="fork")
+    env_functions = [make_env] * work.num_envs
+    start = time.perf_counter()
+    # other start methods import this module, and torch, in each process
+    env = (
+        DummyVecEnv(env_functions)
+        if work.variant == "DummyVecEnv"
+        else SubprocVecEnv(env_functions, start_method="fork")
+    )
     try:
         env.reset()
-        return child.stepped(env, actions, begin, seconds)
+        return child.time_steps(env, actions, start, seconds)
     finally:
         env.close()
 

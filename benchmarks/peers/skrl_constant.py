@@ -1,4 +1,4 @@
-"""An environment of skrl's that computes nothing: what it takes to step it is skrl's own cost."""
+"""An environment for skrl that returns constants: its step time is the overhead of skrl."""
 
 import types
 from typing import Any, final
@@ -8,12 +8,12 @@ import torch
 from skrl.envs.wrappers.torch import Wrapper
 
 FEATURES, ACTIONS = 4, 2
-"""Those of cart-pole."""
+"""Sizes of CartPole."""
 
 
 @final
 class ConstantWrapper(Wrapper):  # type: ignore[misc]  # skrl's types are not followed
-    """Cart-pole's spaces, and the same tensors at every step."""
+    """CartPole's spaces, and the same tensors at every step."""
 
     observation_space = gymnasium.spaces.Box(-float("inf"), float("inf"), (FEATURES,))
     action_space = gymnasium.spaces.Discrete(ACTIONS)
@@ -26,18 +26,18 @@ class ConstantWrapper(Wrapper):  # type: ignore[misc]  # skrl's types are not fo
         self._rest: tuple[Any, ...] = (torch.ones(num_envs, 1, device=self.device), flags, flags.clone(), {})
 
     def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The observations."""
+        """Return the observations."""
         return self._observations, {}
 
     def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
-        """The same tensors at every step."""
+        """Return the same tensors at every step."""
         return self._observations, *self._rest
 
     def state(self) -> None:
-        """Returns no state."""
+        """Return None: there is no global state."""
 
     def render(self, *args: Any, **kwargs: Any) -> None:
-        """Draws nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

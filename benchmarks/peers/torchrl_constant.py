@@ -1,4 +1,4 @@
-"""A TorchRL environment that computes nothing: what it takes to step it is TorchRL's own cost."""
+"""An environment for TorchRL that returns constants: its step time is the overhead of TorchRL."""
 
 from typing import Any, Final, final
 
@@ -8,21 +8,21 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 FEATURES, ACTIONS = 4, 2
-"""Those of cart-pole."""
+"""Sizes of CartPole."""
 
 
 @final
 class ConstantEnv(EnvBase):  # type: ignore[misc]  # TorchRL's types are not followed
-    """Cart-pole's specs, and the same tensors at every step."""
+    """CartPole's specs, and the same tensors at every step."""
 
     def __init__(self, num_envs: int, device: str | torch.device, episode_length: int | None = None) -> None:
-        """Allocates what all steps return.
+        """Allocate the results of all steps.
 
         Args:
-            num_envs: How many replicas.
-            device: Where.
-            episode_length: One replica in so many is done at each step, as where episodes take so many steps, so that
-                TorchRL resets them; None: none ever is, and TorchRL has nothing to reset.
+            num_envs: The number of replicas.
+            device: The device of the tensors.
+            episode_length: Length of the imitated episodes: one in ``episode_length`` replicas is done at each step,
+                and TorchRL resets it; None: no replica is done.
         """
         super().__init__(device=device, batch_size=(num_envs,))
         lead, place = self.batch_size, self.device
@@ -62,4 +62,4 @@ class ConstantEnv(EnvBase):  # type: ignore[misc]  # TorchRL's types are not fol
         return TensorDict(self._first, batch_size=self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
-        """Nothing here is random."""
+        """Do nothing: the environment is not random."""

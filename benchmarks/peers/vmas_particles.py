@@ -1,4 +1,4 @@
-"""VMAS's MPE with discrete actions, in torch operations: tag among two obstacles, and spread."""
+"""VMAS's MPE with discrete actions: simple_tag and simple_spread."""
 
 import time
 from typing import Any
@@ -7,22 +7,22 @@ import torch
 import vmas
 
 from benchmarks.peers import child
-from benchmarks.peers.works import SIMPLE_SPREAD, Measured, Work
-from benchmarks.timing import seconds_per_call, waiting
+from benchmarks.peers.workloads import SIMPLE_SPREAD, Measurement, Workload
+from benchmarks.timing import seconds_per_call, wait_function
 
 LIMIT = 25
-"""Steps of an episode, as MPE has it. All replicas begin together, and end together."""
+"""Length of an episode, as in MPE. All replicas start and end together."""
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step of all agents. VMAS restarts nothing by itself: all replicas are reset at the limit."""
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step of all agents. VMAS has no auto-reset: all replicas are reset at the limit."""
     assert work.team is not None
     if work.task == SIMPLE_SPREAD:
         name, sizes = "simple_spread", {"n_agents": work.team[0]}
     else:
         name, sizes = "simple_tag", dict(zip(("num_adversaries", "num_good_agents"), work.team, strict=True))
     generator = torch.Generator(work.device).manual_seed(0)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     env: Any = vmas.make_env(
         name,
         num_envs=work.num_envs,
@@ -41,7 +41,7 @@ def measure(work: Work, seconds: float) -> Measured:
     ]
     steps = 0
 
-    def turn(t: int) -> None:
+    def call(t: int) -> None:
         nonlocal steps
         if steps == LIMIT:
             env.reset()
@@ -49,11 +49,11 @@ def measure(work: Work, seconds: float) -> Measured:
         env.step(actions[t % 16])
         steps += 1
 
-    wait = waiting(work.device)
-    turn(0)
+    wait = wait_function(work.device)
+    call(0)
     wait()
-    prepare = time.perf_counter() - begin
-    return Measured(seconds_per_call(turn, wait, seconds=seconds), prepare)
+    prepare = time.perf_counter() - start
+    return Measurement(seconds_per_call(call, wait, seconds=seconds), prepare)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""WarpDrive's Numba backend: its TagContinuous, TagGridWorld and cart-pole, with the parameters it publishes.
+"""WarpDrive's Numba backend: TagContinuous, TagGridWorld and CartPole, with the parameters that it publishes.
 
-A step is what its trainer does but for choosing actions: the environments' kernel, then a kernel for each array of the
-replicas that are done. Tag begins at the same place in each replica and episode; cart-poles begin from a pool.
+A step does the work of WarpDrive's trainer without the policy: the environment's kernel, then a reset kernel for each
+array. Tag has the same initial state in each replica and episode; CartPole samples it from a pool.
 """
 
 import time
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import child
-from benchmarks.peers.works import CARTPOLE, TAG, Measured, Work
+from benchmarks.peers.workloads import CARTPOLE, TAG, Measurement, Workload
 from benchmarks.timing import seconds_per_call
 
 
 @contextmanager
-def old_names() -> Iterator[None]:
-    """Within it, and after it, NumPy has a name that it has dropped: numba-cuda looks it up, also when it compiles."""
+def numpy_row_stack() -> Iterator[None]:
+    """Define ``numpy.row_stack``, which NumPy has removed and numba-cuda needs, for imports and for compilation."""
     vars(np).setdefault("row_stack", np.vstack)
     yield
 
 
-with old_names():
+with numpy_row_stack():
     import torch
     from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv
     from example_envs.tag_continuous.tag_continuous import TagContinuous
@@ -31,14 +31,14 @@ with old_names():
     from warp_drive.env_wrapper import EnvWrapper
     from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 
-POOL = 1000
-"""Starts of cart-poles."""
+POOL_SIZE = 1000
+"""Number of initial states of CartPole."""
 
 
-def environment(work: Work) -> tuple[Any, int]:
-    """One of its environments, and the steps of an episode."""
+def environment(work: Workload) -> tuple[Any, int]:
+    """Return an environment of WarpDrive, and the length of an episode."""
     if work.task == CARTPOLE:
-        return CUDAClassicControlCartPoleEnv(episode_length=500, env_backend="numba", reset_pool_size=POOL), 500
+        return CUDAClassicControlCartPoleEnv(episode_length=500, env_backend="numba", reset_pool_size=POOL_SIZE), 500
     assert work.team is not None
     taggers, runners = work.team
     if work.task == TAG:
@@ -77,8 +77,8 @@ def environment(work: Work) -> tuple[Any, int]:
     )
 
 
-def stepper(work: Work) -> tuple[Callable[[int], None], int]:
-    """What takes a step of all replicas, which are staggered over their episode, and the steps of an episode."""
+def make_step(work: Workload) -> tuple[Callable[[int], None], int]:
+    """Return a function that steps all replicas, which are staggered, and the length of an episode."""
     inner, limit = environment(work)
     env = EnvWrapper(env_obj=inner, num_envs=work.num_envs, env_backend="numba")
     create_and_push_data_placeholders(env_wrapper=env, push_data_batch_placeholders=False)
@@ -88,31 +88,31 @@ def stepper(work: Work) -> tuple[Callable[[int], None], int]:
     data = env.cuda_data_manager
     rng = np.random.default_rng(0)
     data.device_data("_timestep_").copy_to_device(rng.integers(0, limit, work.num_envs).astype(np.int32))
-    taken = data.data_on_device_via_torch("sampled_actions")
+    action_tensor = data.data_on_device_via_torch("sampled_actions")
     space = inner.action_space[0]
     choices = np.asarray(space.nvec if hasattr(space, "nvec") else [space.n])
-    shape = (8, *taken.shape)
-    drawn = torch.from_numpy(rng.integers(0, choices, shape).astype(np.int32)).to(taken.device)
+    shape = (8, *action_tensor.shape)
+    actions = torch.from_numpy(rng.integers(0, choices, shape).astype(np.int32)).to(action_tensor.device)
 
     def call(t: int) -> None:
-        taken.copy_(drawn[t % len(drawn)])
+        action_tensor.copy_(actions[t % len(actions)])
         env.step_all_envs()
         env.reset_only_done_envs()
 
     return call, limit
 
 
-def measure(work: Work, seconds: float) -> Measured:
-    """Seconds of a step, after one episode's length of them."""
-    begin = time.perf_counter()
-    call, limit = stepper(work)
+def measure(work: Workload, seconds: float) -> Measurement:
+    """Measure the seconds per step, after a warm-up of one episode."""
+    start = time.perf_counter()
+    call, limit = make_step(work)
     call(0)
     torch.cuda.synchronize()
-    prepare = time.perf_counter() - begin
+    prepare = time.perf_counter() - start
     for t in range(limit if work.team is not None else 64):
         call(t)
     torch.cuda.synchronize()
-    return Measured(seconds_per_call(call, torch.cuda.synchronize, seconds=seconds), prepare)
+    return Measurement(seconds_per_call(call, torch.cuda.synchronize, seconds=seconds), prepare)
 
 
 if __name__ == "__main__":

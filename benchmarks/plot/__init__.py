@@ -1,1 +1,1 @@
-"""Pictures of the committed results: ``python -m benchmarks.plot``."""
+"""Plots of the committed results: ``python -m benchmarks.plot``."""

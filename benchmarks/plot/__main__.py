@@ -1,8 +1,7 @@
-"""Draws the committed results: ``python -m benchmarks.plot`` writes ``results/*.png``; it needs matplotlib.
+"""Plot the committed results: ``python -m benchmarks.plot``; needs matplotlib.
 
-It writes ``docs/environments/*.png`` too, what the environments look like.
-
-A picture whose results are missing is left out, with the command that makes them.
+Writes ``results/*.png``, and frames of the environments into ``docs/environments/*.png``. A plot without results is
+skipped, with a message that names the command for them.
 """
 
 import argparse
@@ -26,105 +25,111 @@ Documents = Mapping[str, Any]
 
 
 class Plot(NamedTuple):
-    """A file to draw."""
+    """A plot to draw."""
 
     needs: Mapping[str, tuple[str, ...]]
-    """Documents, and the sections of them that must be there."""
+    """Required documents, and their required sections."""
     command: str
-    """What makes these, below ``python -m benchmarks``."""
+    """The command that measures them, after ``python -m benchmarks.``."""
     draw: Callable[[Documents], Figure]
-    """Given the documents by name."""
-    also: tuple[str, ...] = ()
-    """Documents that it makes use of where they are there."""
+    """Draws the plot from the documents by name."""
+    optional: tuple[str, ...] = ()
+    """Optional documents."""
 
 
-def limit(documents: Documents) -> float | None:
-    """Bytes a second of a copy on the CUDA device, where that has been measured."""
+def copy_bandwidth(documents: Documents) -> float | None:
+    """Return the measured bandwidth of a copy on the GPU in bytes per second, None without a measurement."""
     measured = documents.get("throughput_cuda")
     return None if measured is None else float(measured["results"]["copy_bytes_per_s"])
 
 
-PICTURES: Mapping[str, Plot] = {
+PLOTS: Mapping[str, Plot] = {
     "environments.png": Plot({}, "plot", lambda _: environments.draw()),
     "scaling_cuda.png": Plot(
         {"scaling_cuda": ()},
         "throughput --device cuda",
-        lambda found: scaling.draw("cuda", found["scaling_cuda"], limit(found)),
-        also=("throughput_cuda",),
+        lambda documents: scaling.draw("cuda", documents["scaling_cuda"], copy_bandwidth(documents)),
+        optional=("throughput_cuda",),
     ),
     "scaling_cpu.png": Plot(
-        {"scaling_cpu": ()}, "throughput --device cpu", lambda found: scaling.draw("cpu", found["scaling_cpu"], None)
+        {"scaling_cpu": ()},
+        "throughput --device cpu",
+        lambda documents: scaling.draw("cpu", documents["scaling_cpu"], None),
     ),
-    "peers_cuda.png": Plot({"peers_cuda": ()}, "peers --device cuda", lambda found: peers.draw(found["peers_cuda"])),
-    "peers_cpu.png": Plot({"peers_cpu": ()}, "peers --device cpu", lambda found: peers.draw(found["peers_cpu"])),
+    "peers_cuda.png": Plot(
+        {"peers_cuda": ()}, "peers --device cuda", lambda documents: peers.draw(documents["peers_cuda"])
+    ),
+    "peers_cpu.png": Plot(
+        {"peers_cpu": ()}, "peers --device cpu", lambda documents: peers.draw(documents["peers_cpu"])
+    ),
     "training_cuda.png": Plot(
         {"training_cuda": ("solve", "throughput")},
         "training --device cuda --only solve throughput",
-        lambda found: training.solved_and_fast(found["training_cuda"]),
+        lambda documents: training.solving_and_speed(documents["training_cuda"]),
     ),
     "tag_training.png": Plot(
         {"training_cuda": ("tag_learning",)},
         "training --device cuda --only tag_learning",
-        lambda found: training.survival(found["training_cuda"]),
+        lambda documents: training.survival(documents["training_cuda"]),
     ),
     "planning_trials.png": Plot(
         {"training_cpu": ("trials",)},
         "training --device cpu --only trials",
-        lambda found: planning.trials(found["training_cpu"]),
+        lambda documents: planning.trials(documents["training_cpu"]),
     ),
     "planning_returns.png": Plot(
         {"training_cpu": ("trials",)},
         "training --device cpu --only trials",
-        lambda found: planning.returns(found["training_cpu"]),
+        lambda documents: planning.returns(documents["training_cpu"]),
     ),
 }
 
 
-def missing(picture: Plot, documents: Documents) -> list[str]:
-    """The documents and sections that a plot needs and that are missing."""
-    found = []
-    for name, sections in picture.needs.items():
+def missing_results(plot: Plot, documents: Documents) -> list[str]:
+    """Return the missing documents and sections of a plot."""
+    missing = []
+    for name, sections in plot.needs.items():
         if name not in documents:
-            found.append(f"{name}.json")
+            missing.append(f"{name}.json")
         else:
-            there = documents[name].get("sections", {})
-            found += [f"{section} of {name}.json" for section in sections if section not in there]
-    return found
+            sections_present = documents[name].get("sections", {})
+            missing += [f"{section} of {name}.json" for section in sections if section not in sections_present]
+    return missing
 
 
-def digest(picture: Plot, documents: Documents) -> str:
-    """Of all that it shows: a picture that has another one is out of date."""
-    shown: list[Any] = [documents.get(name) for name in picture.also]
-    for name, sections in picture.needs.items():
+def digest(plot: Plot, documents: Documents) -> str:
+    """Return a hash of a plot's data; a file with another hash is out of date."""
+    data: list[Any] = [documents.get(name) for name in plot.optional]
+    for name, sections in plot.needs.items():
         document = documents[name]
-        shown += [document["sections"][section] for section in sections] if sections else [document]
-    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+        data += [document["sections"][section] for section in sections] if sections else [document]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def draw_all(results: Path, into: Path, log: Callable[[str], None]) -> list[Path]:
-    """Draws what can be drawn.
+def draw_all(results: Path, folder: Path, log: Callable[[str], None]) -> list[Path]:
+    """Draw all plots whose results exist.
 
     Args:
         results: The folder of the JSON files.
-        into: Where the pictures go.
+        folder: The folder of the plots.
         log: Prints a line.
     """
     documents = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     written = []
-    for name, picture in PICTURES.items():
-        lacking = missing(picture, documents)
-        if lacking:
-            log(f"{name}: skipped, there is no {', no '.join(lacking)}: python -m benchmarks.{picture.command}")
+    for name, plot in PLOTS.items():
+        missing = missing_results(plot, documents)
+        if missing:
+            log(f"{name}: skipped, missing: {', '.join(missing)}; run python -m benchmarks.{plot.command}")
             continue
-        with style.styled():
-            style.save(picture.draw(documents), into / name, f"of {digest(picture, documents)}")
-        written.append(into / name)
-        log(f"wrote {into / name}")
+        with style.applied():
+            style.save(plot.draw(documents), folder / name, f"of {digest(plot, documents)}")
+        written.append(folder / name)
+        log(f"wrote {folder / name}")
     return written
 
 
 def main() -> None:
-    """Draws them beside the results."""
+    """Draw all plots."""
     argparse.ArgumentParser(
         "python -m benchmarks.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()

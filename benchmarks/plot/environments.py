@@ -1,4 +1,4 @@
-"""What the environments look like, after some random steps."""
+"""Frames of the environments after random steps."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from benchmarks.plot import style
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.envs import PARTICLES
 
-SHOWN = {
+OVERVIEW = {
     "CartPole-v1": 12,
     "MountainCarContinuous-v0": 60,
     "TagContinuous-v0": 60,
@@ -20,22 +20,22 @@ SHOWN = {
     "Acrobot-v1": 70,
     "TagGridWorld-v0": 30,
 }
-"""By id: how many steps were taken before the picture."""
+"""Environments of the overview, and the number of steps before the frame."""
 
-ALSO = {"MountainCar-v0": 60, "RiceN-v0": 12, "CovidEconomy-v0": 200, **{spec.id: 10 for spec in PARTICLES}}
-"""Others, whose pages have a picture too."""
+MORE_PAGES = {"MountainCar-v0": 60, "RiceN-v0": 12, "CovidEconomy-v0": 200, **{spec.id: 10 for spec in PARTICLES}}
+"""Other environments with a picture on their page, and the number of steps."""
 
 WIDTH = 360
-"""Of those pictures, in pixels."""
+"""Width of the pages' pictures, in pixels."""
 
-LARGEST = {"TagGridWorld-v0": {"grid_length": 20}}
-"""Parameters with which there is more to see."""
+PICTURE_PARAMS = {"TagGridWorld-v0": {"grid_length": 20}}
+"""Parameters for the pictures."""
 
 
 def draw() -> Figure:
-    """A frame of each."""
+    """Draw the overview."""
     figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
-    for axes, (env_id, steps) in zip(figure.subplots(2, 3).flat, SHOWN.items(), strict=True):
+    for axes, (env_id, steps) in zip(figure.subplots(2, 3).flat, OVERVIEW.items(), strict=True):
         axes.imshow(frame(env_id, steps))
         axes.set_title(env_id)
         axes.set_xticks([])
@@ -45,36 +45,36 @@ def draw() -> Figure:
     return figure
 
 
-def write(into: Path) -> list[Path]:
-    """A picture for the page of each."""
+def write(folder: Path) -> list[Path]:
+    """Write the picture of each environment's page; return their paths."""
     written = []
-    for env_id, steps in (SHOWN | ALSO).items():
-        written.append(into / f"{Path(str(gpu_envs.spec(env_id).header)).stem}.png")
+    for env_id, steps in (OVERVIEW | MORE_PAGES).items():
+        written.append(folder / f"{Path(str(gpu_envs.spec(env_id).header)).stem}.png")
         picture(env_id, steps).save(written[-1], optimize=True)
     return written
 
 
 def picture(env_id: str, steps: int) -> Image.Image:
-    """Small, in few colours."""
-    made = Image.fromarray(frame(env_id, steps))
-    made.thumbnail((WIDTH, WIDTH))
-    return made.quantize(64)
+    """Return a small frame with few colours."""
+    image = Image.fromarray(frame(env_id, steps))
+    image.thumbnail((WIDTH, WIDTH))
+    return image.quantize(64)
 
 
 def frame(env_id: str, steps: int) -> np.ndarray:
-    """The picture of one replica."""
-    params: dict[str, Any] = LARGEST.get(env_id, {})
+    """Return a frame of one replica."""
+    params: dict[str, Any] = PICTURE_PARAMS.get(env_id, {})
     env: Any = gpu_envs.make(env_id, device="cpu", autoreset_mode="Disabled", render_mode="rgb_array", **params)
     env.reset(seed=3)
     rng = np.random.default_rng(0)
-    teams = isinstance(env, gpu_envs.MultiAgentEnv)
-    spaces = env.action_spaces if teams else {"": env.action_space}
+    is_team = isinstance(env, gpu_envs.MultiAgentEnv)
+    spaces = env.action_spaces if is_team else {"": env.action_space}
     for space in spaces.values():
         space.seed(int(rng.integers(2**31)))
     env.allow_frozen_steps()
     for _ in range(steps):
         actions = {name: space.sample() for name, space in spaces.items()}
-        env.step(actions if teams else actions[""])
-    shown = np.asarray(to_numpy(env.render()[0]))
+        env.step(actions if is_team else actions[""])
+    pixels = np.asarray(to_numpy(env.render()[0]))
     env.close()
-    return shown
+    return pixels

@@ -1,4 +1,4 @@
-"""Plans: what trials do from one moment on, iteration by iteration, and what more of them are good for."""
+"""Plots of the planning example: paths of trials by iteration, and returns by the number of trials."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,28 +12,39 @@ from benchmarks.plot import style
 Document = Mapping[str, Any]
 
 PANELS = (0, 3)
-"""Iterations that are shown."""
+"""The plotted iterations."""
 
 
 def trials(document: Document) -> Figure:
-    """Angles of some trials' pendulums; the darker, the greater the return. On the last panel what was chosen."""
+    """Draw the angles of trials' pendulums, darker for a greater return, and the chosen plan in the last panel."""
     section = document["sections"]["trials"]
-    found = section["results"]["fan"]
-    figure = style.figure_of(2.2, 0.05)
-    shade = LinearSegmentedColormap.from_list("returns", ["#dfe3e8", style.OURS])
-    everything = [path["return"] for paths in found["iterations"] for path in paths]
-    low, high = min(everything), max(everything)
+    paths_data = section["results"]["fan"]
+    figure = style.new_figure(2.2, 0.05)
+    colour_of = LinearSegmentedColormap.from_list("returns", ["#dfe3e8", style.OURS])
+    all_returns = [path["return"] for paths in paths_data["iterations"] for path in paths]
+    low, high = min(all_returns), max(all_returns)
     for axes, number in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS, strict=True):
-        for path in sorted(found["iterations"][number], key=lambda each: each["return"]):
+        for path in sorted(paths_data["iterations"][number], key=lambda path: path["return"]):
             share = (path["return"] - low) / (high - low)
-            axes.plot(found["seconds"], path["degrees"], color=shade(share), linewidth=0.9)
-        axes.axhline(found["upright"], color=style.QUIET, linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.plot(paths_data["seconds"], path["degrees"], color=colour_of(share), linewidth=0.9)
+        axes.axhline(paths_data["upright"], color=style.QUIET, linewidth=0.8, linestyle=(0, (3, 2)))
         if number == PANELS[0]:
-            style.say(axes, "upright", (found["seconds"][0], found["upright"]), style.QUIET, ha="left", xytext=(0, -10))
+            style.annotate(
+                axes,
+                "upright",
+                (paths_data["seconds"][0], paths_data["upright"]),
+                style.QUIET,
+                ha="left",
+                xytext=(0, -10),
+            )
         if number == PANELS[-1]:
-            axes.plot(found["seconds"], found["chosen"]["degrees"], color=style.SECOND, linewidth=2.2)
-            style.say(
-                axes, "the plan", (found["seconds"][-1], found["chosen"]["degrees"][-1]), style.SECOND, xytext=(-2, 10)
+            axes.plot(paths_data["seconds"], paths_data["chosen"]["degrees"], color=style.SECOND, linewidth=2.2)
+            style.annotate(
+                axes,
+                "the plan",
+                (paths_data["seconds"][-1], paths_data["chosen"]["degrees"][-1]),
+                style.SECOND,
+                xytext=(-2, 10),
             )
         axes.set_title(f"Trials of iteration {number + 1}")
         axes.set_xlabel("seconds from now")
@@ -44,9 +55,9 @@ def trials(document: Document) -> Figure:
 
 
 def returns(document: Document) -> Figure:
-    """The mean return of episodes by the number of trials, for each method and number of iterations."""
+    """Draw the mean return by the number of trials, for each method and number of iterations."""
     section = document["sections"]["trials"]
-    figure = style.figure_of(2.8, 0.04)
+    figure = style.new_figure(2.8, 0.04)
     axes = figure.subplots()
     lines: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for each in section["results"]["returns"]:
@@ -66,7 +77,7 @@ def returns(document: Document) -> Figure:
     style.log_scale(axes, "x")
     numbers = [point["trials"] for point in next(iter(lines.values()))]
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
-    axes.set_xlabel("trials an iteration")
+    axes.set_xlabel("trials per iteration")
     axes.legend(frameon=False, loc="lower right")
     style.source(figure, section)
     return figure

@@ -1,4 +1,4 @@
-"""What all pictures have in common, and what makes them the same bytes every time."""
+"""The style of all plots, and helpers that make their files reproducible."""
 
 import importlib.metadata
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from benchmarks.record import short
+from benchmarks.record import format_short
 
 OURS, PEER, SECOND, QUIET, INK = "#1f5fbf", "#a3a8b0", "#c8553d", "#8b9099", "#24292f"
-"""Ours; others; what is set against ours where colour must tell; lines that help; words."""
+"""Colours: gpu_envs, peers, second series, reference lines, text."""
 
 WIDTH, DPI = 8.0, 160
-"""Inches and dots: shown 800 pixels wide, ten points are ten pixels and a bit."""
+"""Width in inches and dots per inch."""
 
 STYLE: dict[Any, Any] = {
-    # a background of its own: the picture looks the same on a dark page
+    # a fixed background, also on dark pages
     "figure.facecolor": "#fcfcfb",
     "savefig.facecolor": "#fcfcfb",
     "axes.facecolor": "#fcfcfb",
-    "font.family": "DejaVu Sans",  # it comes with matplotlib
+    "font.family": "DejaVu Sans",  # bundled with matplotlib
     "font.size": 9.0,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -52,8 +52,8 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Within it pictures are drawn in this style, whatever the user's own is."""
+def applied() -> Iterator[None]:
+    """Use this style inside the block, in place of the user's."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
@@ -61,56 +61,56 @@ def styled() -> Iterator[None]:
 
 
 def software() -> str:
-    """What decides the bytes of a picture; it is written into it."""
+    """Return the versions that determine a plot's bytes; they are stored in the file."""
     names = ("matplotlib", "pillow", "numpy")
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def save(figure: Figure, path: Path, comment: str) -> None:
-    """Writes a PNG file without date, which says by what it was drawn, and has a comment besides."""
+    """Write a PNG file with the software versions and a comment, without a date."""
     figure.savefig(path, dpi=DPI, metadata={"Software": software(), "Comment": comment})
 
 
 def log_scale(axes: Axes, which: str) -> None:
-    """A logarithmic axis, with a line for every third power of ten, for each where there are few, or between them."""
+    """Make an axis logarithmic, with grid lines whose spacing depends on its range."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}scale": "log"})
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-    between = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
-    axis.set_major_locator(LogLocator(base=10 if high / low < 1e5 else 1000, subs=between, numticks=20))
+    subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
+    axis.set_major_locator(LogLocator(base=10 if high / low < 1e5 else 1000, subs=subs, numticks=20))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_short(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def say(axes: Axes, words: str, at: tuple[float, float], colour: str = INK, **how: Any) -> None:
-    """Words beside a point, on a ground of their own, so that lines behind them do not cross them out.
+def annotate(axes: Axes, text: str, point: tuple[float, float], colour: str = INK, **options: Any) -> None:
+    """Write text next to a point, with a halo over the lines behind it.
 
     Args:
-        axes: Where.
-        words: What.
-        at: The point.
-        colour: Of the words.
-        how: As matplotlib names it.
+        axes: The axes.
+        text: The text.
+        point: The point.
+        colour: The colour of the text.
+        options: Options of ``Axes.annotate``.
     """
     halo = [withStroke(linewidth=3, foreground=STYLE["axes.facecolor"])]
-    given = {"xytext": (0, 4), "ha": "right"} | how
-    axes.annotate(words, at, textcoords="offset points", color=colour, fontsize=8, path_effects=halo, **given)
+    placement = {"xytext": (0, 4), "ha": "right"} | options
+    axes.annotate(text, point, textcoords="offset points", color=colour, fontsize=8, path_effects=halo, **placement)
 
 
-def figure_of(height: float, left_below: float) -> Figure:
-    """An empty figure of the usual width, in inches, with a part of its height left below for ``source``."""
+def new_figure(height: float, bottom: float) -> Figure:
+    """Create a figure of the standard width; ``bottom`` is the fraction of its height for ``source``."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    rect = (0, left_below, 1, 1 - left_below)
-    figure.get_layout_engine().set(rect=rect)  # type: ignore[union-attr, call-arg]  # the constrained one
+    rect = (0, bottom, 1, 1 - bottom)
+    figure.get_layout_engine().set(rect=rect)  # type: ignore[union-attr, call-arg]  # the constrained engine
     return figure
 
 
 def source(figure: Figure, document: Any) -> None:
-    """Says below where the figures come from: machine, commit and date."""
+    """Write machine, commit and date of the results at the bottom."""
     machine = document["machine"]
-    where = machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
+    device = machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
     commit = document["commit"]
-    edited = " and edits" if commit.endswith("+") else ""
-    text = f"{where}; commit {commit[:7] or 'unknown'}{edited}, {document['date'][:10]}"
+    changes = " and changes" if commit.endswith("+") else ""
+    text = f"{device}; commit {commit[:7] or 'unknown'}{changes}, {document['date'][:10]}"
     figure.text(0.99, 0.004, text, ha="right", va="bottom", fontsize=6.5, color=QUIET)

@@ -1,1 +1,1 @@
-"""How many steps a second environments, teams and wrappers do."""
+"""Benchmarks of the steps per second of environments, teams and wrappers."""

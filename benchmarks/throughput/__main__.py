@@ -1,7 +1,7 @@
-"""Steps per second on whatever devices are here: ``python -m benchmarks.throughput``.
+"""Measure steps per second on the devices of this machine: ``python -m benchmarks.throughput``.
 
-It writes ``results/throughput_*.json``, and ``results/scaling_*.json``: rates of every number of replicas and agents.
-``gpu-envs bench`` is a shorter look, which writes nothing.
+Writes ``results/throughput_*.json`` and, for different numbers of replicas and agents, ``results/scaling_*.json``.
+``gpu-envs bench`` is a shorter measurement, which writes no files.
 """
 
 import argparse
@@ -14,27 +14,27 @@ from gpu_envs.backend.driver import device_count
 
 
 def main() -> None:
-    """Measures, prints, and writes ``benchmarks/results``."""
+    """Measure, print, and write files into ``benchmarks/results``."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.throughput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "all"), default="all", help="what to measure")
-    parser.add_argument("--only", choices=("throughput", "scaling"), help="one of the files; default: both")
-    parser.add_argument("--commit", help="the commit measured, where the copy has no git")
+    parser.add_argument("--device", choices=("cpu", "cuda", "all"), default="all", help="the devices to measure")
+    parser.add_argument("--only", choices=("throughput", "scaling"), help="write only this file; default: both")
+    parser.add_argument("--commit", help="the measured commit, for a copy without git")
     options = parser.parse_args()
     if options.device == "cuda" and device_count() == 0:
-        parser.error("there is no CUDA device here; --device cpu measures the CPU")
+        parser.error("this machine has no CUDA device; give --device cpu")
     for device in ("cpu", "cuda"):
         if options.device not in (device, "all") or (device == "cuda" and device_count() == 0):
             continue
         for name in ("throughput", "scaling"):
             if options.only in (name, None):
-                results, gpu = measured(name, device)
+                results, gpu = measure(name, device)
                 log(f"wrote {record.write(f'{name}_{device}', results, options.commit, gpu)}")
 
 
-def measured(name: str, device: str) -> tuple[dict[str, Any], str | None]:
-    """The results that a file has, and the GPU's name."""
+def measure(name: str, device: str) -> tuple[dict[str, Any], str | None]:
+    """Measure the results of a file; return them and the GPU's name."""
     if device == "cpu":
         return (on_cpu.measure(log) if name == "throughput" else scaling.measure(device, log)), None
     import torch

@@ -1,4 +1,4 @@
-"""What the CPU does: CartPole on one core and on all, vectorisation, a single environment's step, compilation."""
+"""Measurements on the CPU: CartPole on one core and on all, vectorisation, a single environment's step, compilation."""
 
 import time
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.compiling import cold_and_cached, in_new_process
-from benchmarks.record import BYTES
-from benchmarks.replicas import random_actions, staggered
+from benchmarks.compiling import measure_compilation, run_script
+from benchmarks.record import BYTES_PER_STEP
+from benchmarks.replicas import make_staggered, random_actions
 from benchmarks.throughput import teams
 from benchmarks.timing import seconds_per_call
 
@@ -29,29 +29,29 @@ print(steps_per_second(env_id, threads=1))
 def steps_per_second(
     env_id: str, num_envs: int = 16384, threads: int | None = 1, autoreset_mode: str = "SameStep"
 ) -> float:
-    """Steps per second through ``step``, with NumPy in and out and ``copy=False``."""
-    env = staggered(env_id, num_envs, "cpu", autoreset_mode=autoreset_mode, copy=False, threads=threads)
+    """Measure steps per second of ``step``, with NumPy arrays and ``copy=False``."""
+    env = make_staggered(env_id, num_envs, "cpu", autoreset_mode=autoreset_mode, copy=False, threads=threads)
     actions = random_actions(env.single_action_space, num_envs)
     return num_envs / seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=1.0)
 
 
 def single_microseconds(env_id: str) -> float:
-    """Microseconds of one step of a single environment, without wrappers."""
+    """Measure microseconds per step of a single environment, without wrappers."""
     env = gymnasium.make(env_id).unwrapped
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(16)]
-    best = []
+    rounds = []
     for _ in range(5):
         start = time.perf_counter()
         for t in range(2000):
             if env.step(actions[t % 16])[2]:
                 env.reset()
-        best.append((time.perf_counter() - start) / 2000 * 1e6)
-    return sorted(best)[2]
+        rounds.append((time.perf_counter() - start) / 2000 * 1e6)
+    return sorted(rounds)[2]
 
 
 def measure(log: Callable[[str], None]) -> dict[str, Any]:
-    """Everything, with a line for each figure."""
+    """Run all measurements, and print a line for each."""
     results: dict[str, Any] = {}
     ours = steps_per_second("CartPole-v1")
     results["cartpole_one_core"] = {"num_envs": 16384, "steps_per_s": ours}
@@ -63,16 +63,16 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
         f"65,536 replicas on all cores: {results['all_cores'] / 1e6:.0f} M"
     )
     results["vectorised"] = {}
-    for name in BYTES:
-        fast, slow = (float(in_new_process(_RATE, name, flag)) for flag in ("1", "0"))
+    for name in BYTES_PER_STEP:
+        fast, slow = (float(run_script(_RATE, name, flag)) for flag in ("1", "0"))
         results["vectorised"][name] = {"steps_per_s": fast, "not_vectorised": slow, "ratio": fast / slow}
         log(f"{name}: {fast / 1e6:.0f} M steps/s on one core, {fast / slow:.1f}x its build without vectorisation")
     results["single_us"] = {
         name: {"ours": single_microseconds(f"gpu_envs/{name}"), "gymnasium": single_microseconds(name)}
-        for name in BYTES
+        for name in BYTES_PER_STEP
     }
     for name, us in results["single_us"].items():
         log(f"{name}: a single environment's step {us['ours']:.1f} us, Gymnasium's {us['gymnasium']:.1f} us")
     results["teams"] = teams.on_cpu(log)
-    results["compile_s"] = cold_and_cached("cpu", log)
+    results["compile_s"] = measure_compilation("cpu", log)
     return results

@@ -1,34 +1,34 @@
-"""How rates grow: of single agents with the number of replicas, of teams with the number of agents in a replica."""
+"""Scaling of steps per second: with the number of replicas, and for teams with the number of agents per replica."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gpu_envs
-from benchmarks.record import BYTES
-from benchmarks.replicas import random_actions, staggered, tensors_of_actions
+from benchmarks.record import BYTES_PER_STEP
+from benchmarks.replicas import action_tensors, make_staggered, random_actions
 from benchmarks.throughput import teams
-from benchmarks.timing import graph_of_steps, nothing, seconds_per_call
+from benchmarks.timing import capture_steps, no_wait, seconds_per_call
 
 REPLICAS = {"cuda": tuple(4**n for n in range(13)), "cpu": tuple(4**n for n in range(10))}
-"""From one up, by device; on CUDA to 16 M."""
+"""Numbers of replicas, by device."""
 AGENTS = {"cuda": (2, 5, 11, 30, 110, 300, 1000, 3000, 10_000), "cpu": (2, 11, 110, 1000, 10_000)}
-"""In a replica; one in eleven chases in TagContinuous, all but one in TagGridWorld."""
-TOGETHER = {"cuda": 550_000, "cpu": 5_500}
-"""Agents of all replicas, as many as there are of them."""
+"""Numbers of agents per replica; one in eleven is a tagger in TagContinuous, all but one in TagGridWorld."""
+TOTAL_AGENTS = {"cuda": 550_000, "cpu": 5_500}
+"""Number of agents in all replicas together, approximately."""
 
 GRAPH_STEPS, FUSED_STEPS = 32, 512
 WAYS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
-        "step": "one step a call, torch tensors in and out",
+        "step": "one step per call, with torch tensors",
         "graph": f"{GRAPH_STEPS} such steps in a CUDA graph, replayed",
-        "fused": f"{FUSED_STEPS} random steps a call",
+        "fused": f"{FUSED_STEPS} random steps per call",
     },
     "cpu": {
-        "step": "one step a call, NumPy arrays in, the simulator's own memory out, all cores",
-        "fused": f"{FUSED_STEPS} random steps a call, all cores",
+        "step": "one step per call, with NumPy arrays and copy=False, all cores",
+        "fused": f"{FUSED_STEPS} random steps per call, all cores",
     },
 }
-"""How replicas are stepped, SameStep, staggered. The actions of single steps are random, and drawn beforehand."""
+"""How replicas are stepped, with SameStep and staggered; ``step`` and ``graph`` take random actions in turn."""
 
 Log = Callable[[str], None]
 
@@ -41,44 +41,46 @@ def measure(
     replicas: tuple[int, ...] | None = None,
     agents: tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
-    """Everything.
+    """Run all measurements.
 
     Args:
         device: cpu or cuda.
         log: Prints a line.
-        seconds: Of each measurement.
-        replicas: Numbers of them; None: ``REPLICAS``.
-        agents: Numbers of them; None: ``AGENTS``.
+        seconds: The duration of each measurement.
+        replicas: Numbers of replicas; None: ``REPLICAS``.
+        agents: Numbers of agents per replica; None: ``AGENTS``.
     """
     single: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for env_id in BYTES:
+    for env_id in BYTES_PER_STEP:
         curves: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS[device]}
         for num_envs in replicas or REPLICAS[device]:
-            for way, spent in one_size(env_id, num_envs, device, seconds).items():
-                curves[way].append({"num_envs": num_envs, "steps_per_s": num_envs / spent, "us_per_step": spent * 1e6})
+            for way, step_seconds in measure_size(env_id, num_envs, device, seconds).items():
+                curves[way].append(
+                    {"num_envs": num_envs, "steps_per_s": num_envs / step_seconds, "us_per_step": step_seconds * 1e6}
+                )
         single[env_id] = curves
         for way, curve in curves.items():
             best = max(curve, key=lambda point: point["steps_per_s"])
             log(
-                f"{env_id}, {way}: {curve[0]['steps_per_s'] / 1e6:,.3g} M steps/s of {curve[0]['num_envs']} replica, "
-                f"most {best['steps_per_s'] / 1e6:,.4g} M of {best['num_envs']:,}"
+                f"{env_id}, {way}: {curve[0]['steps_per_s'] / 1e6:,.3g} M steps/s with {curve[0]['num_envs']} replica, "
+                f"maximum {best['steps_per_s'] / 1e6:,.4g} M with {best['num_envs']:,}"
             )
-    found: dict[str, list[dict[str, Any]]] = {}
+    team_points: dict[str, list[dict[str, Any]]] = {}
     for env_id in (teams.TAG, teams.GRID):
-        found[env_id] = [team(env_id, count, device, seconds) for count in agents or AGENTS[device]]
-        for point in found[env_id]:
+        team_points[env_id] = [measure_team(env_id, count, device, seconds) for count in agents or AGENTS[device]]
+        for point in team_points[env_id]:
             log(
                 f"{env_id}, {point['agents']:,} agents x {point['num_envs']:,}: "
-                f"{point['agent_steps_per_s'] / 1e6:,.4g} M agent-steps/s, {point['us_per_step']:,.4g} us a step"
+                f"{point['agent_steps_per_s'] / 1e6:,.4g} M agent-steps/s, {point['us_per_step']:,.4g} us/step"
             )
-    return {"ways": WAYS[device], "single": single, "teams": found}
+    return {"ways": WAYS[device], "single": single, "teams": team_points}
 
 
-def one_size(env_id: str, num_envs: int, device: str, seconds: float) -> dict[str, float]:
-    """Seconds of a step of so many replicas, in each way."""
+def measure_size(env_id: str, num_envs: int, device: str, seconds: float) -> dict[str, float]:
+    """Return the seconds per step of each way for a number of replicas."""
     if device == "cuda":
         return on_cuda(env_id, num_envs, seconds)
-    env = staggered(env_id, num_envs, "cpu", copy=False)
+    env = make_staggered(env_id, num_envs, "cpu", copy=False)
     actions = random_actions(env.single_action_space, num_envs)
     step = seconds_per_call(lambda t: env.step(actions[t % 16]), seconds=seconds)
     fused = seconds_per_call(lambda _: env.rollout(FUSED_STEPS), seconds=seconds, warm_up=2)
@@ -87,14 +89,14 @@ def one_size(env_id: str, num_envs: int, device: str, seconds: float) -> dict[st
 
 
 def on_cuda(env_id: str, num_envs: int, seconds: float) -> dict[str, float]:
-    """Seconds of a step on the CUDA device, in each way."""
+    """Return the seconds per step of each way on the GPU."""
     import torch
 
-    env = staggered(env_id, num_envs, "cuda")
-    actions = tensors_of_actions(env)
+    env = make_staggered(env_id, num_envs, "cuda")
+    actions = action_tensors(env)
     wait = torch.cuda.synchronize
     step = seconds_per_call(lambda t: env.step(actions[t % 16]), wait, seconds=seconds, warm_up=256)
-    graph = graph_of_steps(env, actions, GRAPH_STEPS)
+    graph = capture_steps(env, actions, GRAPH_STEPS)
     graphed = seconds_per_call(lambda _: graph.replay(), wait, seconds=seconds, warm_up=2)
     fused = seconds_per_call(lambda _: env.rollout(FUSED_STEPS), wait, seconds=seconds, warm_up=2)
     env.close()
@@ -102,8 +104,8 @@ def on_cuda(env_id: str, num_envs: int, seconds: float) -> dict[str, float]:
 
 
 def workload(env_id: str, agents: int, device: str) -> teams.Workload:
-    """So many agents, in as many replicas as make up ``TOGETHER``; nobody leaves the game before its end."""
-    num_envs = max(1, TOGETHER[device] // agents)
+    """Return the workload with a number of agents per replica, ``TOTAL_AGENTS`` in total; no agent leaves the game."""
+    num_envs = max(1, TOTAL_AGENTS[device] // agents)
     if env_id == teams.GRID:
         params: dict[str, Any] = {"num_taggers": agents - 1, "use_full_observation": False}
     else:
@@ -112,26 +114,26 @@ def workload(env_id: str, agents: int, device: str) -> teams.Workload:
     return teams.Workload(f"{agents} agents", env_id, num_envs, params)
 
 
-def team(env_id: str, agents: int, device: str, seconds: float) -> dict[str, Any]:
-    """What a team of so many agents does, one step a call: on CUDA in a graph, on a CPU on all cores."""
+def measure_team(env_id: str, agents: int, device: str, seconds: float) -> dict[str, Any]:
+    """Measure a team of ``agents`` agents with one step per call: on a GPU in a CUDA graph, on a CPU on all cores."""
     work = workload(env_id, agents, device)
     if device == "cpu":
-        env = teams.start(work, device="cpu", copy=False)
-        drawn = teams.random_actions(env, 4, work.dtype)
-        spent = seconds_per_call(lambda t: env.step(drawn[t % 4]), nothing, seconds=seconds, warm_up=4)
+        env = teams.make_env(work, device="cpu", copy=False)
+        actions = teams.random_actions(env, 4, work.dtype)
+        step_seconds = seconds_per_call(lambda t: env.step(actions[t % 4]), no_wait, seconds=seconds, warm_up=4)
     else:
-        env = teams.start(work, device="cuda", output="torch")
-        spent = team_on_cuda(env, work, seconds)
-    return teams.figures(env, spent, work)
+        env = teams.make_env(work, device="cuda", output="torch")
+        step_seconds = team_on_cuda(env, work, seconds)
+    return teams.summarize(env, step_seconds, work)
 
 
 def team_on_cuda(env: gpu_envs.MultiAgentEnv, work: teams.Workload, seconds: float) -> float:
-    """Seconds of a step of a graph's: of many, where they are short."""
+    """Return the seconds per step in a CUDA graph, which has fewer steps if these are long."""
     import torch
 
     wait = torch.cuda.synchronize
-    actions = teams.tensors_of_actions(env, 4, work.dtype)
+    actions = teams.action_tensors(env, 4, work.dtype)
     one = seconds_per_call(lambda t: env.step(actions[t % 4]), wait, seconds=seconds / 5, warm_up=16)
     steps = GRAPH_STEPS if one < seconds / GRAPH_STEPS else 4
-    graph = graph_of_steps(env, actions, steps)
+    graph = capture_steps(env, actions, steps)
     return seconds_per_call(lambda _: graph.replay(), wait, seconds=seconds, warm_up=2) / steps

@@ -1,4 +1,4 @@
-"""What each wrapper of ``gpu_envs.wrappers`` adds to a step, beside what Gymnasium's own adds to a NumPy step."""
+"""Time that each wrapper of ``gpu_envs.wrappers`` adds to a step, compared with Gymnasium's wrappers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from gymnasium.wrappers import vector
 
 import gpu_envs
-from benchmarks.timing import graph_of_steps, seconds_per_call
+from benchmarks.timing import capture_steps, seconds_per_call
 from gpu_envs.wrappers import (
     ClipAction,
     FlattenObservation,
@@ -19,7 +19,7 @@ from gpu_envs.wrappers import (
 )
 
 ENV = "Pendulum-v1"
-"""With actions in a box, which all wrappers take."""
+"""Has continuous actions, which all wrappers accept."""
 
 SIZES = {"cpu": (16, 4096, 65_536), "cuda": (4096, 65_536, 1_048_576)}
 QUICK = {"cpu": (16,), "cuda": (256,)}
@@ -35,7 +35,7 @@ WRAPPERS: Mapping[str, Callable[[Any], Any]] = {
     "FlattenObservation": FlattenObservation,
     "tower": lambda env: NormalizeReward(NormalizeObservation(RecordEpisodeStatistics(ClipAction(env)))),
 }
-"""The tower is what PPO is usually given."""
+"""``tower``: the usual wrappers for PPO."""
 
 GYMNASIUM: Mapping[str, Callable[[Any], Any]] = {
     "none": lambda env: env,
@@ -44,44 +44,44 @@ GYMNASIUM: Mapping[str, Callable[[Any], Any]] = {
     "NormalizeReward": vector.NormalizeReward,
     "ClipAction": vector.ClipAction,
 }
-"""Its FrameStackObservation is not for vectors, and its NormalizeObservation for NextStep alone."""
+"""Gymnasium has no FrameStackObservation for vector environments, and its NormalizeObservation needs NextStep."""
 
 SECONDS = 1.0
-"""Of a measurement, about."""
-STEPS_OF_GRAPH = 32
+"""Approximate duration of a measurement."""
+GRAPH_STEPS = 32
 
 
 def measure(device: str, *, quick: bool = False, log: Callable[[str], None] = print) -> dict[str, Any]:
-    """Times a step of each wrapper.
+    """Measure a step with each wrapper.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        quick: Tiny sizes, to see that it runs.
-        log: Told each figure.
+        quick: Use tiny sizes, to test the code.
+        log: Prints a line.
 
     Returns:
-        By the number of replicas and the wrapper: microseconds of a step and of what the wrapper adds; on CUDA as the
-        host sees it, and as a step of a graph; on the CPU what Gymnasium's own wrapper adds to a NumPy step too.
+        By number of replicas and wrapper: microseconds of a step, and the time that the wrapper adds; on a GPU for a
+        call from the host and for a step in a CUDA graph; on the CPU also for Gymnasium's wrapper and NumPy arrays.
     """
     seconds = 0.01 if quick else SECONDS
-    found: dict[str, Any] = {"env": ENV, "sizes": {}}
+    results: dict[str, Any] = {"env": ENV, "sizes": {}}
     for count in (QUICK if quick else SIZES)[device]:
         rows: dict[str, dict[str, float]] = {}
         for name, wrap in WRAPPERS.items():
             rows[name] = on_cuda(wrap, count, seconds) if device == "cuda" else on_cpu(wrap, count, seconds)
             if device == "cpu" and name in GYMNASIUM:
                 rows[name] |= {"gymnasium_us": gymnasium_step(GYMNASIUM[name], count, seconds)}
-            figures = rows[name]
-            for kind in [kind for kind in figures if kind.endswith("us")]:
-                figures[f"added_{kind}"] = figures[kind] - rows["none"][kind]
-            told = ", ".join(f"{kind} {figure:,.1f}" for kind, figure in figures.items() if kind.startswith("added"))
-            log(f"{count:,} replicas, {name}: {told}")
-        found["sizes"][str(count)] = rows
-    return found
+            times = rows[name]
+            for kind in [kind for kind in times if kind.endswith("us")]:
+                times[f"added_{kind}"] = times[kind] - rows["none"][kind]
+            added = ", ".join(f"{kind} {time:,.1f}" for kind, time in times.items() if kind.startswith("added"))
+            log(f"{count:,} replicas, {name}: {added}")
+        results["sizes"][str(count)] = rows
+    return results
 
 
 def on_cpu(wrap: Callable[[Any], Any], count: int, seconds: float) -> dict[str, float]:
-    """Microseconds of a step on one thread of the CPU."""
+    """Return the microseconds per step on one thread of the CPU."""
     env = wrap(gpu_envs.make(ENV, count, device="cpu", output="torch", autoreset_mode="SameStep", threads=1))
     env.reset(seed=0)
     actions = torch.zeros(count, 1)
@@ -89,7 +89,7 @@ def on_cpu(wrap: Callable[[Any], Any], count: int, seconds: float) -> dict[str, 
 
 
 def gymnasium_step(wrap: Callable[[Any], Any], count: int, seconds: float) -> float:
-    """The same with NumPy output and Gymnasium's own wrapper."""
+    """Return the microseconds per step on the CPU with NumPy arrays and Gymnasium's wrapper."""
     env = wrap(gpu_envs.make(ENV, count, device="cpu", autoreset_mode="NextStep", threads=1))
     env.reset(seed=0)
     actions = torch.zeros(count, 1).numpy()
@@ -97,11 +97,11 @@ def gymnasium_step(wrap: Callable[[Any], Any], count: int, seconds: float) -> fl
 
 
 def on_cuda(wrap: Callable[[Any], Any], count: int, seconds: float) -> dict[str, float]:
-    """Microseconds of a step that the host launches, and of one in a CUDA graph."""
+    """Return the microseconds per step, called by the host and in a CUDA graph."""
     env = wrap(gpu_envs.make(ENV, count, device="cuda", output="torch", autoreset_mode="SameStep"))
     env.reset(seed=0)
     actions = torch.zeros(count, 1, device="cuda")
     eager = 1e6 * seconds_per_call(lambda _: env.step(actions), torch.cuda.synchronize, seconds=seconds)
-    graph = graph_of_steps(env, [actions], STEPS_OF_GRAPH)
+    graph = capture_steps(env, [actions], GRAPH_STEPS)
     replayed = 1e6 * seconds_per_call(lambda _: graph.replay(), torch.cuda.synchronize, seconds=seconds)
-    return {"us": eager, "graph_us": replayed / STEPS_OF_GRAPH}
+    return {"us": eager, "graph_us": replayed / GRAPH_STEPS}

@@ -1,1 +1,1 @@
-"""How soon training solves environments, and how many steps a second it does."""
+"""Benchmarks of training: time until environments are solved, and steps per second."""

@@ -1,6 +1,6 @@
-"""What training costs and what comes of it: ``python -m benchmarks.training`` writes ``results/training_*.json``.
+"""Measure speed and results of training: ``python -m benchmarks.training`` writes ``results/training_*.json``.
 
-Each section stands for itself; those named by --only are measured and replace their like in the file.
+Sections are independent; --only measures some of them and keeps the others in the file.
 """
 
 import argparse
@@ -49,43 +49,47 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "drawn": drawn.drawn,
     "planning": planning.planning,
     "trials": trials.trials,
-    "gpus": gpus.several,
+    "gpus": gpus.measure_gpus,
     "profile": profile.profile,
 }
-"""What is measured, by name."""
+"""The sections, by name."""
 
 ON_CPU = ("solve", "shell", "throughput", "updates")
-"""What is measured on a CPU unless --only says otherwise."""
+"""The sections that are measured on a CPU by default."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = command.parser("training", __doc__)
-    made.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: all that suits the device")
-    made.add_argument("--seeds", type=int, default=10, help="of what is trained several times (default: 10)")
-    made.add_argument("--rounds", type=int, default=10, help="of what is measured in turn (default: 10)")
-    made.add_argument("--seconds", type=float, default=5.0, help="of such a round (default: 5)")
+    """Return the argument parser."""
+    result = command.parser("training", __doc__)
+    result.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: the sections of the device")
+    result.add_argument("--seeds", type=int, default=10, help="number of seeds of each training (default: 10)")
+    result.add_argument(
+        "--rounds", type=int, default=10, help="number of rounds of measurements in turns (default: 10)"
+    )
+    result.add_argument("--seconds", type=float, default=5.0, help="duration of a round (default: 5)")
     for peer in ("jax", "sb3"):
-        made.add_argument(f"--{peer}-python", default=sys.executable, help=f"a Python that has {peer}, if not this one")
-    return made
+        result.add_argument(
+            f"--{peer}-python", default=sys.executable, help=f"a Python interpreter with {peer} (default: this one)"
+        )
+    return result
 
 
 def main() -> None:
-    """Measures, prints, and writes after each section."""
+    """Measure, print and write each section."""
     options = parser().parse_args()
-    device, gpu = command.chosen_device(options, parser())
+    device, gpu = command.choose_device(options, parser())
     plan = TrainingPlan(
         device, options.seeds, options.rounds, options.seconds, options.jax_python, options.sb3_python, log
     )
     failed = []
     for name in options.only or (ON_CPU if device == "cpu" else SECTIONS):
         try:
-            found = SECTIONS[name](plan)
-        except Exception:  # noqa: BLE001  # a section that fails is told of, and leaves the others their turn
+            results = SECTIONS[name](plan)
+        except Exception:  # noqa: BLE001  # a failure is reported and must not stop the other sections
             traceback.print_exc()
             failed.append(name)
             continue
-        log(f"wrote {record.merge(f'training_{device}', {name: found}, options.commit, gpu)}: {name}")
+        log(f"wrote {record.merge(f'training_{device}', {name: results}, options.commit, gpu)}: {name}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -1,4 +1,4 @@
-"""What presets learn: returns against thresholds, and how long runners of Tag survive with and without training."""
+"""Results of presets: returns compared with thresholds, and the survival of runners in Tag."""
 
 import csv
 import dataclasses
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_envs
-from benchmarks.training.plan import EPISODES, TrainingPlan, preset, trained
+from benchmarks.training.plan import EPISODES, TrainingPlan, preset, train_preset
 
 PUBLISHED = {
     "CartPole-v0": None,
@@ -20,10 +20,10 @@ PUBLISHED = {
     "Pendulum-v1": -172.225,
     "Acrobot-v1": -73.506,
 }
-"""What is learnt, and what RL-Zoo says of its PPO (benchmark.md, one run): the return, acting greedily. Where an
-environment has no ``reward_threshold``, as Pendulum, this counts as learnt."""
+"""Environments, and the return of RL-Zoo's PPO with greedy actions (benchmark.md, one run). It is the threshold of
+environments without ``reward_threshold``, such as Pendulum."""
 
-OTHERS: Mapping[tuple[str, str], tuple[str, float, int]] = {
+OTHER_PRESETS: Mapping[tuple[str, str], tuple[str, float, int]] = {
     ("Pendulum-v1", "sac"): ("agent", -150.0, 10),
     ("Pendulum-v1", "td3"): ("agent", -150.0, 10),
     ("MountainCarContinuous-v0", "sac"): ("agent", 94.0, 5),
@@ -36,29 +36,29 @@ OTHERS: Mapping[tuple[str, str], tuple[str, float, int]] = {
     ("TagContinuous-v0", "sac-taggers"): ("tagger", 75.0, 5),
     ("TagContinuous-v0", "sac-runners"): ("runner", 250.0, 5),
 }
-"""Presets of other algorithms than PPO: who learns, what is expected (a return, or the runners' survival, which
-taggers shorten), and of how many seeds at most."""
+"""Presets of other algorithms than PPO: the trained role, the target (a return, or the runners' survival, which taggers
+shorten), and the maximum number of seeds."""
 
 TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
 ROLES = ("tagger", "runner")
 
 
-def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What evaluations found: mean return and length, each with half the width of its 95 % interval."""
-    return {role: dataclasses.asdict(found) for role, found in by_role.items()}
+def to_dicts(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return evaluations as dicts: mean return and length, with the half widths of their 95 % confidence intervals."""
+    return {role: dataclasses.asdict(evaluation) for role, evaluation in by_role.items()}
 
 
 def presets(plan: TrainingPlan) -> dict[str, Any]:
-    """Each environment's default preset with several seeds, evaluated with actions drawn and with the likeliest."""
+    """Train each environment's default preset with several seeds; evaluate with sampled and with greedy actions."""
     found = {}
     for env_id, published in PUBLISHED.items():
-        own = gpu_envs.spec(env_id).reward_threshold
-        threshold: Any = published if own is None else own
+        reward_threshold = gpu_envs.spec(env_id).reward_threshold
+        threshold: Any = published if reward_threshold is None else reward_threshold
         runs = []
         for seed in range(plan.seeds):
-            trainer, run = trained(plan, env_id, "default", seed)
+            trainer, run = train_preset(plan, env_id, "default", seed)
             for kind, greedy in (("drawn", False), ("greedy", True)):
-                (run[kind],) = figures(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
+                (run[kind],) = to_dicts(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
             runs.append(run)
         reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
         found[env_id] = {
@@ -69,36 +69,36 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
         }
         returns = ", ".join(f"{run['drawn']['mean']:.4g}" for run in runs)
         plan.log(
-            f"{env_id}: {returns} with actions drawn; {reached['drawn']} of {len(runs)} seeds reach {threshold:g}, "
-            f"{reached['greedy']} greedily; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
+            f"{env_id}: {returns} with sampled actions; {reached['drawn']} of {len(runs)} seeds reach {threshold:g}, "
+            f"{reached['greedy']} with greedy ones; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
             f"{statistics.median(run['steps'] for run in runs):,.0f} steps"
         )
     return found
 
 
 def algorithms(plan: TrainingPlan) -> dict[str, Any]:
-    """The presets of other algorithms with several seeds, each evaluated greedily from the same starts."""
-    return _others(plan, teams=False)
+    """Train presets of other algorithms with several seeds; evaluate greedy actions from the same initial states."""
+    return _train_other_presets(plan, teams=False)
 
 
 def team_algorithms(plan: TrainingPlan) -> dict[str, Any]:
-    """The same of teams, which take longer."""
-    return _others(plan, teams=True)
+    """Train presets of other algorithms for teams, which take longer."""
+    return _train_other_presets(plan, teams=True)
 
 
-def _others(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
+def _train_other_presets(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
     found = {}
-    for (env_id, name), (role, threshold, seeds) in OTHERS.items():
+    for (env_id, name), (role, threshold, seeds) in OTHER_PRESETS.items():
         runs, single = [], role == "agent"
         if single == teams:
             continue
         for seed in range(min(seeds, plan.seeds)):
-            trainer, run = trained(plan, env_id, name, seed)
+            trainer, run = train_preset(plan, env_id, name, seed)
             evaluated = trainer.evaluate(episodes=10 * EPISODES if single else EPISODES, seed=0)
             run["evaluated"] = evaluated[role].mean if single else evaluated["runner"].metrics["survival"].mean
             runs.append(run)
-        less = role == "tagger"
-        reached = sum((run["evaluated"] <= threshold) if less else (run["evaluated"] >= threshold) for run in runs)
+        minimize = role == "tagger"
+        reached = sum((run["evaluated"] <= threshold) if minimize else (run["evaluated"] >= threshold) for run in runs)
         settings = dict(preset(env_id, name))
         found[f"{env_id} {name}"] = {"role": role, "threshold": threshold, "settings": settings, "reached": reached}
         found[f"{env_id} {name}"]["runs"] = runs
@@ -141,7 +141,7 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
 def _survival(plan: TrainingPlan, env_id: str, name: str, seed: int, own: Mapping[str, Any]) -> dict[str, Any]:
     """One run: the runners after it, and how it went, in seconds and steps that the last 100 runners lasted."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer, run = trained(plan, env_id, name, seed, Path(folder), own)
+        trainer, run = train_preset(plan, env_id, name, seed, Path(folder), own)
         with (Path(folder) / "log.csv").open() as file:
             rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
     run["curve"] = [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
@@ -154,7 +154,7 @@ def play_at_random(
 ) -> dict[str, dict[str, float]]:
     """The figures where everybody acts at random, in the environment as presets have it."""
     from gpu_envs.training.rollout.evaluation import play
-    from gpu_envs.training.runs import load_guests
+    from gpu_envs.training.runs import load_frozen_policies
 
-    guests = load_guests(env_id, dict.fromkeys(roles, "random"), device=plan.device, params=params)
-    return figures(play(guests, episodes=EPISODES, greedy=False, seed=0, num_envs=None))
+    guests = load_frozen_policies(env_id, dict.fromkeys(roles, "random"), device=plan.device, params=params)
+    return to_dicts(play(guests, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

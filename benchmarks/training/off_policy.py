@@ -1,4 +1,4 @@
-"""SAC and TD3: updates in a second, and what they learn from how many steps and in what time, beside others."""
+"""SAC: updates per second and sample efficiency, compared with other libraries."""
 
 import statistics
 from typing import Any
@@ -8,36 +8,36 @@ from benchmarks.training.plan import TrainingPlan
 
 ENV = "Pendulum-v1"
 SIZES = {"cpu": ((256, (64, 64)),), "cuda": ((256, (256, 256)), (32_768, (256, 256)))}
-"""Batches and hidden layers."""
+"""Batch sizes and hidden layers."""
 
 STEPS = (5000, 10_000, 20_000)
-"""After so many steps of one replica its likeliest actions are looked at."""
+"""Steps of one replica after which the policy is evaluated with greedy actions."""
 
 LIBRARIES = {"sb3": "stable_baselines3", "sbx": "sbx"}
 
-_TURNS = 3
-"""How often each is measured, one after the other: a machine is not always equally quick."""
+_ROUNDS = 3
+"""Number of measurements of each library, in turns, as the speed of a machine varies."""
 
 
 def updates(plan: TrainingPlan) -> dict[str, Any]:
-    """SAC's updates in a second, each from a batch that is drawn anew: the medians of some turns."""
-    found: dict[str, Any] = {}
+    """Measure SAC's updates per second, each with a new batch: medians over rounds."""
+    results: dict[str, Any] = {}
     for batch, hidden in SIZES[plan.device]:
         turns: dict[str, list[dict[str, Any]]] = {}
-        for _ in range(_TURNS):
+        for _ in range(_ROUNDS):
             turns.setdefault("kernels", []).append(_rate(plan, batch, hidden, None))
             turns.setdefault("torch", []).append(_rate(plan, batch, hidden, False))
             for name in () if plan.on_gpu else LIBRARIES:
                 turns.setdefault(name, []).append(_peer_rate(plan, name, batch, hidden))
         rates = {
-            name: statistics.median(turn["updates_per_s"] for turn in each)
-            for name, each in turns.items()
-            if "updates_per_s" in each[0]
+            name: statistics.median(turn["updates_per_s"] for turn in turns_of_name)
+            for name, turns_of_name in turns.items()
+            if "updates_per_s" in turns_of_name[0]
         }
-        found[str(batch)] = {"batch": batch, "hidden": list(hidden), "updates_per_s": rates, "turns": turns}
-        told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-        plan.log(f"SAC, batch {batch:,}, hidden {hidden}, updates/s: {told}")
-    return found
+        results[str(batch)] = {"batch": batch, "hidden": list(hidden), "updates_per_s": rates, "turns": turns}
+        text = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+        plan.log(f"SAC, batch {batch:,}, hidden {hidden}, updates/s: {text}")
+    return results
 
 
 def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool | None) -> dict[str, Any]:
@@ -61,23 +61,23 @@ def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool |
 def _peer_rate(plan: TrainingPlan, name: str, batch: int, hidden: tuple[int, ...]) -> dict[str, Any]:
     library = LIBRARIES[name]
     arguments = ("--library", library, "--batch", batch, "--hidden", *hidden, "--seconds", plan.seconds)
-    return process.figures(plan.sb3_python, library, "sb3_sac", "updates", *arguments)
+    return process.run_peer(plan.sb3_python, library, "sb3_sac", "updates", *arguments)
 
 
 def efficiency(plan: TrainingPlan) -> dict[str, Any]:
-    """What SAC's likeliest actions return after some steps of one replica, with the settings of SB3, beside SB3's."""
+    """Measure the return of SAC with SB3's settings after different numbers of steps, compared with SB3."""
     runs: dict[str, list[Any]] = {"ours": [], "sb3": []}
     for seed in range(plan.seeds):
         runs["ours"].append({"seed": seed, "returns": _returns(plan, seed)})
         runs["sb3"].append(
-            process.figures(
+            process.run_peer(
                 plan.sb3_python, "stable_baselines3", "sb3_sac", "learning", "--seed", seed, "--steps", *STEPS
             )
         )
-        for name, found in runs.items():
-            if "returns" in found[-1]:
-                told = ", ".join(f"{each:,.0f}" for each in found[-1]["returns"])
-                plan.log(f"SAC with SB3's settings, {name}, seed {seed}: {told} after {STEPS} steps")
+        for name, library_runs in runs.items():
+            if "returns" in library_runs[-1]:
+                text = ", ".join(f"{value:,.0f}" for value in library_runs[-1]["returns"])
+                plan.log(f"SAC with SB3's settings, {name}, seed {seed}: {text} after {STEPS} steps")
     return {"env": ENV, "steps": list(STEPS), **runs}
 
 
@@ -104,8 +104,8 @@ def _returns(plan: TrainingPlan, seed: int) -> list[float]:
         total_steps=STEPS[-1],
         run_dir="",
     )
-    trainer, found = Trainer(run), []
+    trainer, returns = Trainer(run), []
     for before, after in zip((0, *STEPS), STEPS, strict=False):
         trainer.iterate(after - before)
-        found.append(trainer.evaluate(100)["agent"].mean)
-    return found
+        returns.append(trainer.evaluate(100)["agent"].mean)
+    return returns

@@ -1,99 +1,108 @@
-"""What presets of the particle environments learn, beside random play, and JaxMARL's IPPO on its own environments."""
+"""Results of presets of the particle environments, compared with random actions and with JaxMARL's IPPO."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from benchmarks.peers import process
-from benchmarks.training.learning import figures, play_at_random
-from benchmarks.training.plan import TrainingPlan, preset, trained
+from benchmarks.training.learning import play_at_random, to_dicts
+from benchmarks.training.plan import TrainingPlan, preset, train_preset
 from gpu_envs.registry.catalog import team_spec
 
 SEEDS, EPISODES = 5, 10_000
 
 
-class Learnt(NamedTuple):
-    """What a preset should come to."""
+class Target(NamedTuple):
+    """A preset, and the target of its metric."""
 
     preset: str
     metric: str
     share: float
-    """Of what random actions have: at most where that is less than 1, and otherwise at least."""
+    """The target relative to random actions: a maximum if less than 1, otherwise a minimum."""
 
-    def reached(self, value: float, at_random: float) -> bool:
-        """Whether this is enough."""
-        return (value <= self.share * at_random) == (self.share < 1)
+    def reached(self, value: float, random_value: float) -> bool:
+        """Return whether a value reaches the target."""
+        return (value <= self.share * random_value) == (self.share < 1)
 
 
-EXPECTED: Mapping[str, Learnt] = {
-    "SimpleSpread-v3": Learnt("default", "distance", 0.4),
-    "SimpleTag-v3": Learnt("adversaries", "collisions", 5.0),
+TARGETS: Mapping[str, Target] = {
+    "SimpleSpread-v3": Target("default", "distance", 0.4),
+    "SimpleTag-v3": Target("adversaries", "collisions", 5.0),
 }
 
 
 def particles(plan: TrainingPlan) -> dict[str, Any]:
-    """Trains each with several seeds, and evaluates with the likeliest actions."""
-    found = {}
-    for env_id, expected in EXPECTED.items():
-        name, metric, share = expected
+    """Train each preset with several seeds, and evaluate with greedy actions."""
+    results = {}
+    for env_id, target in TARGETS.items():
+        name, metric, share = target
         roles = [role.name for role in team_spec(env_id).roles]
-        at_random = _mean(play_at_random(plan, env_id, roles, {}), metric)
+        random_value = _mean(play_at_random(plan, env_id, roles, {}), metric)
         runs = []
         for seed in range(min(SEEDS, plan.seeds)):
-            trainer, run = trained(plan, env_id, name, seed)
-            run["evaluated"] = _mean(figures(trainer.evaluate(episodes=EPISODES)), metric)
+            trainer, run = train_preset(plan, env_id, name, seed)
+            run["evaluated"] = _mean(to_dicts(trainer.evaluate(episodes=EPISODES)), metric)
             runs.append(run)
-        reached = [expected.reached(run["evaluated"], at_random) for run in runs]
-        found[env_id] = {
+        reached = [target.reached(run["evaluated"], random_value) for run in runs]
+        results[env_id] = {
             "preset": name,
             "metric": metric,
             "share": share,
             "settings": dict(preset(env_id, name)),
-            "random": at_random,
+            "random": random_value,
             "reached": sum(reached),
             "runs": runs,
         }
         ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in runs)
-        plan.log(f"{env_id}, {metric}: {at_random:.3g} at random; {ends}; {sum(reached)} of {len(runs)} seeds suffice")
-    return found
+        plan.log(
+            f"{env_id}, {metric}: {random_value:.3g} at random; {ends}; {sum(reached)} of {len(runs)} seeds reach the "
+            "target"
+        )
+    return results
 
 
 def ippo(plan: TrainingPlan) -> dict[str, Any]:
-    """The same of JaxMARL's IPPO, in its own environments; a seed takes about a minute."""
-    return {env_id: jaxmarl(plan, env_id) for env_id in EXPECTED}
+    """Train JaxMARL's IPPO in its environments; a seed takes about a minute."""
+    return {env_id: jaxmarl(plan, env_id) for env_id in TARGETS}
 
 
 def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]:
-    """In one environment: what it comes to, and the seconds of training until it first suffices.
+    """Train IPPO in one environment; return its metric, and the seconds of training until it first reaches the target.
 
     Args:
-        plan: Where; fewer seeds where one takes long.
-        env_id: Ours.
-        options: More of the peer's command line.
+        plan: The device and the sizes.
+        env_id: The environment's ID in gpu_envs.
+        options: Additional command-line arguments of the peer.
     """
-    given = ("--env-id", env_id, "--seeds", min(SEEDS, plan.seeds), "--device", plan.device, *options)
+    arguments = ("--env-id", env_id, "--seeds", min(SEEDS, plan.seeds), "--device", plan.device, *options)
     try:
-        found = process.figures(
-            plan.jax_python, "jaxmarl", "jaxmarl_ippo", "--episodes", EPISODES, *given, environment=plan.jax_environment
+        found = process.run_peer(
+            plan.jax_python,
+            "jaxmarl",
+            "jaxmarl_ippo",
+            "--episodes",
+            EPISODES,
+            *arguments,
+            environment=plan.jax_environment,
         )
     except RuntimeError as error:
         plan.log(str(error))
-        found = {"skipped": process.why(str(error))}
+        found = {"skipped": process.error_line(str(error))}
     if "skipped" in found:
         plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {found['skipped']}")
         return found
     for run in found["runs"]:
-        sufficed = (s for s, value in run["evaluated"] if EXPECTED[env_id].reached(value, found["random"]))
-        run["reached_s"], run["evaluated"] = next(sufficed, None), run["evaluated"][-1][1]
-    found["reached"] = sum(EXPECTED[env_id].reached(run["evaluated"], found["random"]) for run in found["runs"])
+        times = (s for s, value in run["evaluated"] if TARGETS[env_id].reached(value, found["random"]))
+        run["reached_s"], run["evaluated"] = next(times, None), run["evaluated"][-1][1]
+    found["reached"] = sum(TARGETS[env_id].reached(run["evaluated"], found["random"]) for run in found["runs"])
     ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in found["runs"])
     first = ", ".join(f"{run['reached_s']:.1f} s" for run in found["runs"] if run["reached_s"] is not None) or "never"
     plan.log(
-        f"JaxMARL's IPPO in {env_id}: {found['random']:.3g} at random; {ends}; {found['reached']} suffice, "
+        f"JaxMARL's IPPO in {env_id}: {found['random']:.3g} at random; {ends}; {found['reached']} reach the target, "
         f"first: {first}"
     )
     return found
 
 
 def _mean(by_role: Mapping[str, Any], metric: str) -> float:
-    """Of a metric, which all roles have in common."""
+    """Return the mean of a metric that all roles share."""
     return float(next(iter(by_role.values()))["metrics"][metric]["mean"])

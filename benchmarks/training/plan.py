@@ -1,4 +1,4 @@
-"""What the sections of ``benchmarks.training`` share: where to measure, and what a run of several seeds amounts to."""
+"""Functions that the sections of ``benchmarks.training`` share: training of presets, and summaries over seeds."""
 
 import dataclasses
 import math
@@ -17,75 +17,80 @@ EPISODES = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """What to measure with."""
+    """The device, the sizes and the interpreters of the measurements."""
 
     device: str
     """cpu or cuda."""
     seeds: int
-    """Seeds of what is trained several times, at most."""
+    """Maximum number of seeds of each training."""
     rounds: int
-    """Rounds of what is measured in turn."""
+    """Number of rounds of measurements in turns."""
     seconds: float
-    """Of such a round."""
+    """Duration of a round."""
     jax_python: str
-    """A Python that has jax, and jaxmarl where that is to be beside."""
+    """A Python interpreter with jax and, for ``ippo``, jaxmarl."""
     sb3_python: str
-    """A Python that has stable-baselines3."""
+    """A Python interpreter with stable-baselines3."""
     log: Callable[[str], None]
     """Prints a line."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is a CUDA device."""
+        """Whether the device is a GPU."""
         return self.device == "cuda"
 
     @property
     def jax_environment(self) -> dict[str, str]:
-        """Variables for JAX, which would take most of a device's memory, or another device where it finds none."""
+        """Environment variables for JAX: no preallocation of GPU memory, and no fallback to another device."""
         return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": self.device}
 
 
 def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
-    """The settings of a preset by their flat names, or which presets there are."""
-    known = PRESETS.get(env_id, {})
-    if name not in known:
-        raise ValueError(f"{env_id} has no preset {name!r}; it has {', '.join(known) or 'none'}")
-    return known[name]
+    """Return a preset's settings by flat name; raise with the names of the presets if there is none."""
+    presets = PRESETS.get(env_id, {})
+    if name not in presets:
+        raise ValueError(f"{env_id} has no preset {name!r}; it has {', '.join(presets) or 'none'}")
+    return presets[name]
 
 
-def trained(
-    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None, own: Mapping[str, Any] = {}
+def train_preset(
+    plan: TrainingPlan,
+    env_id: str,
+    name: str,
+    seed: int,
+    folder: Path | None = None,
+    extra_settings: Mapping[str, Any] = {},
 ) -> tuple[Any, dict[str, Any]]:
-    """A preset, with settings of one's own, trained to its end: the trainer, and how long that took.
+    """Train a preset with extra settings; return the trainer, and steps and seconds.
 
-    With a folder, its log is left there.
+    ``folder``: the run directory; None: none is written.
     """
     from gpu_envs.training import Run, RunDirectory, Trainer
 
-    here = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    settings = Run.from_flat({"env": env_id} | dict(preset(env_id, name)) | here | dict(own))
+    run_settings = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    settings = Run.from_flat({"env": env_id} | dict(preset(env_id, name)) | run_settings | dict(extra_settings))
     trainer = Trainer(settings, RunDirectory.create(folder, settings) if folder is not None else None)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     trainer.prepare()
     ready = time.perf_counter()
     result = trainer.run(progress=False)
-    done = time.perf_counter()
+    end = time.perf_counter()
     return trainer, {
         "seed": seed,
-        "prepare_s": ready - begin,
-        "seconds": done - ready,
+        "prepare_s": ready - start,
+        "seconds": end - ready,
         "steps": result.steps,
         "reason": result.reason,
     }
 
 
 def summary(runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:
-    """How many runs reached the target by their own account and by evaluation, and the median of their seconds.
+    """Return the number of runs that reached the target in training and evaluation, and the median of the seconds.
 
-    A run that did not counts as one that takes for ever; where that is the median, it is None.
+    A run that did not counts as infinite seconds; an infinite median is None.
     """
     solved = [run["last_100"] >= target and run["evaluated"] >= target for run in runs]
-    seconds = [run["seconds"] if good else math.inf for run, good in zip(runs, solved, strict=True)]
+    seconds = [run["seconds"] if is_solved else math.inf for run, is_solved in zip(runs, solved, strict=True)]
     median = statistics.median(seconds)
     return {
         "median_s": median if math.isfinite(median) else None,
@@ -96,13 +101,13 @@ def summary(runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:
 
 
 def finite(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a run, with None for NaN and infinities, which JSON does not have."""
+    """Replace NaN and infinities in a run's results by None, for JSON."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in run.items()}
 
 
-def told(found: Mapping[str, Any]) -> str:
-    """A summary in a few words, or why there is none."""
-    if "skipped" in found:
-        return f"skipped: {found['skipped']}"
-    time = "not solved" if found["median_s"] is None else f"{found['median_s']:.3f} s"
-    return f"{time} (median of {found['seeds']} seeds, {found['solved']} of them solved)"
+def format_summary(result: Mapping[str, Any]) -> str:
+    """Return a summary as text, or the reason for its absence."""
+    if "skipped" in result:
+        return f"skipped: {result['skipped']}"
+    time = "not solved" if result["median_s"] is None else f"{result['median_s']:.3f} s"
+    return f"{time} (median of {result['seeds']} seeds, {result['solved']} of them solved)"

@@ -1,4 +1,4 @@
-"""One moment in thousands of replicas: what a call costs, and what the example that plans so comes to."""
+"""Copies of a state into thousands of replicas: the time per call, and the returns of the planning example."""
 
 import contextlib
 import importlib.util
@@ -9,53 +9,53 @@ from pathlib import Path
 from typing import Any
 
 import gpu_envs
-from benchmarks.timing import seconds_per_call, waiting
+from benchmarks.timing import seconds_per_call, wait_function
 from benchmarks.training.plan import TrainingPlan
 
-MOMENTS = {"CartPole-v1": 65_536, "TagContinuous-v0": 5_000}
-"""Into so many replicas goes one, and all take a step."""
+STATE_COPIES = {"CartPole-v1": 65_536, "TagContinuous-v0": 5_000}
+"""Number of replicas that get a copy of one state and take a step."""
 
 PLANNED = ("Pendulum-v1", "CartPole-v1")
 EPISODES, DECISIONS = 100, 200
 
 
 def planning(plan: TrainingPlan) -> dict[str, Any]:
-    """Microseconds of ``set_state`` and a step, milliseconds of a decision, and returns of whole episodes."""
-    found: dict[str, Any] = {"moments": {}, "planner": {}}
-    for env_id, replicas in MOMENTS.items():
-        spent = _moment(plan, env_id, replicas)
-        found["moments"][env_id] = {"replicas": replicas, "set_state_and_step_us": 1e6 * spent}
-        plan.log(f"{env_id}: one replica into {replicas:,}, and a step: {1e6 * spent:,.0f} us")
-    planner = example()
+    """Measure ``set_state`` with a step, the time of a decision, and returns of complete episodes."""
+    results: dict[str, Any] = {"moments": {}, "planner": {}}
+    for env_id, replicas in STATE_COPIES.items():
+        seconds = _seconds_of_copy(plan, env_id, replicas)
+        results["moments"][env_id] = {"replicas": replicas, "set_state_and_step_us": 1e6 * seconds}
+        plan.log(f"{env_id}: set_state of {replicas:,} replicas, and a step: {1e6 * seconds:,.0f} us")
+    planner = load_example()
     for env_id in PLANNED:
         args = planner.Args(env_id=env_id, device=plan.device, trials=4096, horizon=30, iterations=4, episodes=EPISODES)
-        spent = _decision(plan, planner, args)
+        seconds = _seconds_of_decision(plan, planner, args)
         with contextlib.redirect_stdout(io.StringIO()):
             returns = planner.run(args)
-        found["planner"][env_id] = {"settings": vars(args), "decision_ms": 1e3 * spent, "returns": returns}
+        results["planner"][env_id] = {"settings": vars(args), "decision_ms": 1e3 * seconds, "returns": returns}
         plan.log(
-            f"{env_id}, MPPI, {args.iterations} x {args.trials:,} x {args.horizon}: {1e3 * spent:.2f} ms a decision; "
-            f"{EPISODES} episodes return {statistics.mean(returns):.1f}, the worst {min(returns):.1f}"
+            f"{env_id}, MPPI, {args.iterations} x {args.trials:,} x {args.horizon}: {1e3 * seconds:.2f} ms/decision; "
+            f"{EPISODES} episodes return {statistics.mean(returns):.1f}, minimum {min(returns):.1f}"
         )
-    return found
+    return results
 
 
-def _moment(plan: TrainingPlan, env_id: str, replicas: int) -> float:
+def _seconds_of_copy(plan: TrainingPlan, env_id: str, replicas: int) -> float:
     one, many = (gpu_envs.make(env_id, count, device=plan.device, output="torch") for count in (1, replicas))
     one.reset(seed=0)
     many.reset(seed=1)
-    moment, actions = one.get_state(replicas=[0]), _no_actions(many)
+    state, actions = one.get_state(replicas=[0]), _no_actions(many)
 
     def call(number: int) -> None:
         del number
-        many.set_state(moment)
+        many.set_state(state)
         many.step(actions)
 
-    return seconds_per_call(call, waiting(plan.device))
+    return seconds_per_call(call, wait_function(plan.device))
 
 
 def _no_actions(env: Any) -> Any:
-    """The first action of each agent, in the environment's memory."""
+    """Return action 0 of each agent, on the environment's device."""
     import torch
 
     def zeros(space: Any) -> Any:
@@ -66,8 +66,8 @@ def _no_actions(env: Any) -> Any:
     return zeros(env.action_space) if spaces is None else {role: zeros(space) for role, space in spaces.items()}
 
 
-def example() -> Any:
-    """The module ``examples/planner.py``."""
+def load_example() -> Any:
+    """Import ``examples/planner.py``."""
     file = Path(__file__).parents[2] / "examples" / "planner.py"
     spec = importlib.util.spec_from_file_location("planner", file)
     assert spec is not None
@@ -77,16 +77,19 @@ def example() -> Any:
     return module
 
 
-def _decision(plan: TrainingPlan, planner: Any, args: Any) -> float:
-    """Seconds of a decision and its step, of some in a row of which the host reads nothing."""
+def _seconds_of_decision(plan: TrainingPlan, planner: Any, args: Any) -> float:
+    """Return the seconds of a decision and its step, without synchronisation between decisions."""
     real: Any = gpu_envs.make(args.env_id, 1, device=args.device, output="torch", autoreset_mode="Disabled")
     real.reset(seed=0)
     real.allow_frozen_steps()
-    mind = planner.Planner(args, real)
+    agent = planner.Planner(args, real)
 
     def decisions(number: int) -> None:
         del number
         for _ in range(DECISIONS):
-            real.step(mind.act())
+            real.step(agent.act())
 
-    return seconds_per_call(decisions, waiting(plan.device), seconds=2 if plan.on_gpu else 0.1, warm_up=1) / DECISIONS
+    return (
+        seconds_per_call(decisions, wait_function(plan.device), seconds=2 if plan.on_gpu else 0.1, warm_up=1)
+        / DECISIONS
+    )

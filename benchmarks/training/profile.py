@@ -1,4 +1,4 @@
-"""Where the time of an iteration of training goes on a GPU: kernel by kernel."""
+"""Time of each kernel in an iteration of training on a GPU."""
 
 import collections
 import statistics
@@ -42,50 +42,50 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         for algorithm, precision in (("a2c", "tf32"), ("a2c", "bf16"), ("ppo", "bf16"))
     },
 }
-"""What is looked at: settings of each run."""
+"""Settings of the profiled runs."""
 
 
 def profile(plan: TrainingPlan) -> dict[str, Any]:
-    """Kernels of each of the runs, the longest first."""
-    found: dict[str, Any] = {}
+    """Profile the kernels of each run, the slowest first."""
+    results: dict[str, Any] = {}
     for name, settings in RUNS.items():
-        found[name] = _profiled(settings)
-        kernels = found[name]["kernels"]
+        results[name] = _profile_run(settings)
+        kernels = results[name]["kernels"]
         longest = ", ".join(f"{kernel['name']} {kernel['us']:,.0f}" for kernel in kernels[:6])
         busy = sum(kernel["us"] for kernel in kernels)
         plan.log(
-            f"{name}: {found[name]['iteration_us']:,.0f} us an iteration, kernels {busy:,.0f}, of which {longest}; "
-            f"first iteration after {found[name]['first_s']:.2f} s, {found[name]['memory_bytes'] / 2**20:,.0f} MiB"
+            f"{name}: {results[name]['iteration_us']:,.0f} us per iteration, kernels {busy:,.0f}, slowest {longest}; "
+            f"first iteration after {results[name]['first_s']:.2f} s, {results[name]['memory_bytes'] / 2**20:,.0f} MiB"
         )
-    return found
+    return results
 
 
-def _profiled(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _profile_run(settings: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     from gpu_envs.training import Run, Trainer
 
     free = free_memory("cuda")
-    begin = time.perf_counter()
+    start = time.perf_counter()
     steps = {"run_dir": "", "target_return": None, "total_steps": 10**9, "device": "cuda"}
     trainer = Trainer(Run.from_flat(dict(settings) | steps))
     trainer.iterate(1)
-    first = time.perf_counter() - begin
+    first = time.perf_counter() - start
     trainer.iterate(20)
     times = []
     for _ in range(5):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         trainer.iterate(ITERATIONS)
-        times.append((time.perf_counter() - begin) / ITERATIONS)
-    used = free - free_memory("cuda")
+        times.append((time.perf_counter() - start) / ITERATIONS)
+    memory = free - free_memory("cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         trainer.iterate(ITERATIONS)
-    spent: collections.Counter[str] = collections.Counter()
+    microseconds: collections.Counter[str] = collections.Counter()
     launches: collections.Counter[str] = collections.Counter()
     for event in profiler.events():
         if str(event.device_type).endswith("CUDA"):
             kernel = event.name.removeprefix("void ").split("<")[0].split("(")[0].rpartition("::")[2][:60]
-            spent[kernel] += event.time_range.elapsed_us()
+            microseconds[kernel] += event.time_range.elapsed_us()
             launches[kernel] += 1
     del trainer
     torch.cuda.empty_cache()
@@ -93,9 +93,9 @@ def _profiled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {name: value for name, value in settings.items() if name != "params"},
         "iteration_us": statistics.median(times) * 1e6,
         "first_s": first,
-        "memory_bytes": used,
+        "memory_bytes": memory,
         "kernels": [
             {"name": kernel, "us": us / ITERATIONS, "launches": launches[kernel] / ITERATIONS}
-            for kernel, us in spent.most_common()
+            for kernel, us in microseconds.most_common()
         ],
     }

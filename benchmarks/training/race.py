@@ -1,4 +1,4 @@
-"""How long SAC trains until it swings Pendulum up: ours, and other libraries with their own settings."""
+"""Time until SAC solves Pendulum, compared with other libraries and their settings."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, final
 
 from benchmarks.peers import process
-from benchmarks.timing import waiting
+from benchmarks.timing import wait_function
 from benchmarks.training.plan import TrainingPlan, preset
 
 ENV = "Pendulum-v1"
@@ -18,40 +18,40 @@ ENV = "Pendulum-v1"
 @final
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is to be reached, and how often it is looked whether it is: the same for all."""
+    """The target and the evaluations of a race, the same for all libraries."""
 
     target: float = -150.0
-    """A mean return, acting greedily."""
+    """Target mean return with greedy actions."""
     episodes: int = 100
-    """Of an evaluation, from other starts each time."""
+    """Episodes of an evaluation, with new initial states each time."""
     every: int = 1000
     """Steps between evaluations."""
     limit: int = 30_000
-    """Steps after which a run ends in any case."""
+    """Maximum number of steps of a run."""
     limit_s: float = 60.0
-    """Seconds of training after which it does."""
+    """Maximum seconds of training of a run."""
 
     @classmethod
-    def read(cls, text: str) -> Self:
-        """The rule that was written as JSON."""
+    def from_json(cls, text: str) -> Self:
+        """Create a rule from JSON."""
         return cls(**json.loads(text))
 
-    def race(self, train: Callable[[int], int], evaluated: Callable[[], float]) -> dict[str, Any]:
-        """Trains until the target or the limit; evaluations cost no time.
+    def race(self, train: Callable[[int], int], evaluate: Callable[[], float]) -> dict[str, Any]:
+        """Train until the target or a limit; the seconds exclude evaluations.
 
         Args:
-            train: Trains for about so many steps, and returns how many there have been in all.
-            evaluated: Returns the mean return of that many episodes, acting greedily.
+            train: Trains for about a number of steps, and returns the total number of steps.
+            evaluate: Returns the mean return of ``episodes`` episodes with greedy actions.
 
         Raises:
-            FloatingPointError: What was learnt gives no numbers.
+            FloatingPointError: The mean return is not finite.
         """
         seconds, steps, returns, reached = 0.0, 0, list[float](), False
         while steps < self.limit and seconds < self.limit_s and not reached:
-            begin = time.perf_counter()
+            start = time.perf_counter()
             steps = train(self.every)
-            seconds += time.perf_counter() - begin
-            returns.append(evaluated())
+            seconds += time.perf_counter() - start
+            returns.append(evaluate())
             if not math.isfinite(returns[-1]):
                 raise FloatingPointError(f"the mean return is {returns[-1]} after {steps} steps")
             reached = returns[-1] >= self.target
@@ -59,14 +59,14 @@ class Rule:
 
 
 class Peer(NamedTuple):
-    """A library that runs in a process of its own."""
+    """A library that runs in its own process."""
 
     package: str
-    """What its Python must have."""
+    """The module that it needs."""
     module: str
-    """Below ``benchmarks.peers``."""
+    """The module's name in ``benchmarks.peers``."""
     arguments: tuple[str, ...] = ()
-    """Of its command line."""
+    """Its command-line arguments."""
 
 
 PEERS = {
@@ -76,61 +76,61 @@ PEERS = {
 }
 
 PEER_SEEDS = 5
-"""Seeds of a peer, at most."""
+"""Maximum number of seeds of a peer."""
 
 
 def race(plan: TrainingPlan, rule: Rule = Rule(), peers: Iterable[str] = tuple(PEERS)) -> dict[str, Any]:
-    """Seconds of training until the target, without what is compiled and started before: ours and the peers'."""
-    found = {"ours": outcome([_ours(plan, seed, rule) for seed in range(plan.seeds)])}
-    plan.log(f"SAC on Pendulum, training to {rule.target:g}: {told(found['ours'])}")
+    """Measure the seconds of training until the target, without compilation, of gpu_envs and of the peers."""
+    results = {"ours": summarize([_ours(plan, seed, rule) for seed in range(plan.seeds)])}
+    plan.log(f"SAC on Pendulum, training to {rule.target:g}: {format_summary(results['ours'])}")
     for name in peers:
-        found[name] = _peer(plan, PEERS[name], rule)
-        plan.log(f"  {name}: {told(found[name])}")
-    return {"env": ENV, "rule": dataclasses.asdict(rule), "settings": dict(preset(ENV, "sac")), **found}
+        results[name] = _peer(plan, PEERS[name], rule)
+        plan.log(f"  {name}: {format_summary(results[name])}")
+    return {"env": ENV, "rule": dataclasses.asdict(rule), "settings": dict(preset(ENV, "sac")), **results}
 
 
 def _ours(plan: TrainingPlan, seed: int, rule: Rule) -> dict[str, Any]:
     from gpu_envs.training import Run, Trainer
 
-    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    run, wait = Run.from_flat({"env": ENV} | dict(preset(ENV, "sac")) | own), waiting(plan.device)
-    begin = time.perf_counter()
+    run_settings = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    run, wait = Run.from_flat({"env": ENV} | dict(preset(ENV, "sac")) | run_settings), wait_function(plan.device)
+    start = time.perf_counter()
     trainer = Trainer(run)
     trainer.prepare()
     wait()
-    prepared = time.perf_counter() - begin
+    prepared = time.perf_counter() - start
 
     def train(steps: int) -> int:
         trainer.iterate(max(1, round(steps / run.steps_at(1))))
         wait()
         return trainer.steps
 
-    def evaluated() -> float:
+    def evaluate() -> float:
         return trainer.evaluate(rule.episodes, seed=1000 * seed + trainer.iteration)["agent"].mean
 
-    return {"seed": seed, "prepare_s": prepared, **rule.race(train, evaluated)}
+    return {"seed": seed, "prepare_s": prepared, **rule.race(train, evaluate)}
 
 
 def _peer(plan: TrainingPlan, peer: Peer, rule: Rule) -> dict[str, Any]:
     python = plan.jax_python if peer.package == "rejax" else plan.sb3_python
     runs: list[dict[str, Any]] = []
     for seed in range(min(plan.seeds, PEER_SEEDS)):
-        given = ("--seed", seed, "--device", plan.device, "--rule", json.dumps(dataclasses.asdict(rule)))
+        arguments = ("--seed", seed, "--device", plan.device, "--rule", json.dumps(dataclasses.asdict(rule)))
         try:
-            run = process.figures(
-                python, peer.package, peer.module, *peer.arguments, *given, environment=plan.jax_environment
+            run = process.run_peer(
+                python, peer.package, peer.module, *peer.arguments, *arguments, environment=plan.jax_environment
             )
         except RuntimeError as error:
             plan.log(str(error))
-            run = {"seed": seed, "failed": process.why(str(error))}
+            run = {"seed": seed, "failed": process.error_line(str(error))}
         if "skipped" in run:
             return run
         runs.append(run)
-    return outcome(runs)
+    return summarize(runs)
 
 
-def outcome(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How many runs reached the target, the medians of those that did, and how long all prepared."""
+def summarize(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of runs that reached the target, their medians, and the median preparation time."""
     reached = [run for run in runs if run.get("reached")]
     return {
         "seeds": len(runs),
@@ -143,18 +143,18 @@ def outcome(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
+    numbers = list(values)
+    return statistics.median(numbers) if numbers else None
 
 
-def told(found: Mapping[str, Any]) -> str:
-    """An outcome in a few words."""
-    if "skipped" in found:
-        return f"skipped: {found['skipped']}"
-    many = f"{found['reached']} of {found['seeds']} seeds"
-    if not found["reached"]:
-        return many
+def format_summary(result: Mapping[str, Any]) -> str:
+    """Return a summary as text."""
+    if "skipped" in result:
+        return f"skipped: {result['skipped']}"
+    reached = f"{result['reached']} of {result['seeds']} seeds"
+    if not result["reached"]:
+        return reached
     return (
-        f"{many}, median {found['median_s']:.2f} s and {found['median_steps']:,.0f} steps, "
-        f"after {found['prepare_s']:.2f} s to prepare"
+        f"{reached}, median {result['median_s']:.2f} s and {result['median_steps']:,.0f} steps, "
+        f"after {result['prepare_s']:.2f} s of preparation"
     )

@@ -1,66 +1,66 @@
-"""Draws from a replay buffer on a GPU, and what goes into it, beside the bandwidth of a copy."""
+"""Samples from and insertions into a replay buffer on a GPU, compared with the bandwidth of a copy."""
 
 from typing import Any
 
 import torch
 
 from benchmarks.throughput.on_cuda import copy_bandwidth
-from benchmarks.timing import graph_of, milliseconds
+from benchmarks.timing import capture_graph, device_milliseconds
 from benchmarks.training.plan import TrainingPlan
 from gpu_envs.training.engines.off_policy import Transitions
 from gpu_envs.training.rollout.replay import Replay, stride_of
 
 SHAPES = ((3, 1), (6, 1), (17, 6))
-"""Features and elements of an action; a transition of the second has 64 bytes."""
+"""Sizes of observations and actions; a transition of the second shape has 64 bytes."""
 SIZES = ((4096, 257, 2**15), (2**16, 1025, 2**22))
-"""Rows of agents, slots of each, and transitions of a draw."""
+"""Rows of the buffer (one per agent), slots of each, and transitions per sample."""
 HORIZON = 32
-DRAWS = 20
-"""Draws of a graph."""
+CALLS = 20
+"""Calls per CUDA graph."""
 
 
 def replay(plan: TrainingPlan) -> dict[str, Any]:
-    """Microseconds of a draw within a graph and of taking in a horizon, and their shares of a copy's bandwidth."""
+    """Measure a sample and an insertion in CUDA graphs: microseconds, and share of the bandwidth of a copy."""
     bandwidth = copy_bandwidth()
-    found: dict[str, Any] = {"copy_bytes_per_s": bandwidth}
+    results: dict[str, Any] = {"copy_bytes_per_s": bandwidth}
     for features, width in SHAPES:
         for rows, slots, count in SIZES:
-            measured = _measured(features, width, rows, slots, count, bandwidth)
-            found[f"{features}+{width}_{count}"] = measured
+            measured = _measure(features, width, rows, slots, count, bandwidth)
+            results[f"{features}+{width}_{count}"] = measured
             plan.log(
                 f"{count:,} of {rows * (slots - 1):,} transitions of {features} features and {width} actions: "
                 f"{measured['draw_us']:.1f} us, {measured['draw_share']:.0%} of a copy's bandwidth; "
-                f"{HORIZON} steps taken in: {measured['insert_us']:.1f} us, {measured['insert_share']:.0%}"
+                f"{HORIZON} steps inserted: {measured['insert_us']:.1f} us, {measured['insert_share']:.0%}"
             )
-    return found
+    return results
 
 
-def _measured(features: int, width: int, rows: int, slots: int, count: int, bandwidth: float) -> dict[str, Any]:
-    """Of a full buffer, every hundredth of whose steps ended an episode."""
+def _measure(features: int, width: int, rows: int, slots: int, count: int, bandwidth: float) -> dict[str, Any]:
+    """Measure a full buffer, where one in a hundred steps ends an episode."""
     buffer = Replay(rows, slots, features, width, "cuda", limit=200)
 
-    def some(*shape: int) -> torch.Tensor:
+    def random(*shape: int) -> torch.Tensor:
         return torch.rand(HORIZON, rows, *shape, device="cuda")
 
     observations = torch.rand(HORIZON + 1, rows, features, device="cuda")
-    ended = some() < 0.01
+    ended = random() < 0.01
     names = ("observations", "actions", "rewards", "terminations", "truncations", "alive", "final_obs")
-    arrays = (observations, some(width), some(), ended, torch.zeros_like(ended), None, some(features))
+    arrays = (observations, random(width), random(), ended, torch.zeros_like(ended), None, random(features))
     step = dict(zip(names, arrays, strict=True))
     for _ in range(-(-slots // HORIZON)):
         buffer.insert(HORIZON, **step)
-    drawn, stream = Transitions.made(count, features, width, "cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
+    drawn, stream = Transitions.zeros(count, features, width, "cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
 
     def draw() -> None:
-        for turn in range(DRAWS):
+        for turn in range(CALLS):
             buffer.draw(drawn, stream, turn, n_step=1, gamma=0.99)
 
     def insert() -> None:
-        for _ in range(DRAWS):
+        for _ in range(CALLS):
             buffer.insert(HORIZON, **step)
 
     draw()
-    draw_us, insert_us = (1e3 * milliseconds(graph_of(work).replay, inner=DRAWS) for work in (draw, insert))
+    draw_us, insert_us = (1e3 * device_milliseconds(capture_graph(work).replay, inner=CALLS) for work in (draw, insert))
     read, written = 4 * (2 * features + width + 2), 4 * (2 * features + width + 2) + 1
     of_step = 4 * (features + width + 1) + 2 + 4 * stride_of(features, width)
     return {

@@ -1,4 +1,4 @@
-"""How long CartPole-v1 takes to be solved: within a process that is ready, and from the shell, beside JAX and SB3."""
+"""Time until CartPole-v1 is solved: in a prepared process, and from the shell, compared with JAX and SB3."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compiling import NO_OTHER_CACHE, in_new_process
+from benchmarks.compiling import NO_DRIVER_CACHE, run_script
 from benchmarks.peers import process
-from benchmarks.timing import waiting
-from benchmarks.training.plan import EPISODES, TrainingPlan, finite, preset, summary, told
+from benchmarks.timing import wait_function
+from benchmarks.training.plan import EPISODES, TrainingPlan, finite, format_summary, preset, summary
 
 ENV, TARGET = "CartPole-v1", 475.0
 JAX_SETTINGS: Mapping[str, tuple[Mapping[str, float | str], ...]] = {
@@ -30,20 +30,20 @@ JAX_SETTINGS: Mapping[str, tuple[Mapping[str, float | str], ...]] = {
         {"num_envs": 16, "epochs": 4, "minibatches": 2, "learning_rate": 4e-3},
     ),
 }
-"""What the JAX peer is tried with on each device, where its defaults are not meant; the soonest counts, and from the
-shell the first. Found by a search on a CPU."""
+"""Settings of the JAX peer to try on each device, as differences from its defaults; the fastest counts, and from the
+shell the first. They come from a search on a CPU."""
 
 SHELL_RUNS = 5
-"""Timed runs of a process, one seed each."""
+"""Number of measured processes, with one seed each."""
 
 
 def solve(plan: TrainingPlan) -> dict[str, Any]:
-    """From training's start, with everything compiled and captured and nothing learnt, to the target."""
+    """Measure training from initial weights to the target, without compilation and graph capture."""
     ours = summary([solve_once(plan, seed) for seed in range(plan.seeds)], TARGET)
-    plan.log(f"CartPole, training to {TARGET:g}: {told(ours)}")
+    plan.log(f"CartPole, training to {TARGET:g}: {format_summary(ours)}")
     tried = [jax_solve(plan, settings) for settings in JAX_SETTINGS[plan.device]]
-    best = min(tried, key=lambda found: found.get("median_s") or float("inf"))
-    plan.log(f"  JAX, the best of {len(tried)} settings: {told(best)}")
+    best = min(tried, key=lambda result: result.get("median_s") or float("inf"))
+    plan.log(f"  JAX, the fastest of {len(tried)} settings: {format_summary(best)}")
     settings = dict(preset(ENV))
     return {
         "target": TARGET,
@@ -56,14 +56,14 @@ def solve(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def solve_once(plan: TrainingPlan, seed: int) -> dict[str, Any]:
-    """One seed: the seconds of ``run`` alone, from when all that was queued is done to when it returns."""
+    """Train one seed; ``seconds`` is the time of ``run``, which starts with an idle device."""
     from gpu_envs.training import Run, Trainer
 
-    own = {"target_return": TARGET, "seed": seed, "device": plan.device, "run_dir": ""}
-    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | own))
-    begin = time.perf_counter()
+    run_settings = {"target_return": TARGET, "seed": seed, "device": plan.device, "run_dir": ""}
+    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | run_settings))
+    start = time.perf_counter()
     trainer.prepare()
-    waiting(plan.device)()
+    wait_function(plan.device)()
     ready = time.perf_counter()
     result = trainer.run(progress=False)
     seconds = time.perf_counter() - ready
@@ -72,7 +72,7 @@ def solve_once(plan: TrainingPlan, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "seconds": seconds,
-        "prepare_s": ready - begin,
+        "prepare_s": ready - start,
         "steps": result.steps,
         "updates": result.iterations,
         "last_100": last_100,
@@ -82,43 +82,48 @@ def solve_once(plan: TrainingPlan, seed: int) -> dict[str, Any]:
 
 
 def jax_solve(plan: TrainingPlan, settings: Mapping[str, float | str]) -> dict[str, Any]:
-    """Training to the target by JAX, compiled and warm."""
-    found = jax_figures(plan, "solve", "--seeds", plan.seeds, *options(settings))
-    if "skipped" in found:
-        return found
-    return found | summary(found["runs"], TARGET)
+    """Train to the target with JAX, compiled and after a warm-up."""
+    result = run_jax_peer(plan, "solve", "--seeds", plan.seeds, *options(settings))
+    if "skipped" in result:
+        return result
+    return result | summary(result["runs"], TARGET)
 
 
-def jax_figures(plan: TrainingPlan, *arguments: object, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    """What the JAX peer prints on this device. It takes memory as it needs it, not three quarters at once."""
-    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | (environment or {})
-    return process.figures(plan.jax_python, "jax", "jax_ppo", *arguments, "--platform", plan.device, environment=own)
+def run_jax_peer(plan: TrainingPlan, *arguments: object, environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run the JAX peer on this device, without preallocation of GPU memory."""
+    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | (environment or {})
+    return process.run_peer(
+        plan.jax_python, "jax", "jax_ppo", *arguments, "--platform", plan.device, environment=variables
+    )
 
 
 def options(settings: Mapping[str, float | str]) -> list[object]:
-    """Settings as a command line."""
+    """Return settings as command-line options."""
     return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 
 def shell(plan: TrainingPlan) -> dict[str, Any]:
-    """From the start of a process to its end, caches warm: training to the target, and nothing else."""
+    """Measure processes that train to the target, from start to end, with warm caches."""
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {"target": TARGET, "ours": shell_ours(plan, Path(folder))}
-        plan.log(f"CartPole from the shell: {told(found['ours'])}; {found['ours']['cold_s']:.1f} s with empty caches")
-        plan.log(f"  {found['ours']['beyond_torch_s']:.2f} s more than a process that only imports torch")
-        found["first"] = first_iteration(plan, str(folder))
-        for caches, of in found["first"].items():
-            plan.log(f"  {caches}: a Trainer in {of['made_s']:.2f} s, its first iteration in {of['iterate_s']:.2f} s")
-        found["jax"] = shell_jax(plan, Path(folder))
+        results: dict[str, Any] = {"target": TARGET, "ours": shell_ours(plan, Path(folder))}
+        ours = results["ours"]
+        plan.log(f"CartPole from the shell: {format_summary(ours)}; {ours['cold_s']:.1f} s with empty caches")
+        plan.log(f"  {ours['beyond_torch_s']:.2f} s more than a process that only imports torch")
+        results["first"] = first_iteration(plan, str(folder))
+        for caches, seconds in results["first"].items():
+            plan.log(
+                f"  {caches}: Trainer in {seconds['made_s']:.2f} s, first iteration in {seconds['iterate_s']:.2f} s"
+            )
+        results["jax"] = shell_jax(plan, Path(folder))
     if not plan.on_gpu:
-        found["sb3"] = shell_sb3(plan)
+        results["sb3"] = shell_sb3(plan)
     for peer in ("jax", "sb3"):
-        if peer in found:
-            plan.log(f"  {peer}: {told(found[peer])}")
-    return found
+        if peer in results:
+            plan.log(f"  {peer}: {format_summary(results[peer])}")
+    return results
 
 
-_FIRST = """
+_FIRST_ITERATION = """
 import json, sys, time, torch
 torch.zeros(1, device=sys.argv[1])
 imported = time.perf_counter()
@@ -131,22 +136,22 @@ print(made - imported, time.perf_counter() - made)
 
 
 def first_iteration(plan: TrainingPlan, folder: str) -> dict[str, Any]:
-    """Seconds from when torch is there to a Trainer, our imports included, and those of its first iteration."""
+    """Measure the creation of a Trainer, with imports except torch, and its first iteration."""
     settings = json.dumps({"env": ENV, "device": plan.device, "run_dir": ""} | dict(preset(ENV)))
     caches = {"GPU_ENVS_CACHE_DIR": f"{folder}/first"}
-    found = [
-        in_new_process(_FIRST, plan.device, settings, **caches, **others)
-        for others in (NO_OTHER_CACHE, *[{}] * SHELL_RUNS)
+    outputs = [
+        run_script(_FIRST_ITERATION, plan.device, settings, **caches, **others)
+        for others in (NO_DRIVER_CACHE, *[{}] * SHELL_RUNS)
     ]
-    runs = [tuple(map(float, line.split())) for line in found]
+    runs = [tuple(map(float, line.split())) for line in outputs]
     return {
-        name: dict(zip(("made_s", "iterate_s"), map(statistics.median, zip(*some, strict=True)), strict=True))
-        for name, some in (("caches empty", runs[:1]), ("caches warm", runs[1:]))
+        name: dict(zip(("made_s", "iterate_s"), map(statistics.median, zip(*cache_runs, strict=True)), strict=True))
+        for name, cache_runs in (("caches empty", runs[:1]), ("caches warm", runs[1:]))
     }
 
 
 def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
-    """Our command: first with empty caches, then several times; before each, a process that only imports torch."""
+    """Run ``gpu-envs train`` with empty caches, then several times; before each run, a process that imports torch."""
     from gpu_envs.training import evaluate
 
     caches = {"GPU_ENVS_CACHE_DIR": str(folder / "kernels")}
@@ -156,27 +161,27 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
     for seed in (0, *range(SHELL_RUNS)):
         run_dir = folder / f"run-{len(runs)}"
         before = time.perf_counter()
-        in_new_process("import torch")
-        begin = time.perf_counter()
-        done = subprocess.run(
+        run_script("import torch")
+        start = time.perf_counter()
+        completed = subprocess.run(
             [*command, "--seed", str(seed), "--run-dir", str(run_dir)],
             cwd=process.ROOT,
-            env=process.variables(caches if runs else caches | NO_OTHER_CACHE),
+            env=process.variables(caches if runs else caches | NO_DRIVER_CACHE),
             capture_output=True,
             text=True,
             check=False,
         )
-        seconds = time.perf_counter() - begin
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
-        reported = re.search(r"^return +([-\d.e+]+)", done.stdout, re.MULTILINE)
-        assert reported is not None, done.stdout
+        seconds = time.perf_counter() - start
+        if completed.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed with {completed.returncode}:\n{completed.stderr[-4000:]}")
+        reported = re.search(r"^return +([-\d.e+]+)", completed.stdout, re.MULTILINE)
+        assert reported is not None, completed.stdout
         (evaluation,) = evaluate(str(run_dir), episodes=EPISODES, greedy=False, device=plan.device).values()
         runs.append(
             {
                 "seed": seed,
                 "seconds": seconds,
-                "torch_s": begin - before,
+                "torch_s": start - before,
                 "last_100": float(reported[1]),
                 "evaluated": evaluation.mean,
             }
@@ -184,44 +189,48 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
     return summary(runs[1:], TARGET) | {
         "cold_s": runs[0]["seconds"],
         "beyond_torch_s": statistics.median(run["seconds"] - run["torch_s"] for run in runs[1:]),
-        "printed": done.stdout.partition("run directory")[0],
+        "printed": completed.stdout.partition("run directory")[0],
     }
 
 
 def shell_jax(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
-    """The JAX peer's process, with JAX's own cache of compiled programs."""
+    """Run the JAX peer's process, with JAX's persistent cache of compiled programs."""
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    chosen = options(JAX_SETTINGS[plan.device][0])
-    runs = [jax_figures(plan, "once", "--seed", seed, *chosen, environment=cache) for seed in (0, *range(SHELL_RUNS))]
-    return timed(runs, cold=True)
+    arguments = options(JAX_SETTINGS[plan.device][0])
+    runs = [
+        run_jax_peer(plan, "once", "--seed", seed, *arguments, environment=cache) for seed in (0, *range(SHELL_RUNS))
+    ]
+    return summarize_processes(runs, cold=True)
 
 
 def shell_sb3(plan: TrainingPlan) -> dict[str, Any]:
-    """The SB3 peer's process."""
+    """Run the SB3 peer's process."""
     name = "stable_baselines3"
-    return timed([process.figures(plan.sb3_python, name, "sb3_ppo", "--seed", seed) for seed in range(SHELL_RUNS)])
+    return summarize_processes(
+        [process.run_peer(plan.sb3_python, name, "sb3_ppo", "--seed", seed) for seed in range(SHELL_RUNS)]
+    )
 
 
-def timed(found: list[dict[str, Any]], *, cold: bool = False) -> dict[str, Any]:
-    """A summary of processes: those whose own account reaches the target count, as they do not evaluate.
+def summarize_processes(results: list[dict[str, Any]], *, cold: bool = False) -> dict[str, Any]:
+    """Summarize peers' processes. They do not evaluate, so their return in training decides whether they are solved.
 
     Args:
-        found: What each printed.
-        cold: The first one had no cache.
+        results: The results of each process.
+        cold: Whether the first process had empty caches.
     """
-    if "skipped" in found[0]:
-        return found[0]
-    warm = found[1:] if cold else found
+    if "skipped" in results[0]:
+        return results[0]
+    warm = results[1:] if cold else results
     runs = [peer["runs"][0] | {"seconds": peer["process_s"]} for peer in warm]
     reached = [run for run in runs if run["last_100"] >= TARGET]
     return {
-        "versions": found[0]["versions"],
-        "settings": found[0].get("settings"),
-        "cold_s": found[0]["process_s"] if cold else None,
+        "versions": results[0]["versions"],
+        "settings": results[0].get("settings"),
+        "cold_s": results[0]["process_s"] if cold else None,
         "median_s": statistics.median(run["seconds"] for run in reached) if len(reached) == len(runs) else None,
         "solved": len(reached),
         "seeds": len(runs),

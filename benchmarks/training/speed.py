@@ -1,4 +1,4 @@
-"""How fast training is, end to end: PPO on CartPole beside JAX, A2C and PPO on Tag, and the sampler beside torch's."""
+"""Speed of training: PPO on CartPole compared with JAX, A2C and PPO on Tag, and sampling compared with torch."""
 
 import itertools
 import sys
@@ -7,24 +7,24 @@ from typing import Any
 import gymnasium
 
 from benchmarks.peers import process
-from benchmarks.timing import graph_of, milliseconds, training_rate
+from benchmarks.timing import capture_graph, device_milliseconds, training_rate
 from benchmarks.training.plan import TrainingPlan
-from benchmarks.training.solving import jax_figures, options
+from benchmarks.training.solving import options, run_jax_peer
 
 SAMPLED = (2000 * 110, (21, 21))
-"""Rows and choices: 2,000 replicas of Tag with 110 agents."""
+"""Rows and numbers of choices: 2,000 replicas of Tag with 110 agents."""
 
 TAG_REPLICAS = 2000
 
 FEATURES, HIDDEN = 71, (256, 256)
-"""What an agent of Tag sees, and the layers by which it acts."""
+"""Observation size of an agent of Tag, and hidden layers of its network."""
 
 PRODUCT = 8192
-"""Rows, columns and depth of a product of torch's."""
+"""Size of the matrices in torch's matrix product."""
 
 
 def throughput(plan: TrainingPlan) -> dict[str, Any]:
-    """PPO on CartPole for each precision and number of epochs."""
+    """Measure PPO on CartPole for each precision and number of epochs."""
     size: dict[str, float | str] = {
         "num_envs": 65_536 if plan.on_gpu else 4096,
         "horizon": 32,
@@ -32,59 +32,64 @@ def throughput(plan: TrainingPlan) -> dict[str, Any]:
         "learning_rate": 3e-4,
     }
     updates = 20 if plan.on_gpu else 2
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for precision in ("float32", "tf32", "bf16") if plan.on_gpu else ("float32",):
         for epochs in (1, 4):
             setting = size | {"precision": precision, "epochs": epochs}
-            own = setting | {"env": "CartPole-v1", "hidden": (64, 64), "activation": "tanh", "device": plan.device}
-            ours = training_rate(own, updates, updates)
-            peer = jax_figures(plan, "throughput", "--updates", updates, *options(setting))
-            found[f"{precision}_{epochs}"] = {"settings": setting, "ours": ours, "jax": peer}
+            run_settings = setting | {
+                "env": "CartPole-v1",
+                "hidden": (64, 64),
+                "activation": "tanh",
+                "device": plan.device,
+            }
+            ours = training_rate(run_settings, updates, updates)
+            peer = run_jax_peer(plan, "throughput", "--updates", updates, *options(setting))
+            results[f"{precision}_{epochs}"] = {"settings": setting, "ours": ours, "jax": peer}
             other = f"skipped: {peer['skipped']}" if "skipped" in peer else f"{peer['steps_per_s'] / 1e6:,.1f} M"
             plan.log(
                 f"CartPole PPO, {size['num_envs']:,} replicas, {precision}, {epochs} epochs: "
                 f"{ours['steps_per_s'] / 1e6:,.1f} M steps/s; JAX: {other}"
             )
-    return found
+    return results
 
 
 def tag(plan: TrainingPlan) -> dict[str, Any]:
-    """A2C with one epoch, and PPO, on TagContinuous with 10 taggers and 100 runners, all of them learning."""
+    """Measure A2C with one epoch, and PPO, on TagContinuous with 10 taggers and 100 runners that all learn."""
     env = "TagContinuous-v0"
     shape = {"num_envs": TAG_REPLICAS, "horizon": 32, "hidden": (256, 256), "shared_trunk": True, "stagger": True}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for algorithm, passes in (("a2c", {}), ("ppo", {"epochs": 4, "minibatches": 4})):
         for precision in ("float32", "tf32", "bf16"):
             setting = shape | {"algorithm": algorithm, "precision": precision} | passes
             ours = training_rate(setting | {"env": env, "device": plan.device, "learning_rate": 3e-4}, 20, 5)
-            found[f"{algorithm}_{precision}"] = {"settings": setting, "agents": 110, "ours": ours}
+            results[f"{algorithm}_{precision}"] = {"settings": setting, "agents": 110, "ours": ours}
             rate = ours["steps_per_s"]
             plan.log(
                 f"Tag, 10 + 100 agents, {algorithm}, {precision}: {rate / 1e3:,.1f} k env-steps/s, "
                 f"{rate * 110 / 1e6:,.1f} M agent-steps/s"
             )
-    return found
+    return results
 
 
 def sampler(plan: TrainingPlan) -> dict[str, Any]:
-    """Actions, log-probabilities and entropies of 21 + 21 choices: our kernel, and torch.distributions."""
+    """Measure sampling of 21 + 21 choices, with log-probabilities and entropies: the kernel and torch."""
     rows, sizes = SAMPLED
     ours = sampler_ours(rows, sizes)
-    peer = process.figures(sys.executable, "torch", "torch_sampler", "--rows", rows, "--sizes", *sizes)
+    peer = process.run_peer(sys.executable, "torch", "torch_sampler", "--rows", rows, "--sizes", *sizes)
     for kind in ("eager", "graph"):
         other = peer[f"{kind}_us"]
-        said = f"{other:,.1f} us" if isinstance(other, float) else other
+        peer_text = f"{other:,.1f} us" if isinstance(other, float) else other
         race = peer[f"race_{kind}_us"]
-        told = f"{race:,.1f} us" if isinstance(race, float) else race
+        race_text = f"{race:,.1f} us" if isinstance(race, float) else race
         plan.log(
-            f"sampler, {rows:,} rows of 21 + 21, {kind}: {ours[f'{kind}_us']:,.1f} us; torch.distributions: {said}; "
-            f"with its sampling replaced by a race of exponentials: {told}"
+            f"sampler, {rows:,} rows of 21 + 21, {kind}: {ours[f'{kind}_us']:,.1f} us; torch.distributions: {peer_text}"
+            f"; with its sampling replaced by a race of exponentials: {race_text}"
         )
     return {"rows": rows, "sizes": list(sizes), "ours": ours, "torch": peer}
 
 
 def sampler_ours(rows: int, sizes: tuple[int, ...], calls: int = 10) -> dict[str, float]:
-    """Microseconds of a call, by itself and in a graph of several."""
+    """Return the microseconds per call of the kernel, alone and in a CUDA graph of several."""
     import torch
 
     from gpu_envs.training.engines.ops import Ops
@@ -101,41 +106,41 @@ def sampler_ours(rows: int, sizes: tuple[int, ...], calls: int = 10) -> dict[str
     def call(turn: int = 0) -> None:
         ops.sample(logits, actions, log_probs, stream=stream, turn=turn, entropies=entropies)
 
-    eager = milliseconds(call, repeats=101)
+    eager = device_milliseconds(call, repeats=101)
 
     def several() -> None:
         for turn in range(calls):
             call(turn)
 
-    graph = graph_of(several)
-    graphed = milliseconds(graph.replay, repeats=101, inner=calls)
+    graph = capture_graph(several)
+    graphed = device_milliseconds(graph.replay, repeats=101, inner=calls)
     moved = rows * (4 * head.parameters + 4 * head.width + 4 + 4)
     return {"eager_us": eager * 1e3, "graph_us": graphed * 1e3, "graph_bytes_per_s": moved / (graphed / 1e3)}
 
 
 def acting(plan: TrainingPlan) -> dict[str, Any]:
-    """Actions, log-probabilities and values of Tag's agents by one network, beside a product of torch's in bf16."""
+    """Measure the policy network of Tag's agents, compared with torch's matrix product in bf16."""
     import torch
 
     left, right = (torch.randn((PRODUCT, PRODUCT), device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    whole = torch.empty_like(left)
-    product = 2 * PRODUCT**3 / milliseconds(lambda: torch.mm(left, right, out=whole), repeats=51) * 1e3
+    output = torch.empty_like(left)
+    product = 2 * PRODUCT**3 / device_milliseconds(lambda: torch.mm(left, right, out=output), repeats=51) * 1e3
     rows, sizes = SAMPLED
-    found: dict[str, Any] = {"rows": rows, "features": FEATURES, "hidden": list(HIDDEN), "sizes": list(sizes)}
+    results: dict[str, Any] = {"rows": rows, "features": FEATURES, "hidden": list(HIDDEN), "sizes": list(sizes)}
     widths = (FEATURES, *HIDDEN, sum(sizes))
     flops = 2 * rows * sum(ins * outs for ins, outs in itertools.pairwise(widths))
     for precision in ("tf32", "bf16"):
         seconds = acting_seconds(rows, sizes, precision)
-        found[precision] = {"us": seconds * 1e6, "flops_per_s": flops / seconds, "share": flops / seconds / product}
+        results[precision] = {"us": seconds * 1e6, "flops_per_s": flops / seconds, "share": flops / seconds / product}
         plan.log(
             f"acting, {rows:,} rows, {precision}: {seconds * 1e6:,.1f} us, {flops / seconds / 1e12:,.0f} TFLOP/s, "
-            f"{flops / seconds / product:.0%} of those of torch's bf16 product of {PRODUCT:,} x {PRODUCT:,}"
+            f"{flops / seconds / product:.0%} of torch's bf16 product of {PRODUCT:,} x {PRODUCT:,}"
         )
-    return found | {"product_flops_per_s": product}
+    return results | {"product_flops_per_s": product}
 
 
 def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int = 10) -> float:
-    """The time of a call, in a graph of several."""
+    """Return the seconds per call, in a CUDA graph of several."""
     import torch
 
     from gpu_envs.backend import open_backend
@@ -165,4 +170,4 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
             networks.act(ActRequest(observations, actions, log_probs, stream, turn, values))
 
     several()
-    return milliseconds(graph_of(several).replay, repeats=51, inner=calls) / 1e3
+    return device_milliseconds(capture_graph(several).replay, repeats=51, inner=calls) / 1e3

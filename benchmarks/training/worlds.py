@@ -1,4 +1,4 @@
-"""What is learnt in the two worlds of many agents and no known solution: beside chance, and beside constant actions."""
+"""Results of training in RICE-N and COVID, compared with random and with constant actions."""
 
 import itertools
 import statistics
@@ -8,27 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gpu_envs
-from benchmarks.training.learning import figures, play_at_random
-from benchmarks.training.plan import TrainingPlan, preset, trained
+from benchmarks.training.learning import play_at_random, to_dicts
+from benchmarks.training.plan import TrainingPlan, preset, train_preset
 
 SEEDS = 5
 EPISODES = 256
-"""Of an evaluation: but for the actions drawn, all are alike."""
+"""Episodes of an evaluation; they differ only in the sampled actions."""
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Half the width of a 95 % interval of a mean, in standard errors, by the number of seeds."""
-
-Constants = Mapping[str, Sequence[tuple[int, ...]]]
-"""By role, what its agents do in each of several replicas."""
+"""Half width of the 95 % confidence interval of a mean, in standard errors, by the number of seeds."""
 
 
 class World(NamedTuple):
-    """What is trained, and compared with what."""
+    """A preset, and the constant actions to compare with."""
 
     env_id: str
     preset: str
     constants: tuple[str, ...]
-    """What constant actions are made of."""
+    """Names of the elements of a constant action."""
 
 
 _RICE = ("savings", "mitigation", "export limit", "bids", "tariffs")
@@ -40,48 +37,50 @@ WORLDS = {
 }
 
 RICE_GRID = (range(10), (0, 2, 4, 6, 9), (0, 5, 9), (0, 3), (0, 5))
-"""Of savings, mitigation, the limit of exports, bids and tariffs, in tenths. Promises, requests and consents: none."""
+"""Grid of savings, mitigation, export limit, bids and tariffs, in tenths; no promises, requests and consents."""
 
 COVID_GRID = (range(1, 11), range(21))
-"""Of stringency and subsidy."""
+"""Grid of stringency and subsidy."""
 
 
 def worlds(plan: TrainingPlan) -> dict[str, Any]:
-    """Trains each world's preset with several seeds; plays it at random, and with all constant actions of a grid."""
-    found = {}
+    """Train each preset with several seeds; evaluate random actions and all constant actions of a grid."""
+    results = {}
     for name, world in WORLDS.items():
         params = preset(world.env_id, world.preset).get("params", {})
         runs = []
         for seed in range(min(SEEDS, plan.seeds)):
-            trainer, run = trained(plan, world.env_id, world.preset, seed)
+            trainer, run = train_preset(plan, world.env_id, world.preset, seed)
             for kind, greedy in (("drawn", False), ("greedy", True)):
-                run[kind] = figures(trainer.evaluate(episodes=EPISODES, greedy=greedy))
+                run[kind] = to_dicts(trainer.evaluate(episodes=EPISODES, greedy=greedy))
             runs.append(run)
-            plan.log(f"{name}, seed {seed}: {spoken(run['drawn'])} drawn, {spoken(run['greedy'])} greedily")
-        found[name] = {
+            plan.log(f"{name}, seed {seed}: {format_means(run['drawn'])} sampled, {format_means(run['greedy'])} greedy")
+        results[name] = {
             "settings": dict(preset(world.env_id, world.preset)),
             "random": play_at_random(plan, world.env_id, runs[0]["drawn"], params),
             "constants": constants(plan, world, params),
-            "learnt": {role: across([run["drawn"][role]["mean"] for run in runs]) for role in runs[0]["drawn"]},
+            "learnt": {
+                role: mean_over_seeds([run["drawn"][role]["mean"] for run in runs]) for role in runs[0]["drawn"]
+            },
             "runs": runs,
         }
-        plan.log(f"{name}: {found[name]['learnt']}; constants {found[name]['constants']}")
-    return found
+        plan.log(f"{name}: {results[name]['learnt']}; constants {results[name]['constants']}")
+    return results
 
 
-def spoken(by_role: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns by role in a few words."""
-    return ", ".join(f"{role} {found['mean']:.5g}" for role, found in by_role.items())
+def format_means(by_role: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the mean returns by role as text."""
+    return ", ".join(f"{role} {evaluation['mean']:.5g}" for role, evaluation in by_role.items())
 
 
-def across(means: Sequence[float]) -> dict[str, float]:
-    """The mean over seeds, and half the width of its 95 % interval."""
-    spread = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
-    return {"mean": statistics.fmean(means), "interval": STUDENT.get(len(means), 0.0) * spread}
+def mean_over_seeds(means: Sequence[float]) -> dict[str, float]:
+    """Return the mean over seeds, and the half width of its 95 % confidence interval."""
+    standard_error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
+    return {"mean": statistics.fmean(means), "interval": STUDENT.get(len(means), 0.0) * standard_error}
 
 
 def constants(plan: TrainingPlan, world: World, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each role the best constant action: its return, what it is, and what was measured of its episode."""
+    """Return the best constant action of each role, with its return and the metrics of its episode."""
     grid = tuple(itertools.product(*(COVID_GRID if world.env_id == "CovidEconomy-v0" else RICE_GRID)))
     env: Any = gpu_envs.make(
         world.env_id,
@@ -97,20 +96,20 @@ def constants(plan: TrainingPlan, world: World, params: Mapping[str, Any]) -> di
     if world.env_id == "CovidEconomy-v0":
         actions["governor"][:], actions["planner"][:] = np.hsplit(np.array(grid), 2)
     else:
-        chosen, regions = np.array(grid), env.counts["region"]
-        for place, (begin, end) in enumerate(
+        grid_actions, regions = np.array(grid), env.counts["region"]
+        for column, (start, end) in enumerate(
             ((0, 1), (1, 2), (2, 3), (3 + regions, 3 + 2 * regions), (3, 3 + regions))
         ):
-            actions["region"][:, :, begin:end] = chosen[:, place].reshape(-1, 1, 1)
+            actions["region"][:, :, start:end] = grid_actions[:, column].reshape(-1, 1, 1)
     while "episode" not in infos:
         *_, infos = env.step(actions)
     returns = {role: values.mean(1) for role, values in infos["episode"]["r"].items()}
     best = {role: int(np.argmax(values)) for role, values in returns.items()}
     return {
         role: {
-            "mean": float(returns[role][place]),
-            "action": dict(zip(world.constants, map(int, grid[place]), strict=True)),
-            "metrics": {name: float(values[place]) for name, values in env.episode_metrics.items()},
+            "mean": float(returns[role][index]),
+            "action": dict(zip(world.constants, map(int, grid[index]), strict=True)),
+            "metrics": {name: float(values[index]) for name, values in env.episode_metrics.items()},
         }
-        for role, place in best.items()
+        for role, index in best.items()
     }

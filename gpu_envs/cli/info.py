@@ -129,12 +129,12 @@ def _compiler() -> Status:
     except gpu_envs.NoCompilerError as error:
         return Status("none", " ".join(str(error).split()) if "CXX is" in str(error) else NO_COMPILER)
     version = (toolchain.compiler_version(command).splitlines() or ["unknown version"])[0]
-    error = probes.try_compiler(command)
+    message = probes.try_compiler(command)
     name = " ".join(command)
-    if error:
+    if message:
         return Status(
             f"{name} ({version}) does not compile",
-            f"The C++ compiler {name} fails: {error}. Fix it, or set CXX=/path/to/another, or pip install ziglang",
+            f"The C++ compiler {name} fails: {message}. Fix it, or set CXX=/path/to/another, or pip install ziglang",
         )
     return Status(f"{name} ({version})")
 

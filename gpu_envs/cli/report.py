@@ -78,10 +78,10 @@ def tuning_report(tuning: Any) -> str:
     """Format the results of a ``Tuning``."""
     return table(
         [
-            ("measured until", tuning.ended),
+            ("measured until", tuning.stop_reason),
             ("knee", f"{tuning.knee:,} replicas, the fewest within 5 % of the fastest training"),
-            ("largest that fits", f"{tuning.largest:,} replicas"),
-            ("--num-envs auto", f"{tuning.chosen:,} replicas, {tuning.why}"),
+            ("largest that fits", f"{tuning.max_fitting:,} replicas"),
+            ("--num-envs auto", f"{tuning.chosen:,} replicas, {tuning.reason}"),
         ]
     )
 

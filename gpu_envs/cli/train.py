@@ -164,7 +164,11 @@ def tune(argv: Sequence[str], trainer: Any = None) -> int:
         return _help(args, env, _tune_parser)
     config = _read_config(parser, args, env, num_envs=AUTO)
     echo(tuning_header())
-    echo(tuning_report(_import_trainer(trainer, config.device).tune(config, told=lambda size: echo(tuning_row(size)))))
+    echo(
+        tuning_report(
+            _import_trainer(trainer, config.device).tune(config, callback=lambda size: echo(tuning_row(size)))
+        )
+    )
     return OK
 
 

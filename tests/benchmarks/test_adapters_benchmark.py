@@ -11,8 +11,8 @@ from harness import HAS_CUDA
 import gpu_envs
 from benchmarks import record
 from benchmarks.adapters import __main__ as adapters
-from benchmarks.adapters.plan import AdapterPlan, judged, reached
-from benchmarks.adapters.timing import in_turns, medians
+from benchmarks.adapters.plan import AdapterPlan, check_maximum, check_minimum
+from benchmarks.adapters.timing import medians, time_in_turns
 
 pytest.importorskip("torch")
 
@@ -199,14 +199,14 @@ def test_sections_are_written_with_their_provenance_but_tiny_and_failed_ones_are
 
 def test_turns_are_taken_and_the_first_does_not_count() -> None:
     calls: list[str] = []
-    found = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, lambda: None)
+    found = time_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, lambda: None)
     assert calls == ["a", "b"] * 4
     assert [len(times) for times in found.values()] == [3, 3]
     assert medians({"x": [3.0, 1.0, 2.0]}) == {"x": 2.0}
 
 
 def test_bars_are_judged() -> None:
-    assert judged(0.04, 0.05) == "bar < 0.05: met"
-    assert judged(0.05, 0.05) == "bar < 0.05: MISSED"
-    assert reached(10.0, 10.0) == "bar >= 10: met"
-    assert reached(9.9, 10.0) == "bar >= 10: MISSED"
+    assert check_maximum(0.04, 0.05) == "bar < 0.05: met"
+    assert check_maximum(0.05, 0.05) == "bar < 0.05: MISSED"
+    assert check_minimum(10.0, 10.0) == "bar >= 10: met"
+    assert check_minimum(9.9, 10.0) == "bar >= 10: MISSED"

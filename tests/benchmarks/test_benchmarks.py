@@ -21,9 +21,9 @@ import gpu_envs
 from benchmarks import command, record, timing
 from benchmarks.custom import __main__ as custom
 from benchmarks.peers import __main__ as peers_main
-from benchmarks.peers import process, works
-from benchmarks.peers.outcome import Outcome, outcome, row, told, written
-from benchmarks.peers.works import CARTPOLE, PEERS, SIMPLE_TAG, TAG, Work
+from benchmarks.peers import process, workloads
+from benchmarks.peers.outcome import PeerResults, format_row, format_section, measure_peer, row
+from benchmarks.peers.workloads import CARTPOLE, PEERS, SIMPLE_TAG, TAG, Workload
 from benchmarks.throughput import __main__ as throughput
 from benchmarks.throughput import scaling
 
@@ -69,31 +69,31 @@ def test_what_is_queued_is_waited_for_and_a_slow_call_is_made_a_few_times(monkey
 # --- pieces of work ---
 
 
-def all_works() -> list[Work]:
-    return [work for device in ("cpu", "cuda") for peer in PEERS.values() for work in peer.works(device)]
+def all_works() -> list[Workload]:
+    return [work for device in ("cpu", "cuda") for peer in PEERS.values() for work in peer.workloads(device)]
 
 
 def test_work_survives_its_json_form() -> None:
     for work in all_works():
-        assert Work.read(json.loads(json.dumps(dataclasses.asdict(work)))) == work
+        assert Workload.from_json(json.loads(json.dumps(dataclasses.asdict(work)))) == work
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_we_do_all_that_peers_do(device: str) -> None:
-    chosen = peers_main.chosen_works(peers_main.parser().parse_args([]), device)
+    chosen = peers_main.choose_workloads(peers_main.parser().parse_args([]), device)
     ours = chosen.pop("ours")
     assert len(ours) == len(set(ours))
-    assert {work.same for listed in chosen.values() for work in listed} <= set(ours)
-    assert {work.variant for work in ours} == {"", works.BARE}
+    assert {work.ours for listed in chosen.values() for work in listed} <= set(ours)
+    assert {work.variant for work in ours} == {"", workloads.BARE}
     assert set(chosen) == {name for name, peer in PEERS.items() if device == "cuda" or peer.on_cpu}
     if device == "cpu":
         assert {work.device for work in ours} == {"cpu"}
 
 
 def test_every_way_is_explained_and_every_peer_is_a_module() -> None:
-    assert {work.way for work in all_works()} <= set(works.WAYS)
+    assert {work.way for work in all_works()} <= set(workloads.WAYS)
     for peer in PEERS.values():
-        assert (Path(works.__file__).parent / f"{peer.module}.py").is_file()
+        assert (Path(workloads.__file__).parent / f"{peer.module}.py").is_file()
 
 
 # --- a peer's process ---
@@ -117,7 +117,7 @@ def peer_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return make
 
 
-ONE, OTHER = Work(CARTPOLE, "host", "cpu", 4), Work(CARTPOLE, "host", "cpu", 8)
+ONE, OTHER = Workload(CARTPOLE, "host", "cpu", 4), Workload(CARTPOLE, "host", "cpu", 8)
 
 
 def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], tmp_path: Path) -> None:
@@ -131,11 +131,11 @@ def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], 
         say({{"work": 0, "seconds": 0.5, "prepare_s": 1.0}})
         time.sleep(600)
     """)
-    peer = works.Peer("Slow", module, {}, lambda _: [ONE, OTHER])
-    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 3.0)
+    peer = workloads.Peer("Slow", module, {}, lambda _: [ONE, OTHER])
+    found = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 3.0)
     assert found.versions == {"python": "9"}
     assert found.lines == {ONE: {"work": 0, "seconds": 0.5, "prepare_s": 1.0}}
-    assert found.trouble == ["stopped after 3 s"]
+    assert found.errors == ["stopped after 3 s"]
     assert Path("/proc/self/stat").exists()
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     until = time.monotonic() + 10  # a process that has been killed goes when it next gets a core
@@ -148,7 +148,7 @@ LINE = '"seconds": 0.5, "prepare_s": 1.0'
 
 
 @pytest.mark.parametrize(
-    ("script", "separate", "done", "trouble"),
+    ("script", "separate_processes", "done", "trouble"),
     [
         (f'say({{"work": 1, {LINE}}})\nos.abort()', False, [OTHER], "-6: no word"),
         ("import no_such_module", False, [], "1: ModuleNotFoundError: No module named 'no_such_module'"),
@@ -160,20 +160,22 @@ LINE = '"seconds": 0.5, "prepare_s": 1.0'
     ],
 )
 def test_a_peer_that_fails_says_so(
-    script: str, separate: bool, done: list[Work], trouble: str, peer_module: Callable[[str], str]
+    script: str, separate_processes: bool, done: list[Workload], trouble: str, peer_module: Callable[[str], str]
 ) -> None:
-    peer = works.Peer("Failing", peer_module(script), {}, lambda _: [ONE, OTHER], separate=separate)
-    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
+    peer = workloads.Peer(
+        "Failing", peer_module(script), {}, lambda _: [ONE, OTHER], separate_processes=separate_processes
+    )
+    found = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
     assert list(found.lines) == done
-    assert found.trouble == [f"ended with status {trouble}"]
+    assert found.errors == [f"ended with status {trouble}"]
 
 
 def test_work_that_fails_leaves_the_next_its_turn() -> None:
     pytest.importorskip("gymnasium")
     good = dataclasses.replace(ONE, variant="SyncVectorEnv", autoreset="NextStep")
     bad = dataclasses.replace(good, num_envs=-1)
-    found = outcome(sys.executable, PEERS["gymnasium"], [bad, good], 0.01, 60.0)
-    assert found.trouble == []
+    found = measure_peer(sys.executable, PEERS["gymnasium"], [bad, good], 0.01, 60.0)
+    assert found.errors == []
     assert "failed" in found.lines[bad]
     assert found.lines[good]["seconds"] > 0
 
@@ -182,7 +184,7 @@ def test_work_that_fails_leaves_the_next_its_turn() -> None:
 
 
 def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
-    team = Work(TAG, "step", "cuda", 100, (10, 100), variant="any")
+    team = Workload(TAG, "step", "cuda", 100, (10, 100), variant="any")
     fields = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"seconds": 0.1, "prepare_s": 0.0})
     assert set(fields) == MEASURED
     assert fields["env_steps_per_s"] == 200
@@ -190,26 +192,28 @@ def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
     assert fields["ours_env_steps_per_s"] == 1000
     assert fields["us_per_step"] == 5e5
     assert fields["cores"] is None  # it is not on a CPU
-    assert "5.0x" in told(fields)
+    assert "5.0x" in format_row(fields)
     alone = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"failed": "no memory"})
     assert alone["ours_env_steps_per_s"] is None
-    assert "ours" not in told(alone)
+    assert "ours" not in format_row(alone)
     failed = row(ONE, {"failed": "no memory"}, None)
     assert set(failed) == ROW | {"failed"}
-    assert "no memory" in told(failed)
+    assert "no memory" in format_row(failed)
 
 
 def test_a_variant_is_compared_with_what_we_do() -> None:
     other = dataclasses.replace(ONE, variant="SyncVectorEnv")
-    section = written("Gymnasium", Outcome({}, {other: {"seconds": 4.0, "prepare_s": 0.0}}, []), {ONE: {"seconds": 2}})
+    section = format_section(
+        "Gymnasium", PeerResults({}, {other: {"seconds": 4.0, "prepare_s": 0.0}}, []), {ONE: {"seconds": 2}}
+    )
     assert section["rows"][0]["env_steps_per_s"] == 1
     assert section["rows"][0]["ours_env_steps_per_s"] == 2
 
 
-def few(listed: list[Work]) -> list[Work]:
+def few(listed: list[Workload]) -> list[Workload]:
     """A piece of each kind at a few replicas; what takes long to compile is left out."""
     found = {
-        (work.task, work.way, work.device, work.variant, work.cores): work.at_most(8)
+        (work.task, work.way, work.device, work.variant, work.cores): work.with_max_envs(8)
         for work in listed
         if work.variant != "torch.compile"
     }
@@ -221,12 +225,14 @@ def test_the_command_writes_a_section_for_each(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = {
-        "gymnasium": dataclasses.replace(PEERS["gymnasium"], works=lambda _: few(PEERS["gymnasium"].works("cpu"))[:1]),
-        "absent": works.Peer("Absent", "gymnasium_vector", {"no_such": "no-such-package"}, lambda _: [OTHER]),
+        "gymnasium": dataclasses.replace(
+            PEERS["gymnasium"], workloads=lambda _: few(PEERS["gymnasium"].workloads("cpu"))[:1]
+        ),
+        "absent": workloads.Peer("Absent", "gymnasium_vector", {"no_such": "no-such-package"}, lambda _: [OTHER]),
         "numba": PEERS["numba"],
     }
     monkeypatch.setattr(peers_main, "PEERS", chosen)
-    monkeypatch.setattr(works, "own", lambda _: [Work(CARTPOLE, "host", "cpu", 4, cores="one")])
+    monkeypatch.setattr(workloads, "our_workloads", lambda _: [Workload(CARTPOLE, "host", "cpu", 4, cores="one")])
     ours = dataclasses.replace(peers_main.OURS, needs={})
     monkeypatch.setattr(peers_main, "OURS", ours)
     words = ["peers", "--device", "cpu", "--seconds", "0.01", "--commit", "c0ffee"]
@@ -266,12 +272,12 @@ def test_the_command_writes_a_section_for_each(
 )
 def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
     peer = PEERS[name]
-    missing = process.lacking(sys.executable, tuple(peer.needs))
+    missing = process.missing_modules(sys.executable, tuple(peer.needs))
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    chosen = few(peer.works(device))
-    found = outcome(sys.executable, peer, chosen, 0.01, 300.0)
-    assert found.trouble == []
+    chosen = few(peer.workloads(device))
+    found = measure_peer(sys.executable, peer, chosen, 0.01, 300.0)
+    assert found.errors == []
     assert list(found.lines) == chosen
     for work, line in found.lines.items():
         assert "failed" not in line, (work, line)
@@ -282,15 +288,15 @@ def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        *(Work(CARTPOLE, way, "cpu", 8, cores=cores) for way in ("host", "step") for cores in ("one", "all")),
-        *(Work("Pendulum-v1", way, device, 8) for way in ("host", "step", "fused") for device in DEVICES),
-        *(Work(CARTPOLE, way, device, 8) for way in ("fused", "train") for device in DEVICES),
-        *(Work(SIMPLE_TAG, "step", device, 4, (3, 1)) for device in DEVICES),
-        *few([work for work in works.own("cuda") if work.device in DEVICES]),
+        *(Workload(CARTPOLE, way, "cpu", 8, cores=cores) for way in ("host", "step") for cores in ("one", "all")),
+        *(Workload("Pendulum-v1", way, device, 8) for way in ("host", "step", "fused") for device in DEVICES),
+        *(Workload(CARTPOLE, way, device, 8) for way in ("fused", "train") for device in DEVICES),
+        *(Workload(SIMPLE_TAG, "step", device, 4, (3, 1)) for device in DEVICES),
+        *few([work for work in workloads.our_workloads("cuda") if work.device in DEVICES]),
     ],
     ids=lambda work: f"{work.task}-{work.way}-{work.cores}-{work.autoreset}-{work.device}-{work.variant}",
 )
-def test_we_do_each_kind_of_work(work: Work) -> None:
+def test_we_do_each_kind_of_work(work: Workload) -> None:
     pytest.importorskip("torch")
     from benchmarks.peers import ours
 
@@ -303,12 +309,12 @@ def test_teams_are_as_large_as_was_asked() -> None:
     from benchmarks.peers import ours
 
     for work in (
-        Work(SIMPLE_TAG, "host", "cpu", 2, (3, 2)),
-        Work(works.SIMPLE_SPREAD, "host", "cpu", 2, (4,)),
-        Work(TAG, "host", "cpu", 2, (2, 5)),
-        Work(works.GRID, "host", "cpu", 2, (4, 1)),
+        Workload(SIMPLE_TAG, "host", "cpu", 2, (3, 2)),
+        Workload(workloads.SIMPLE_SPREAD, "host", "cpu", 2, (4,)),
+        Workload(TAG, "host", "cpu", 2, (2, 5)),
+        Workload(workloads.GRID, "host", "cpu", 2, (4, 1)),
     ):
-        env = ours.made(work)
+        env = ours.make_env(work)
         assert tuple(env.counts.values()) == work.team
         assert sum(env.counts.values()) == work.agents
 
@@ -350,7 +356,7 @@ print(same_game(step))
 
 def test_the_numba_peer_plays_the_same_game() -> None:
     """In Numba's simulator of CUDA, which must be chosen before Numba is imported."""
-    if process.lacking(sys.executable, ["numba"]):
+    if process.missing_modules(sys.executable, ["numba"]):
         pytest.skip("not installed: numba")
     paths = os.pathsep.join(
         [str(process.ROOT), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
@@ -374,33 +380,33 @@ def test_scaling_has_a_point_for_each_size(device: str, results: Path, monkeypat
     assert document["command"] == f"python -m benchmarks.throughput --device {device} --only scaling"
     found = document["results"]
     assert set(found) == {"ways", "single", "teams"}
-    assert set(found["single"]) == set(record.BYTES)
+    assert set(found["single"]) == set(record.BYTES_PER_STEP)
     for curves in found["single"].values():
         assert set(curves) == set(found["ways"]) == {"step", "fused"} | ({"graph"} if device == "cuda" else set())
         for points in curves.values():
             assert [point["num_envs"] for point in points] == [1, 8]
             for point in points:
                 assert point["steps_per_s"] * point["us_per_step"] == pytest.approx(1e6 * point["num_envs"])
-    for env_id in (TAG, works.GRID):
+    for env_id in (TAG, workloads.GRID):
         assert [point["agents"] for point in found["teams"][env_id]] == [2, 5]
         for point in found["teams"][env_id]:
-            assert point["num_envs"] == scaling.TOGETHER[device] // point["agents"]
+            assert point["num_envs"] == scaling.TOTAL_AGENTS[device] // point["agents"]
             assert point["agent_steps_per_s"] == pytest.approx(point["env_steps_per_s"] * point["agents"])
             assert point["in_game"] > 0.99  # nobody goes out, so that sizes can be compared
-    assert len(lines) == len(found["ways"]) * len(record.BYTES) + 4
+    assert len(lines) == len(found["ways"]) * len(record.BYTES_PER_STEP) + 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_teams_grow_to_ten_thousand(device: str) -> None:
     assert (min(scaling.AGENTS[device]), max(scaling.AGENTS[device])) == (2, 10_000)
     for agents in scaling.AGENTS[device]:
-        for env_id in (TAG, works.GRID):
+        for env_id in (TAG, workloads.GRID):
             work = scaling.workload(env_id, agents, device)
             spec = gpu_envs.spec(env_id)
             assert isinstance(spec, gpu_envs.TeamSpec)
             params = spec.check_params(work.params, 1)
             assert sum(role.size(params) for role in spec.roles) == agents
-            assert 1 <= work.num_envs <= scaling.TOGETHER[device] // 2
+            assert 1 <= work.num_envs <= scaling.TOTAL_AGENTS[device] // 2
 
 
 def test_a_device_that_is_not_there_is_said_to_be_missing(
@@ -411,7 +417,7 @@ def test_a_device_that_is_not_there_is_said_to_be_missing(
         monkeypatch.setattr(sys, "argv", ["command", "--device", "cuda"])
         with pytest.raises(SystemExit):
             main()
-        assert "there is no CUDA device here; --device cpu measures the CPU" in capsys.readouterr().err
+        assert "this machine has no CUDA device; give --device cpu" in capsys.readouterr().err
 
 
 # --- environments from outside ---
@@ -429,24 +435,24 @@ def test_each_environment_from_outside_is_measured_beside_its_like(
     document = json.loads((results / f"custom_{device}.json").read_text())
     assert document["commit"] == "abc"
     measured = document["results"]
-    assert set(measured["speed"]) == set(custom.BESIDE)
+    assert set(measured["speed"]) == set(custom.BASELINES)
     for name, rows in measured["speed"].items():
         assert [each["num_envs"] for each in rows] == [64, 65]
         for each in rows:
-            assert each["beside"] == custom.BESIDE[name]
+            assert each["beside"] == custom.BASELINES[name]
             assert each["bar"] == (0.90 if "Python" in name else 0.95)
             assert min(each["steps_per_s"], each["beside_steps_per_s"], each["share"]) > 0
     assert set(measured["compile_s"]) == set(custom.COMPILED)
     assert min(measured["compile_s"].values()) > 0
     assert set(measured["more_in_python_s"]) == {"CartPoleInPython-v1", "LanderInPython-v0"}
-    assert len(capsys.readouterr().out.splitlines()) == 2 * len(custom.BESIDE) + len(custom.COMPILED) + 2 + 1
+    assert len(capsys.readouterr().out.splitlines()) == 2 * len(custom.BASELINES) + len(custom.COMPILED) + 2 + 1
 
 
 def test_both_move_as_many_bytes() -> None:
     """State, elapsed and return read and written, action, observation, reward, flags."""
     pytest.importorskip("torch")
-    custom.customs()
-    for ours, theirs in custom.BESIDE.items():
+    custom.register_environments()
+    for ours, theirs in custom.BASELINES.items():
         sizes = []
         for name in (ours, theirs):
             spec = gpu_envs.spec(name)
@@ -455,4 +461,4 @@ def test_both_move_as_many_bytes() -> None:
             assert shape is not None
             sizes.append(8 * len(spec.fields) + 8 + 8 + 8 + 4 * shape[0] + 4 + 2)
         assert sizes[0] == sizes[1], ours
-        assert sizes[1] == record.BYTES.get(theirs, sizes[1])
+        assert sizes[1] == record.BYTES_PER_STEP.get(theirs, sizes[1])

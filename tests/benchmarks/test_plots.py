@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks import record
 from benchmarks.plot import environments, peers, style, training
-from benchmarks.plot.__main__ import PICTURES, draw_all
+from benchmarks.plot.__main__ import PLOTS, draw_all
 
 DOCUMENTS = {path.stem: json.loads(path.read_text()) for path in record.RESULTS.glob("*.json")}
 
@@ -59,13 +59,13 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", PLOTS)
 def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Path) -> None:
     """Byte for byte with the same libraries; with others letters look a little different."""
     committed, again = record.RESULTS / name, redrawn / name
     assert committed.exists() == again.exists(), "python -m benchmarks.plot draws them anew"
     if not again.exists():
-        assert any(document not in DOCUMENTS for document in PICTURES[name].needs)
+        assert any(document not in DOCUMENTS for document in PLOTS[name].needs)
         return
     assert said_of(committed, "Comment") == said_of(again, "Comment"), "python -m benchmarks.plot draws it anew"
     if said_of(committed, "Software") == style.software():
@@ -76,13 +76,15 @@ def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Pat
 
 def test_the_picture_of_an_environments_page_is_what_it_looks_like() -> None:
     page = record.RESULTS.parents[1] / "docs" / "environments" / "cartpole.png"
-    again = np.asarray(environments.picture("CartPole-v1", environments.SHOWN["CartPole-v1"]).convert("RGB"), np.int16)
+    again = np.asarray(
+        environments.picture("CartPole-v1", environments.OVERVIEW["CartPole-v1"]).convert("RGB"), np.int16
+    )
     assert pixels(page).shape == again.shape
     assert abs(pixels(page) - again).mean() < 1, "python -m benchmarks.plot draws it anew"
 
 
 def test_no_picture_is_left_over() -> None:
-    assert {path.name for path in record.RESULTS.glob("*.png")} <= set(PICTURES)
+    assert {path.name for path in record.RESULTS.glob("*.png")} <= set(PLOTS)
     assert not list(record.RESULTS.glob("*.svg"))
 
 
@@ -112,14 +114,14 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
     for path in drawn:  # another figure is another picture
         assert (said_of(path, "Comment") == said_of(record.RESULTS / path.name, "Comment")) == ("env" in path.name)
     assert (
-        "scaling_cuda.png: skipped, there is no scaling_cuda.json: python -m benchmarks.throughput --device cuda"
+        "scaling_cuda.png: skipped, missing: scaling_cuda.json; run python -m benchmarks.throughput --device cuda"
         in lines
     )
     assert (
-        "training_cuda.png: skipped, there is no solve of training_cuda.json: "
+        "training_cuda.png: skipped, missing: solve of training_cuda.json; run "
         "python -m benchmarks.training --device cuda --only solve throughput" in lines
     )
-    assert len(lines) == len(PICTURES)
+    assert len(lines) == len(PLOTS)
 
 
 @pytest.mark.slow
@@ -137,16 +139,16 @@ def test_a_users_own_style_changes_nothing(tmp_path: Path, redrawn: Path) -> Non
     [(1, "1"), (999.4, "999"), (999.6, "1 k"), (41e9, "41 G"), (1.64848e11, "165 G"), (2e12, "2 T"), (0.05, "0.05")],
 )
 def test_numbers_are_short(value: float, words: str) -> None:
-    assert record.short(value) == words
+    assert record.format_short(value) == words
 
 
 def test_curves_are_thinned_to_means() -> None:
     curve = [[second / 10, second] for second in range(1001)]
-    points = training.thinned(curve)
-    assert len(points) <= training.MOST_POINTS
+    points = training.thin(curve)
+    assert len(points) <= training.MAX_POINTS
     assert points[0] == (0.5, 2.5)  # the mean of 0 to 5, at its end
     assert points[-1][0] == 100.0
-    assert training.thinned(curve[:7]) == [(t, length) for t, length in curve[:7]]
+    assert training.thin(curve[:7]) == [(t, length) for t, length in curve[:7]]
 
 
 def section(label: str, *rows: dict[str, Any], gpu: str | None = None) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def test_bars_are_the_best_of_each_with_ours_of_the_same_work() -> None:
         ("Other, A, one core", 10.0, 40.0),
         ("gpu_envs, one core", 400.0, None),
     ]
-    assert [peers.told(bar) for bar in bars] == ["5  (1.8x)", "9", "10  (40x)", "400"]
+    assert [peers.format_bar(bar) for bar in bars] == ["5  (1.8x)", "9", "10  (40x)", "400"]
     del sections["other"]
     assert peers.bars_of(sections, peers.GROUPS[0]) == []  # we alone are no comparison
 
@@ -186,7 +188,7 @@ def test_on_a_gpu_bars_say_what_ran_beside_it() -> None:
         "ours": section("gpu_envs", peer_row(50.0, None, device="cuda", cores=None), gpu="a GPU"),
         "other": section("Other", peer_row(1.0, 50.0, way="step", device="cuda", cores=None)),
     }
-    assert peers.called("gpu_envs", sections["ours"]["results"]["rows"][0], sections) == "gpu_envs, GPU"
-    assert peers.called("Other", sections["other"]["results"]["rows"][0], sections) == "Other"
-    assert peers.called("Other", peer_row(1, 1, way="graph", device="cuda"), sections) == "Other, CUDA graph"
-    assert peers.called("Other", peer_row(1, 1, way="step"), sections) == "Other, CPU"
+    assert peers.bar_name("gpu_envs", sections["ours"]["results"]["rows"][0], sections) == "gpu_envs, GPU"
+    assert peers.bar_name("Other", sections["other"]["results"]["rows"][0], sections) == "Other"
+    assert peers.bar_name("Other", peer_row(1, 1, way="graph", device="cuda"), sections) == "Other, CUDA graph"
+    assert peers.bar_name("Other", peer_row(1, 1, way="step"), sections) == "Other, CPU"

@@ -60,10 +60,10 @@ def test_a_run_that_is_not_confirmed_takes_for_ever() -> None:
 
 
 def test_a_peer_that_is_not_there_is_skipped_aloud_and_one_that_fails_is_an_error() -> None:
-    found = process.figures(sys.executable, "no_such_package", "jax_ppo")
+    found = process.run_peer(sys.executable, "no_such_package", "jax_ppo")
     assert found == {"skipped": f"{sys.executable} has no no_such_package"}
     with pytest.raises(RuntimeError, match="No module named"):
-        process.figures(sys.executable, "json", "no_such_peer")
+        process.run_peer(sys.executable, "json", "no_such_peer")
 
 
 def test_why_a_peer_failed_is_a_line() -> None:
@@ -72,23 +72,26 @@ def test_why_a_peer_failed_is_a_line() -> None:
         "python -m peer failed with 1:\nTraceback (most recent call last):\n  raise ValueError(5)\n"
         "ValueError: too many values\n--------------------\nFor simplicity, JAX has removed its internal frames.\n\n"
     )
-    assert process.why(jax) == "ValueError: too many values"
-    assert process.why(jax.replace("ValueError:", "jax.errors.JaxRuntimeError:")) == (
+    assert process.error_line(jax) == "ValueError: too many values"
+    assert process.error_line(jax.replace("ValueError:", "jax.errors.JaxRuntimeError:")) == (
         "jax.errors.JaxRuntimeError: too many values"
     )
-    assert process.why("python -m peer failed with 1:\nrejax 0.1.3 needs gymnax<1\n") == "rejax 0.1.3 needs gymnax<1"
-    assert process.why("\n") == "no word"
+    assert (
+        process.error_line("python -m peer failed with 1:\nrejax 0.1.3 needs gymnax<1\n")
+        == "rejax 0.1.3 needs gymnax<1"
+    )
+    assert process.error_line("\n") == "no output"
 
 
 def test_the_torch_sampler_draws_what_its_logits_say() -> None:
     torch = pytest.importorskip("torch")
-    from benchmarks.peers.torch_sampler import by_distributions, by_race
+    from benchmarks.peers.torch_sampler import by_distributions, by_exponential_race
 
     torch.manual_seed(0)
     rows, sizes = 20_000, (2, 3)
     logits = torch.tensor([0.3, -0.5, 1.0, 0.0, -2.0]).repeat(rows, 1)
     odds = [part.double().softmax(0).numpy() for part in logits[0].split(sizes)]
-    for sampler in (by_distributions, by_race):
+    for sampler in (by_distributions, by_exponential_race):
         actions, log_probs, entropies = sampler(logits, sizes)
         exact = sum(np.log(p)[actions[:, e].numpy()] for e, p in enumerate(odds))
         np.testing.assert_allclose(log_probs.numpy(), exact, atol=1e-6)
@@ -137,7 +140,7 @@ def test_constant_actions_are_compared() -> None:
     region = worlds.constants(here, worlds.WORLDS["RiceN-v0"], {})["region"]
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
-    assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
+    assert worlds.mean_over_seeds([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
 
 
 @pytest.mark.slow
@@ -173,7 +176,7 @@ def test_the_race_is_run_by_one_rule() -> None:
         "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python=python, log=lines.append
     )
     rule = race.Rule(target=-2000.0, episodes=4, every=64, limit=1024)
-    absent = set(process.lacking(python, [peer.package for peer in race.PEERS.values()]))
+    absent = set(process.missing_modules(python, [peer.package for peer in race.PEERS.values()]))
     found = race.race(here, rule)
     assert len(lines) == 1 + len(race.PEERS)
     for name in ("ours", *race.PEERS):
@@ -197,7 +200,7 @@ def test_a_race_ends_at_its_limit() -> None:
     steps, returns = iter((10, 20, 30)), iter((-2.0, -1.0))
     found = rule.race(lambda _: next(steps), lambda: next(returns))
     assert (found["steps"], found["reached"]) == (20, True)
-    assert race.outcome([{"seed": 0, "failed": "no device"}])["median_s"] is None
+    assert race.summarize([{"seed": 0, "failed": "no device"}])["median_s"] is None
 
 
 def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_jaxmarl_is_trained_beside_the_particles(env_id: str, at_random: float) 
         "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python="", log=lambda _: None
     )
     found = particles.jaxmarl(here, env_id, "--updates", 60, "--every", 40, "--episodes", 2000)
-    if process.lacking(python, ["jaxmarl"]):
+    if process.missing_modules(python, ["jaxmarl"]):
         assert found == {"skipped": f"{python} has no jaxmarl"}
         return
     assert found["random"] == pytest.approx(at_random, abs=0.15)

@@ -189,7 +189,7 @@ FEW = ("CartPole-v1", "--preset", "none", "--device", "cpu", "--horizon", "8", "
 
 def test_tune_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("gpu_envs.training.tuning._LIMIT", 0.5)
+    monkeypatch.setattr("gpu_envs.training.tuning._TIME_LIMIT", 0.5)
     header, *rows, until, knee, fits, auto = output_of(capsys, "tune", *FEW, "--total-steps", "25600").splitlines()
     assert header.split() == ["replicas", "memory", "rollout", "steps/s", "training", "steps/s"]
     assert rows
@@ -200,7 +200,7 @@ def test_tune_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert re.fullmatch(r"knee +[\d,]+ replicas, the fewest within 5 % of the fastest training", knee)
     assert re.fullmatch(r"largest that fits +[\d,]+ replicas", fits)
     assert auto == (
-        "--num-envs auto    16 replicas, the largest power of two with which total_steps are 200 updates or more"
+        "--num-envs auto    16 replicas, the largest power of two with which total_steps is at least 200 updates"
     )
 
 
@@ -211,7 +211,7 @@ def test_training_prints_the_automatic_number_of_replicas(tmp_path: Path, capsys
     words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")
     first, *_ = output_of(capsys, *words, "25600").splitlines()
     assert first == (
-        "num_envs is 16: the largest power of two with which total_steps are 200 updates or more "
+        "num_envs is 16: the largest power of two with which total_steps is at least 200 updates "
         "(16 to 16 were tried, until total_steps would be too few updates)"
     )
     assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16
