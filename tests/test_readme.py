@@ -8,7 +8,7 @@ import pytest
 from harness import restored_registry
 
 from benchmarks.custom import tutorial
-from benchmarks.pages.__main__ import pages, remade
+from benchmarks.pages.__main__ import pages, regenerate
 from gpu_envs.cli import main
 from gpu_envs.envs import ALL
 
@@ -134,4 +134,4 @@ def test_the_page_of_kernels_has_every_header() -> None:
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_what_is_made_is_up_to_date(page: Path) -> None:
     """Of specs, results and commands the pages show what is there."""
-    assert remade(page) == page.read_text(), "python -m benchmarks.pages writes it anew"
+    assert regenerate(page) == page.read_text(), "run python -m benchmarks.pages"

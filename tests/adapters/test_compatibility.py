@@ -49,7 +49,7 @@ def test_a_plain_pytorch_script_learns_cartpole(device: str) -> None:
 
 def test_advantages_of_the_pytorch_script() -> None:
     pytest.importorskip("torch")
-    from cleanrl_ppo import Args, advantages_of
+    from cleanrl_ppo import Args, compute_advantages
 
     args = Args(gamma=0.5, gae_lambda=0.5)
     rewards, values = np.full((3, 2), 1.0), np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
@@ -59,7 +59,7 @@ def test_advantages_of_the_pytorch_script() -> None:
     # TD errors 1 + 0.5 * 4 - 2 = 1; 1 - 4 = -3, and 1 + 0.5 * 6 - 4 = 0; 1 + 0.5 * 2 - 8 = -6
     # advantages 1 + 0.25 * -3 = 0.25, and 1 + 0.25 * 0 = 1; the second step excludes the next episode
     expected = np.array([[0.25, 1.0], [-3.0, 0.0], [-6.0, -6.0]])
-    np.testing.assert_array_equal(advantages_of(rewards, values, next_values, dones, args), expected)
+    np.testing.assert_array_equal(compute_advantages(rewards, values, next_values, dones, args), expected)
 
 
 # --- RLlib ---
