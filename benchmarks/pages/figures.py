@@ -277,7 +277,7 @@ def _survival_table(*envs: str) -> str:
         for where, runs in found["taggers"]["runs"].items():
             cells = (_survival(of) for of in (runs, found["runners"]["runs"][where]))
             rows.append((f"{env}, {where}", str(len(runs)), random, *cells))
-    heads = ("steps until a runner is tagged", "seeds", "random teams", "trained taggers", "trained runners")
+    heads = ("survival of runners, steps", "seeds", "random teams", "trained taggers", "trained runners")
     return table(heads, rows)
 
 

@@ -28,7 +28,7 @@ def gpus(_page: Path) -> str:
     ]
     stepped = measured["stepped"]
     alone = f"{format_short(statistics.median(stepped['at_once']))} steps/s"
-    rows.append(("environments alone, CartPole, 4 M replicas per GPU", alone, percent(stepped["share"], 1)))
+    rows.append(("environments without training, CartPole, 4 M replicas per GPU", alone, percent(stepped["share"], 1)))
     return table(("workload", "two GPUs", "share of separate runs"), rows)
 
 

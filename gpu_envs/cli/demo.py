@@ -130,7 +130,7 @@ def _parser() -> Parser:
     parser.add_device()
     parser.add_integer("--seed", "seed of training and replays (default: 0)", 0)
     parser.add_integer(
-        "--total-steps", "maximum steps of each training; none: no maximum (default: none)", optional=True
+        "--total-steps", "maximum steps of each training; none: the preset's (default: none)", optional=True
     )
     parser.add_argument(
         "--no-open",

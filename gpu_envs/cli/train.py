@@ -52,7 +52,8 @@ A setting's value is the first of these that is given:
   2. the value in the file of --config,
   3. the value of the preset: --preset or, without --config, the environment's "default" or the one for --algorithm,
   4. the default.
-The entries of --param and --policy are combined by name. The value none turns an optional setting off.
+The entries of --param and --policy are combined by name. The value none means off or automatic, as a setting's help
+says.
 
 --POLICY.SETTING sets a setting of one policy of a team, by the policy's name: --runner.gamma 0.95. These settings may
 differ between policies:
@@ -164,11 +165,8 @@ def tune(argv: Sequence[str], trainer: Any = None) -> int:
         return _help(args, env, _tune_parser)
     config = _read_config(parser, args, env, num_envs=AUTO)
     echo(tuning_header())
-    echo(
-        tuning_report(
-            _import_trainer(trainer, config.device).tune(config, callback=lambda size: echo(tuning_row(size)))
-        )
-    )
+    tuning = _import_trainer(trainer, config.device).tune(config, callback=lambda size: echo(tuning_row(size)))
+    echo(tuning_report(tuning))
     return OK
 
 
