@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiers
-from browser import READY, STILL, Browser, Open, Tab, found
+from browser import READY, REDUCED_MOTION, Browser, OpenReplay, Tab, find_browser
 from harness import DEVICES, IDS, MODES, PLACES, SMALL_PARAMS, TEAM_IDS, UNOPTIMISED, Make, restored_registry
 from masked_envs import specs
 from registered import Variant
@@ -96,7 +96,7 @@ IN_SLOW_TESTS = [HERE / "kernels" / f"test_{name}.py" for name in ("determinism"
 
 
 @pytest.fixture(autouse=True)
-def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+def unoptimised_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most compilations are of environments that take a few steps."""
     slow = request.node.get_closest_marker("slow") is not None
     shipped = any(request.path.is_relative_to(path) for path in AS_SHIPPED + IN_SLOW_TESTS * slow)
@@ -147,7 +147,7 @@ def variant(request: pytest.FixtureRequest) -> Variant:
 
 
 @pytest.fixture
-def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def builtin_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry as it is when the package is imported, whatever other tests have registered."""
     own = [spec.id for spec in ALL]
     for known in ("SPECS", "ORIGINS"):
@@ -155,7 +155,7 @@ def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def forgets() -> Iterator[None]:
+def temporary_registry() -> Iterator[None]:
     """What a test registers is known to no other."""
     with restored_registry():
         yield
@@ -205,7 +205,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def synchronising() -> Iterator[Callable[[str], None]]:
+def sync_debug_mode() -> Iterator[Callable[[str], None]]:
     """Says what torch does where the host would wait for the device: ``default`` or ``error``."""
     torch = pytest.importorskip("torch")
     yield torch.cuda.set_sync_debug_mode
@@ -213,13 +213,13 @@ def synchronising() -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line writes as where there is no terminal, wherever these tests run."""
     monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def unthrottled_clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Windows do not wait for the time of the next picture; the rates at which they would have."""
     pygame = pytest.importorskip("pygame")
     rates: list[int] = []
@@ -238,7 +238,7 @@ def replay() -> Any:
     from gpu_envs.replays import record
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXX", UNOPTIMISED)  # it is made before ``quick_compiler``
+        patch.setenv("CXX", UNOPTIMISED)  # it is made before ``unoptimised_compiler``
         return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
 
 
@@ -246,7 +246,7 @@ def replay() -> Any:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One without a screen."""
     pytest.importorskip("PIL.Image")
-    program = found()
+    program = find_browser()
     if program is None:
         pytest.skip("no browser is installed: apt-get install chromium")
     started = Browser(program, tmp_path_factory.mktemp("profile"))
@@ -255,7 +255,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+def open_replay(browser: Browser, tmp_path: Path) -> Iterator[OpenReplay]:
     """Opens the page of a replay; at the end it may not have complained, nor asked for anything but itself."""
     tabs: list[tuple[Tab, Path]] = []
 
@@ -263,13 +263,13 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         path = tmp_path / f"page-{len(tabs)}.html"
         replay.save_html(path, fps=fps)
         tab = Tab(browser)
-        tab.call("Emulation.setEmulatedMedia", features=[] if moving else STILL)
+        tab.call("Emulation.setEmulatedMedia", features=[] if moving else REDUCED_MOTION)
         tabs.append((tab, path))
         tab.open(path, ready=READY, **window)
         return tab
 
     yield open_page
     for tab, path in tabs:
-        assert tab.complaints() == []
+        assert tab.problems() == []
         assert tab.requests() == [path.as_uri()]
         tab.close()

@@ -130,7 +130,7 @@ def test_the_page_of_kernels_has_every_header() -> None:
         assert there <= listed if folder == kernels else there == listed, named(folder)
 
 
-@pytest.mark.usefixtures("ours_alone")  # the help of commands names the environments that there are
+@pytest.mark.usefixtures("builtin_registry")  # the help of commands names the environments that there are
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_what_is_made_is_up_to_date(page: Path) -> None:
     """Of specs, results and commands the pages show what is there."""

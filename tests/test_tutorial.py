@@ -74,7 +74,7 @@ def test_a_trained_agent_takes_few_lines() -> None:
     assert sum(files.values()) + sum(len(text.splitlines()) for text in commands) < 1.5 * MOST_LINES
 
 
-@pytest.mark.usefixtures("ours_alone")  # its id is another file's in other tests
+@pytest.mark.usefixtures("builtin_registry")  # its id is another file's in other tests
 def test_both_languages_give_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     monkeypatch.chdir(folder)
     made: list[Any] = [

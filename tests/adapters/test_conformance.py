@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA, Make, Place, assert_same_bits, numpy_of, subprocess_env, to_place
-from players import PLAYERS, TEAMS, Player, Sb3Role, TorchRlTransformed, is_there, plain_of, played
+from players import PLAYERS, TEAM_CASES, Player, Sb3Role, TorchRlTransformed, is_installed, make_plain_env, make_player
 from registered import ended_replicas, join_actions, numpy_by_role, split_by_role
 
 import gpu_envs
@@ -19,7 +19,7 @@ from gpu_envs import ActionError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-INSTALLED = [player for player in PLAYERS if is_there(player)]
+INSTALLED = [player for player in PLAYERS if is_installed(player)]
 CASES = [(player, name) for player in INSTALLED for name in player.cases]
 MODULES = {player.module: player for player in PLAYERS}
 WRAPPING = [player for player in INSTALLED if player.module != "pettingzoo"]
@@ -30,7 +30,7 @@ LIBRARIES = {library for player in PLAYERS for library in player.libraries} - {"
 
 def each_case(condition: Callable[[type[Player]], bool] = lambda _: True, *more: type[Player]) -> pytest.MarkDecorator:
     """Parametrize a test over the cases of adapters that satisfy a condition, and of ``more``."""
-    more_cases = [(player, name) for player in more if is_there(player) for name in player.cases]
+    more_cases = [(player, name) for player in more if is_installed(player) for name in player.cases]
     cases = [(player, name) for player, name in CASES if condition(player)] + more_cases
     return pytest.mark.parametrize(("player", "name"), cases, ids=[f"{p.__name__}-{name}" for p, name in cases])
 
@@ -70,8 +70,8 @@ def alone(player: type[Player]) -> dict[str, Any]:
 def test_results_equal_the_environment(player: type[Player], name: str, device: str, precision: str) -> None:
     """Bit for bit, across the ends of episodes, with the same seed and actions."""
     count = 40
-    ours = played(player, name, count, device, precision=precision, seed=11)
-    plain = plain_of(player, name, count, device, precision=precision)
+    ours = make_player(player, name, count, device, precision=precision, seed=11)
+    plain = make_plain_env(player, name, count, device, precision=precision)
     assert_same_bits(ours.begin()[0], numpy_by_role(plain, plain.reset(seed=11)[0]))
     for env in (ours.raw, plain):
         env.stagger(2)  # so that episodes end at different steps
@@ -104,7 +104,7 @@ def test_results_equal_the_environment(player: type[Player], name: str, device: 
 @each_case()
 def test_returned_arrays_are_independent(player: type[Player], name: str, device: str) -> None:
     """Later steps do not change returned arrays, and writing to these does not change the trajectory."""
-    ours, touched = (played(player, name, 4, device, seed=1) for _ in range(2))
+    ours, touched = (make_player(player, name, 4, device, seed=1) for _ in range(2))
     first, other = ours.begin()[1], touched.begin()[1]
     returned, copied = [first], [[numpy_of(array) for array in first]]
     for array in other:
@@ -145,12 +145,12 @@ def trajectory(ours: Player, steps: int = 30) -> list[Any]:
 @each_case(lambda player: player.module != "rsl_rl")  # reset only by its constructor
 def test_seeds_reproduce_runs(player: type[Player], name: str, device: str) -> None:
     """Seeds of the constructor and of ``seed`` apply to one reset; the next reset starts other episodes."""
-    one, two, other = (played(player, name, 3, device, seed=seed) for seed in (5, 6, 6))
+    one, two, other = (make_player(player, name, 3, device, seed=seed) for seed in (5, 6, 6))
     first = trajectory(one)
     with pytest.raises(AssertionError, match="differs"):
         assert_same_bits(first, trajectory(other))
     if player.module == "skrl":  # only its constructor has a seed
-        assert_same_bits(first, trajectory(played(player, name, 3, device, seed=5)))
+        assert_same_bits(first, trajectory(make_player(player, name, 3, device, seed=5)))
         return
     two.seed(5)
     assert_same_bits(first, trajectory(two))
@@ -165,7 +165,7 @@ def test_seeds_reproduce_runs(player: type[Player], name: str, device: str) -> N
 @each_case()
 def test_replica_i_has_seed_plus_i(player: type[Player], name: str, device: str) -> None:
     """Replica i of seed s equals a single replica of seed s + i."""
-    many, one = (played(player, name, n, device, seed=seed, **alone(player)) for n, seed in ((7, 20), (1, 23)))
+    many, one = (make_player(player, name, n, device, seed=seed, **alone(player)) for n, seed in ((7, 20), (1, 23)))
     assert_same_bits({r: v[3:4] for r, v in many.begin()[0].items()}, one.begin()[0])
     for actions in many.draw(40):
         result = many.step(actions)
@@ -181,7 +181,7 @@ def test_without_a_seed_runs_differ(
 ) -> None:
     if player.module == "skrl":  # another test may have set skrl's seed
         monkeypatch.setattr(importlib.import_module("skrl").config.torch, "key", 0)
-    one, other = (played(player, name, 3, device, seed=None) for _ in range(2))
+    one, other = (make_player(player, name, 3, device, seed=None) for _ in range(2))
     with pytest.raises(AssertionError, match="differs"):
         assert_same_bits(trajectory(one), trajectory(other))
 
@@ -189,7 +189,7 @@ def test_without_a_seed_runs_differ(
 @each_case()
 def test_copies_continue_independently(player: type[Player], name: str, device: str) -> None:
     """Deep copies and pickles."""
-    ours = played(player, name, 3, device, seed=1)
+    ours = make_player(player, name, 3, device, seed=1)
     ours.begin()
     actions = ours.draw(30)
     for before in actions[:10]:
@@ -207,8 +207,8 @@ def test_copies_continue_independently(player: type[Player], name: str, device: 
 def test_staggered_episodes(player: type[Player], name: str, device: str) -> None:
     """First episodes end at different steps that depend on the seed, which observations do not show."""
     count = 60
-    runs = [played(player, name, count, device, seed=seed, stagger=True) for seed in (4, 4, 5)]
-    straight = played(player, name, count, device, seed=4)
+    runs = [make_player(player, name, count, device, seed=seed, stagger=True) for seed in (4, 4, 5)]
+    straight = make_player(player, name, count, device, seed=4)
     firsts = [one.begin()[0] for one in (*runs, straight)]
     offsets = [numpy_of(one.raw.offset).tolist() for one in (*runs, straight)]
     limit = runs[0].raw.max_episode_steps
@@ -238,7 +238,7 @@ def test_wraps_an_environment(player: type[Player], make: Make, place: Place) ->
     assert_same_bits(
         initial, {role: values for role, values in numpy_by_role(env, env.observe()).items() if role in initial}
     )
-    plain = played(player, next(iter(player.cases)), 2, place.device, seed=1)
+    plain = make_player(player, next(iter(player.cases)), 2, place.device, seed=1)
     assert_same_bits(initial, plain.begin()[0])
     for actions in ours.draw(20):
         assert_same_bits(ours.step(actions).observations, plain.step(actions).observations)
@@ -282,7 +282,7 @@ def test_environments_without_statistics(player: type[Player], make: Make) -> No
 @each_wrapping
 def test_options_with_an_environment_raise(player: type[Player], make: Make) -> None:
     env = supported_env(make, player)
-    parameter = {"gravity": 9.0} if player.cases is not TEAMS else {"grid_length": 5}
+    parameter = {"gravity": 9.0} if player.cases is not TEAM_CASES else {"grid_length": 5}
     for options in ({"num_envs": 2}, {"device": "cpu"}, parameter, {"max_episode_steps": 5}, {"threads": 1}):
         with pytest.raises(ValueError, match=rf"{next(iter(options))} cannot be combined with an existing environment"):
             create(player, env, **options)
@@ -329,7 +329,7 @@ def test_unsupported_kinds_of_environments_raise(module: str, maker: str, env_id
 @each_case()
 def test_wrong_actions_change_nothing(player: type[Player], name: str) -> None:
     """Invalid actions and arrays of another shape raise, and do not change the next step."""
-    ours, plain = (played(player, name, 2, "cpu", seed=3, **alone(player)) for _ in range(2))
+    ours, plain = (make_player(player, name, 2, "cpu", seed=3, **alone(player)) for _ in range(2))
     for one in (ours, plain):
         one.begin()
     good = ours.draw(1)[0]
@@ -346,7 +346,7 @@ def test_wrong_actions_change_nothing(player: type[Player], name: str) -> None:
 
 @each_player
 def test_a_closed_environment_is_not_stepped(player: type[Player]) -> None:
-    ours = played(player, next(iter(player.cases)), 2, "cpu", seed=3)
+    ours = make_player(player, next(iter(player.cases)), 2, "cpu", seed=3)
     ours.begin()
     ours.adapter.close()
     if player.module != "torchrl":  # raises, as other TorchRL environments do
@@ -363,7 +363,7 @@ def test_steps_do_not_synchronize(player: type[Player], name: str) -> None:
     """With torch tensors as actions and results, a step does not wait for the device."""
     import torch
 
-    ours = played(player, name, 64, "cuda")
+    ours = make_player(player, name, 64, "cuda")
     ours.begin()
     env = ours.adapter
     steps = []
@@ -394,7 +394,7 @@ def test_steps_do_not_synchronize(player: type[Player], name: str) -> None:
 def test_a_missing_library_is_reported_with_its_extra(
     module: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not all(is_there(player) for player in PLAYERS if player.module == module):
+    if not all(is_installed(player) for player in PLAYERS if player.module == module):
         pytest.skip("another of its libraries is missing here")
     for name in [name for name in sys.modules if name.startswith(f"gpu_envs.adapters.{module}")]:
         monkeypatch.delitem(sys.modules, name)
@@ -424,7 +424,7 @@ for module in sys.argv[1:]:
 def test_imports_load_only_required_libraries() -> None:
     """``gpu_envs`` imports no library of adapters, and an adapter only its own."""
     modules = sorted(
-        (name for name, player in MODULES.items() if is_there(player)), key=lambda name: name != "pettingzoo"
+        (name for name, player in MODULES.items() if is_installed(player)), key=lambda name: name != "pettingzoo"
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORTS, *modules],

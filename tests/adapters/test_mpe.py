@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pettingzoo.test
 import pytest
-from mpe_recordings import MODULES, put, state_of, theirs
+from mpe_recordings import MODULES, make_mpe2, mpe2_state, write_state
 
 from gpu_envs.adapters.mpe import simple_adversary_v3, simple_spread_v3, simple_tag_v3
 
@@ -22,7 +22,7 @@ def ours(env_id: str) -> Any:
 def test_attributes_match_mpe2(env_id: str, continuous: bool) -> None:
     mine, other = (
         ours(env_id).parallel_env(continuous_actions=continuous),
-        theirs(env_id, continuous_actions=continuous),
+        make_mpe2(env_id, continuous_actions=continuous),
     )
     assert mine.possible_agents == other.possible_agents
     assert mine.max_cycles == other.max_cycles
@@ -37,11 +37,13 @@ def test_attributes_match_mpe2(env_id: str, continuous: bool) -> None:
 @EACH
 def test_steps_match_mpe2(env_id: str) -> None:
     mine = ours(env_id).parallel_env(benchmark_data=True, device="cpu")
-    other = theirs(env_id, benchmark_data=True)
+    other = make_mpe2(env_id, benchmark_data=True)
     for seed in range(20):
         mine.reset(seed=seed)
         other.reset(seed=seed)
-        put(mine.unwrapped.batch, {name: np.asarray(values)[None] for name, values in state_of(other).items()})
+        write_state(
+            mine.unwrapped.batch, {name: np.asarray(values)[None] for name, values in mpe2_state(other).items()}
+        )
         for turn in range(10):
             actions = {agent: mine.action_space(agent).sample() for agent in mine.agents}
             observations, rewards, _, _, infos = mine.step(actions)

@@ -12,7 +12,7 @@ from players import LIMIT
 pytest.importorskip("stable_baselines3", minversion="2.9")
 
 import stable_baselines3.common.vec_env as stable
-from sb3_tools import actions_for, vec
+from sb3_tools import actions_for, make_vec
 from stable_baselines3.common.monitor import Monitor
 
 from gpu_envs.adapters import sb3
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_contract(env_id: str, device: str) -> None:
-    venv = vec(env_id, 3, device=device)
+    venv = make_vec(env_id, 3, device=device)
     assert isinstance(venv, stable.VecEnv)
     assert venv.num_envs == 3
     assert venv.observation_space == venv.env.single_observation_space
@@ -47,13 +47,13 @@ def test_contract(env_id: str, device: str) -> None:
     assert (venv.alive == np.ones(3, np.bool_)).all()
     assert venv.env_is_wrapped(Monitor, indices=[0, -1]) == [True] * 2
     assert venv.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
-    assert vec(env_id, device=device).num_envs == 1
+    assert make_vec(env_id, device=device).num_envs == 1
     with pytest.warns(UserWarning, match="render_mode is None"):
         assert venv.get_images() == [None] * 3
 
 
 def test_infos_change_only_where_episodes_end(device: str) -> None:
-    venv = vec("CartPole-v1", 5, device=device, max_episode_steps=LIMIT)
+    venv = make_vec("CartPole-v1", 5, device=device, max_episode_steps=LIMIT)
     venv.reset()
     before: list[dict[str, Any]] | None = None
     nothing: dict[int, dict[str, Any]] = {}
@@ -76,7 +76,7 @@ def test_infos_change_only_where_episodes_end(device: str) -> None:
 
 
 def test_episode_infos_match_summed_rewards(device: str) -> None:
-    venv = vec("Pendulum-v1", 3, device=device, max_episode_steps=20)
+    venv = make_vec("Pendulum-v1", 3, device=device, max_episode_steps=20)
     venv.reset()
     sums, counts, ends = np.zeros(3), np.zeros(3, int), 0
     for actions in actions_for(venv, 65):
@@ -105,7 +105,7 @@ def test_roles_require_a_team(arguments: Mapping[str, Any]) -> None:
 
 
 def test_attributes_are_read_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 4, device=device, length=np.array([0.5, 0.625, 0.75, 0.875]))
+    venv = make_vec("CartPole-v1", 4, device=device, length=np.array([0.5, 0.625, 0.75, 0.875]))
     observations = venv.reset()
     assert venv.get_attr("gravity") == [9.8] * 4
     assert venv.get_attr("length") == [0.5, 0.625, 0.75, 0.875]
@@ -131,7 +131,7 @@ def test_attributes_are_read_by_environment(device: str) -> None:
 
 
 def test_parameters_are_set_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 4, device=device)
+    venv = make_vec("CartPole-v1", 4, device=device)
     venv.reset()
     venv.set_attr("gravity", 5.0)
     assert venv.get_attr("gravity") == [5.0] * 4
@@ -153,7 +153,7 @@ def test_parameters_are_set_by_environment(device: str) -> None:
 
 
 def test_methods_are_called_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 4, device=device)
+    venv = make_vec("CartPole-v1", 4, device=device)
     venv.reset()
     assert venv.env_method("get_attr", "gravity") == [9.8] * 4
     assert venv.env_method("get_attr", "gravity", indices=2) == [9.8]
@@ -173,7 +173,7 @@ def test_methods_are_called_by_environment(device: str) -> None:
 
 def test_reset_by_environment(env_id: str, device: str) -> None:
     """``reset`` restarts only selected episodes, and returns their first observations."""
-    venv, before, after = (vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=seed) for seed in (4, 4, 7))
+    venv, before, after = (make_vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=seed) for seed in (4, 4, 7))
     first, _, initial = after.reset(), before.reset(), venv.reset()
     for actions in actions_for(venv, 5):
         venv.step(actions)
@@ -202,7 +202,7 @@ def test_reset_by_environment(env_id: str, device: str) -> None:
 
 def test_reset_of_staggered_environments(device: str) -> None:
     """Staggered episodes are not reported; episodes after a reset and all later episodes are."""
-    venv = vec("Pendulum-v1", 3, device=device, stagger=True, max_episode_steps=9, seed=1)
+    venv = make_vec("Pendulum-v1", 3, device=device, stagger=True, max_episode_steps=9, seed=1)
     venv.reset()
     venv.env_method("reset", indices=1)
     ended: list[list[Any]] = [[] for _ in range(3)]
@@ -215,7 +215,7 @@ def test_reset_of_staggered_environments(device: str) -> None:
 
 
 def test_choice_and_bool_parameters_are_set_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
+    venv = make_vec("CartPole-v1", 3, device=device)
     for index in (1, 0):
         venv.set_attr("kinematics_integrator", "semi-implicit", index)
     assert venv.get_attr("kinematics_integrator") == ["semi-implicit", "semi-implicit", "euler"]

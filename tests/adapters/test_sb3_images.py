@@ -18,7 +18,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa:
 
 from gpu_envs.adapters.sb3 import VecEnv  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("forgets")
+pytestmark = pytest.mark.usefixtures("temporary_registry")
 
 
 class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 has no types

@@ -11,7 +11,7 @@ from harness import assert_same_bits
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Keeper, Recorder, clock, parameters_of, vec  # noqa: E402
+from sb3_tools import Recorder, RolloutKeeper, make_clock, make_vec, parameters_of  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 
 from gpu_envs.adapters import sb3  # noqa: E402
@@ -30,8 +30,10 @@ PPOS = [pytest.param(stable.PPO, id="stock"), pytest.param(sb3.PPO, id="ours")]
 @pytest.mark.parametrize("algorithm", PPOS)
 def test_policies_act_in_evaluation_mode(algorithm: Any, device: str) -> None:
     """Also in the second rollout, after training."""
-    keeper = Keeper()
-    model = algorithm("MlpPolicy", vec("CartPole-v1", 4, device=device), n_steps=8, batch_size=32, device="cpu", seed=0)
+    keeper = RolloutKeeper()
+    model = algorithm(
+        "MlpPolicy", make_vec("CartPole-v1", 4, device=device), n_steps=8, batch_size=32, device="cpu", seed=0
+    )
     model.learn(64, callback=keeper)
     assert keeper.modes == [False] * 16
     assert model.policy.training
@@ -62,13 +64,13 @@ def test_advantages_match_values_computed_by_hand(algorithm: Any, device: str, t
         advantages  -7 - 10.25/4         -8 - 9/4 = -10.25         -9              -7
     """
     broken = np.array([1000.0, 2.0, 3.0, 1000.0])
-    env = clock(tmp_path, 4, device=device, broken=broken, first=np.array([0.0, 0.0, 0.0, 10.0]))
+    env = make_clock(tmp_path, 4, device=device, broken=broken, first=np.array([0.0, 0.0, 0.0, 10.0]))
     settings = {"n_steps": 4, "batch_size": 16, "n_epochs": 1, "gamma": 0.5, "gae_lambda": 0.5, "device": "cpu"}
     model = algorithm("MlpPolicy", sb3.VecEnv(env), policy_kwargs={"net_arch": []}, **settings)
     with torch.no_grad():
         model.policy.value_net.weight.fill_(4.0)
         model.policy.value_net.bias.zero_()
-    keeper = Keeper()
+    keeper = RolloutKeeper()
     model.learn(16, callback=keeper)
     (stored,) = keeper.kept
     observations = [[0, 0, 0, 10], [1, 1, 1, 11], [2, 0, 2, 12], [0, 1, 0, 10]]
@@ -94,13 +96,13 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 def both_rollouts(
     env_id: str, params: Mapping[str, Any], settings: Mapping[str, Any], device: str
-) -> tuple[list[Any], list[Keeper]]:
+) -> tuple[list[Any], list[RolloutKeeper]]:
     """Run a rollout of each PPO from the same seeds; return the models and the records of their callbacks."""
     models, keepers = [], []
     for algorithm in (stable.PPO, sb3.PPO):
-        venv = vec(env_id, 16, device=device, **params)
+        venv = make_vec(env_id, 16, device=device, **params)
         model = algorithm("MlpPolicy", venv, n_steps=40, batch_size=160, n_epochs=1, device="cpu", seed=1, **settings)
-        keepers.append(Keeper())
+        keepers.append(RolloutKeeper())
         models.append(model.learn(40 * venv.num_envs, callback=keepers[-1]))
     return models, keepers
 
@@ -130,7 +132,7 @@ def test_both_learn_the_same_without_truncation(device: str) -> None:
     """Bit for bit, after many updates."""
     models = []
     for algorithm in (stable.PPO, sb3.PPO):
-        venv = vec("CartPole-v1", 8, device=device, max_episode_steps=-1)
+        venv = make_vec("CartPole-v1", 8, device=device, max_episode_steps=-1)
         model = algorithm("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=3, device="cpu", seed=2)
         models.append(model.learn(32 * 8 * 5))
     assert_same_bits(parameters_of(models[1]), parameters_of(models[0]))
@@ -143,7 +145,7 @@ def test_a_callback_can_stop_the_rollout(algorithm: Any, device: str) -> None:
         def _on_step(self) -> bool:
             return bool(self.n_calls < 5)
 
-    venv = vec("CartPole-v1", 4, device=device)
+    venv = make_vec("CartPole-v1", 4, device=device)
     model = algorithm("MlpPolicy", venv, n_steps=8, batch_size=32, device="cpu", seed=0)
     before = parameters_of(model)
     model.learn(320, callback=Stop())
@@ -158,7 +160,7 @@ def test_a_callback_can_stop_the_rollout(algorithm: Any, device: str) -> None:
 def test_the_replay_buffer_holds_final_observations(name: str, env_id: str, device: str) -> None:
     """At the end of an episode the next observation is the final one, and truncation is recorded as a timeout."""
     count, steps, limit = 5, 60, 12
-    venv = Recorder(vec(env_id, count, device=device, max_episode_steps=limit))
+    venv = Recorder(make_vec(env_id, count, device=device, max_episode_steps=limit))
     model = getattr(stable, name)(
         "MlpPolicy", venv, buffer_size=1000, learning_starts=100, batch_size=16, device="cpu", seed=0
     )

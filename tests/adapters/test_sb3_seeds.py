@@ -7,7 +7,7 @@ from harness import assert_same_bits, numpy_of
 
 pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import vec
+from sb3_tools import make_vec
 
 import gpu_envs
 from gpu_envs.adapters import sb3
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_options_hold_for_one_reset(device: str) -> None:
     options = {"low": 0.01, "high": 0.02}
-    venv = vec("CartPole-v1", 4, device=device, seed=2)
+    venv = make_vec("CartPole-v1", 4, device=device, seed=2)
     plain = gpu_envs.make("CartPole-v1", 4, device=device)
     venv.set_options(options)
     observations = venv.reset()
@@ -31,7 +31,7 @@ def test_options_hold_for_one_reset(device: str) -> None:
 
 
 def test_options_may_differ(device: str) -> None:
-    venv = vec("CartPole-v1", 4, device=device, seed=2)
+    venv = make_vec("CartPole-v1", 4, device=device, seed=2)
     plain = gpu_envs.make("CartPole-v1", 4, device=device)
     usual = plain.reset(seed=2)[0].copy()
     low = plain.reset(seed=2, options={"low": -0.02, "high": -0.01})[0].copy()
@@ -44,7 +44,7 @@ def test_options_may_differ(device: str) -> None:
 
 
 def test_a_step_requires_actions_and_a_reset(device: str) -> None:
-    venv = vec("CartPole-v1", 2, device=device)
+    venv = make_vec("CartPole-v1", 2, device=device)
     with pytest.raises(gymnasium.error.ResetNeeded):
         venv.step(np.zeros(2, np.int64))
     venv.reset()
@@ -60,13 +60,13 @@ def test_a_step_requires_actions_and_a_reset(device: str) -> None:
 
 
 def test_every_reset_is_staggered(device: str) -> None:
-    venv = vec("Pendulum-v1", 200, device=device, max_episode_steps=20, stagger=True)
+    venv = make_vec("Pendulum-v1", 200, device=device, max_episode_steps=20, stagger=True)
     offsets = [numpy_of(venv.env.offset) for _ in range(2) if venv.reset() is not None]
     assert (offsets[0] != offsets[1]).any()
 
 
 def test_staggering_requires_a_time_limit(device: str) -> None:
-    venv = vec("CartPole-v1", 2, device=device, max_episode_steps=-1, stagger=True)
+    venv = make_vec("CartPole-v1", 2, device=device, max_episode_steps=-1, stagger=True)
     with pytest.raises(ValueError, match="none; leave it out"):
         venv.reset()
 
@@ -80,7 +80,7 @@ def test_options_are_compared_by_value(device: str) -> None:
 
 
 def test_seed_returns_seeds_and_invalid_options_raise(device: str) -> None:
-    one, two = vec("CartPole-v1", 3, device=device, seed=5), vec("CartPole-v1", 3, device=device)
+    one, two = make_vec("CartPole-v1", 3, device=device, seed=5), make_vec("CartPole-v1", 3, device=device)
     assert one.seed(6) == two.seed(6) == [6, 7, 8]
     assert_same_bits(one.reset(), two.reset())
     assert len(one.seed()) == 3

@@ -14,7 +14,7 @@ from registered import draw_actions
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Recorder, actions_for, vec  # noqa: E402
+from sb3_tools import Recorder, actions_for, make_vec  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 
 import gpu_envs  # noqa: E402
@@ -74,7 +74,7 @@ def test_slots_are_the_agents_of_a_role(
     plain: Any = gpu_envs.make(team_id, count, device=place.device, autoreset_mode="SameStep", **params)
     theirs = drawn(plain, other, steps, seed=1)
     turns = iter(theirs)
-    venv = vec(env, role=role, others=lambda _: to_place(next(turns), place), seed=3)
+    venv = make_vec(env, role=role, others=lambda _: to_place(next(turns), place), seed=3)
     agents = plain.counts[role]
     assert venv.num_envs == count * agents
     assert venv.observation_space == plain.single_observation_spaces[role]
@@ -144,7 +144,7 @@ def test_slots_are_the_agents_of_a_role(
 
 
 def test_still_roles_do_not_move(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    venv = vec("TagGridWorld-v0", 5, role="tagger", others="still", device=device, **(GRID | {"grid_length": 50}))
+    venv = make_vec("TagGridWorld-v0", 5, role="tagger", others="still", device=device, **(GRID | {"grid_length": 50}))
     recorded = spy_on(venv.env, monkeypatch)
     venv.reset()
     before = numpy_of(venv.env.state["x"]), numpy_of(venv.env.state["y"])
@@ -168,7 +168,7 @@ def test_random_roles_sample_uniformly(
     """Over the whole space, independently for each agent, replica and step."""
     others = {} if policy == "default" else {"others": policy}
     sizes = {} if team_id == "TagGridWorld-v0" else {"num_runners": 3, "num_taggers": 1}
-    venv = vec(team_id, 100, role="tagger", device=device, seed=1, **others, **sizes, **params)
+    venv = make_vec(team_id, 100, role="tagger", device=device, seed=1, **others, **sizes, **params)
     recorded = spy_on(venv.env, monkeypatch)
     venv.reset()
     for actions in actions_for(venv, 20):
@@ -206,7 +206,7 @@ def test_a_function_acts_for_a_role(mapping: bool, place: Place) -> None:
 
     params = {**GRID, **place._asdict(), "grid_length": 50}
     env: Any = gpu_envs.make("TagGridWorld-v0", 4, autoreset_mode="SameStep", **params)
-    venv = vec(env, role="tagger", others={"runner": policy} if mapping else policy, seed=1)
+    venv = make_vec(env, role="tagger", others={"runner": policy} if mapping else policy, seed=1)
     observations = venv.reset()
     assert seen == []
     for step in range(15):
@@ -246,7 +246,9 @@ def test_invalid_roles_and_policies(arguments: Mapping[str, Any], message: str) 
 
 def test_random_roles_depend_on_the_seed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a seed they differ; seeding a copy changes the random roles of this copy only."""
-    venvs = [vec("TagGridWorld-v0", 50, role="tagger", device=device, seed=s, **GRID) for s in (None, None, 1, 2, 1)]
+    venvs = [
+        make_vec("TagGridWorld-v0", 50, role="tagger", device=device, seed=s, **GRID) for s in (None, None, 1, 2, 1)
+    ]
     venvs += [copy.deepcopy(venvs[2]), pickle.loads(pickle.dumps(venvs[2]))]
     for twin in venvs[5:]:
         twin.seed(2)
@@ -264,7 +266,7 @@ def test_random_roles_depend_on_the_seed(device: str, monkeypatch: pytest.Monkey
 
 
 def test_options_apply_to_replicas(device: str) -> None:
-    venv = vec("TagGridWorld-v0", 2, role="tagger", others="still", device=device, **GRID)
+    venv = make_vec("TagGridWorld-v0", 2, role="tagger", others="still", device=device, **GRID)
     places = [
         {"x": np.array([0, 1, 2]), "y": np.array([3, 3, 3])},
         {"x": np.array([4, 4, 0]), "y": np.array([0, 0, 0])},
@@ -282,7 +284,7 @@ def test_options_apply_to_replicas(device: str) -> None:
 
 
 def test_attributes_by_slot(device: str) -> None:
-    venv = vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
+    venv = make_vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
     venv.reset()
     assert venv.get_attr("max_speed") == [1.0] * 6
     venv.set_attr("max_speed", 2.0, indices=[2])  # sets the agent's replica
@@ -300,8 +302,8 @@ def test_attributes_by_slot(device: str) -> None:
 
 def test_reset_by_slot(device: str) -> None:
     """The indices of all agents of a replica reset it; other replicas continue."""
-    venv, plain = (vec("TagGridWorld-v0", 3, role="runner", device=device, seed=2) for _ in range(2))
-    other = vec("TagGridWorld-v0", 3, role="tagger", others="still", device=device, seed=2)
+    venv, plain = (make_vec("TagGridWorld-v0", 3, role="runner", device=device, seed=2) for _ in range(2))
+    other = make_vec("TagGridWorld-v0", 3, role="tagger", others="still", device=device, seed=2)
     other.reset()
     with pytest.raises(ValueError, match="4 agents reset together: select all of them"):
         other.env_method("reset", indices=[4, 5, 7])
@@ -328,7 +330,7 @@ def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: 
         return "random" if other == "random" else lambda seen: rng.integers(0, 5, seen.shape[:2])
 
     venv, plain = (
-        vec("TagGridWorld-v0", 3, role="runner", others=make_policy(5), device=device, seed=2) for _ in range(2)
+        make_vec("TagGridWorld-v0", 3, role="runner", others=make_policy(5), device=device, seed=2) for _ in range(2)
     )
     chosen, expected = spy_on(venv.env, monkeypatch), spy_on(plain.env, monkeypatch)
     for actions in (None, *drawn(venv.env, "runner", 5).reshape(5, -1)):
@@ -347,10 +349,10 @@ def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: 
 
 def test_staggered_teams(device: str) -> None:
     """First episodes end at different steps, and are not reported."""
-    venv = vec(
+    venv = make_vec(
         *("TagGridWorld-v0", 60), role="tagger", others="still", stagger=True, seed=2, device=device, grid_length=100
     )
-    plain = vec("TagGridWorld-v0", 60, role="tagger", others="still", seed=2, device=device, grid_length=100)
+    plain = make_vec("TagGridWorld-v0", 60, role="tagger", others="still", seed=2, device=device, grid_length=100)
     assert_same_bits(venv.reset(), plain.reset())  # including the time, their last number
     ends: list[list[int]] = [[] for _ in range(240)]
     for step in range(130):
@@ -369,7 +371,7 @@ def test_staggered_teams(device: str) -> None:
 
 def test_evaluation_counts_full_episodes(device: str) -> None:
     """An agent that becomes inactive does not end an episode of evaluation."""
-    venv = Recorder(vec("TagContinuous-v0", 2, role="runner", others="still", device=device, **FIELD))
+    venv = Recorder(make_vec("TagContinuous-v0", 2, role="runner", others="still", device=device, **FIELD))
     model = stable.PPO("MlpPolicy", venv, device="cpu", seed=4)
     rewards, lengths = evaluate_policy(model, venv, 12, return_episode_rewards=True)
     remaining, expected = [2] * 6, []

@@ -11,7 +11,7 @@ from harness import assert_same_bits
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Recorder, actions_for, parameters_of, single_envs, vec  # noqa: E402
+from sb3_tools import Recorder, actions_for, make_single_envs, make_vec, parameters_of  # noqa: E402
 from stable_baselines3.common import callbacks, vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 
@@ -32,8 +32,8 @@ def ppo(venv: Any, **kwargs: Any) -> Any:
 
 def test_vec_monitor_reports_the_same_episodes(device: str, tmp_path: Path) -> None:
     """``VecMonitor`` warns that it is not needed, and reports the adapter's episodes."""
-    plain = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
-    inner = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
+    plain = make_vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
+    inner = make_vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=3)
     with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
         monitored = vec_env.VecMonitor(inner, str(tmp_path / "monitor.csv"))
     plain.reset()
@@ -60,7 +60,7 @@ def test_vec_monitor_reports_the_same_episodes(device: str, tmp_path: Path) -> N
 
 def test_vec_normalize_frozen_saved_and_synchronised(device: str, tmp_path: Path) -> None:
     def make(seed: int) -> Any:
-        return vec("Pendulum-v1", 4, device=device, max_episode_steps=LIMIT, seed=seed)
+        return make_vec("Pendulum-v1", 4, device=device, max_episode_steps=LIMIT, seed=seed)
 
     venv = vec_env.VecNormalize(make(1))
     model = ppo(venv).learn(256)
@@ -94,7 +94,7 @@ def test_vec_normalize_frozen_saved_and_synchronised(device: str, tmp_path: Path
 
 
 def test_stacked_wrappers_learn(device: str) -> None:
-    inner = vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT)
+    inner = make_vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT)
     venv = vec_env.VecCheckNan(vec_env.VecFrameStack(vec_env.VecNormalize(inner), 2), raise_exception=True)
     model = ppo(venv).learn(256)
     assert model.num_timesteps == 256
@@ -111,9 +111,9 @@ def test_stacked_wrappers_learn(device: str) -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_evaluation_equals_single_environments(deterministic: bool, device: str) -> None:
     """The same episodes, without a warning about a missing Monitor."""
-    model = ppo(vec("CartPole-v1", 4, device=device), seed=5).learn(512)
+    model = ppo(make_vec("CartPole-v1", 4, device=device), seed=5).learn(512)
     results = []
-    for venv in (vec("CartPole-v1", 3, device=device), single_envs("CartPole-v1", 3)):
+    for venv in (make_vec("CartPole-v1", 3, device=device), make_single_envs("CartPole-v1", 3)):
         venv.seed(40)
         torch.manual_seed(0)
         results.append(evaluate_policy(model, venv, 8, deterministic=deterministic, return_episode_rewards=True))
@@ -136,7 +136,7 @@ def test_eval_callback(device: str, tmp_path: Path) -> None:
 
     best, after = Count(), Count()
     evaluate = callbacks.EvalCallback(
-        vec("CartPole-v1", 3, device=device, seed=1),
+        make_vec("CartPole-v1", 3, device=device, seed=1),
         callback_on_new_best=best,
         callback_after_eval=after,
         n_eval_episodes=6,
@@ -145,7 +145,7 @@ def test_eval_callback(device: str, tmp_path: Path) -> None:
         best_model_save_path=str(tmp_path),
         verbose=0,
     )
-    model = ppo(vec("CartPole-v1", 4, device=device)).learn(4 * 32 * 5, callback=evaluate)
+    model = ppo(make_vec("CartPole-v1", 4, device=device)).learn(4 * 32 * 5, callback=evaluate)
     assert after.times == 5
     assert 1 <= best.times <= 5
     with np.load(tmp_path / "evaluations.npz") as file:
@@ -160,7 +160,7 @@ def test_eval_callback(device: str, tmp_path: Path) -> None:
 
 def test_checkpoints(device: str, tmp_path: Path) -> None:
     keep = callbacks.CheckpointCallback(32, str(tmp_path), "model", save_vecnormalize=True)
-    venv = vec_env.VecNormalize(vec("CartPole-v1", 4, device=device))
+    venv = vec_env.VecNormalize(make_vec("CartPole-v1", 4, device=device))
     model = ppo(venv).learn(256, callback=keep)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
@@ -168,7 +168,7 @@ def test_checkpoints(device: str, tmp_path: Path) -> None:
         *("model_vecnormalize_128_steps.pkl", "model_vecnormalize_256_steps.pkl"),
     }
     other = vec_env.VecNormalize.load(
-        str(tmp_path / "model_vecnormalize_256_steps.pkl"), vec("CartPole-v1", 4, device=device)
+        str(tmp_path / "model_vecnormalize_256_steps.pkl"), make_vec("CartPole-v1", 4, device=device)
     )
     assert_same_bits(other.obs_rms.mean, venv.obs_rms.mean)
     loaded = sb3.PPO.load(tmp_path / "model_256_steps", env=other, device="cpu")
@@ -183,13 +183,13 @@ def test_checkpoints(device: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "DQN"])
 def test_saved_and_loaded_models_act_alike(name: str, device: str, tmp_path: Path) -> None:
-    venv = vec("CartPole-v1", 4, device=device)
+    venv = make_vec("CartPole-v1", 4, device=device)
     settings: dict[str, Any] = {"learning_starts": 40, "buffer_size": 500} if name == "DQN" else {"n_steps": 16}
     if name == "PPO":
         settings["batch_size"] = 32
     model = getattr(stable, name)("MlpPolicy", venv, device="cpu", seed=0, **settings).learn(256)
     model.save(tmp_path / "model")
-    loaded = type(model).load(tmp_path / "model", env=vec("CartPole-v1", 4, device=device), device="cpu")
+    loaded = type(model).load(tmp_path / "model", env=make_vec("CartPole-v1", 4, device=device), device="cpu")
     observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     expected, _ = model.predict(observations, deterministic=True)
     assert_same_bits(loaded.predict(observations, deterministic=True)[0], expected)
@@ -201,7 +201,7 @@ def test_saved_and_loaded_models_act_alike(name: str, device: str, tmp_path: Pat
 @pytest.mark.parametrize("algorithm", [stable.PPO, sb3.PPO, stable.DQN], ids=["stock", "ours", "DQN"])
 def test_learning_continues_where_it_stopped(algorithm: Any, device: str) -> None:
     """Without a reset, in the middle of episodes."""
-    venv = Recorder(vec("CartPole-v1", 4, device=device, max_episode_steps=100))
+    venv = Recorder(make_vec("CartPole-v1", 4, device=device, max_episode_steps=100))
     settings = {"learning_starts": 32} if algorithm is stable.DQN else {"n_steps": 8, "batch_size": 32}
     model = algorithm("MlpPolicy", venv, device="cpu", seed=0, **settings)
     model.learn(32)

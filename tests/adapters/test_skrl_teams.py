@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import pytest
 from harness import assert_same_bits
-from players import TEAMS
+from players import TEAM_CASES
 
 pytest.importorskip("torch")
 pytest.importorskip("skrl", minversion="2.1")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 Tensors = dict[str, torch.Tensor]
 
-GAMES = {name: {"id": env_id, **params} for name, (env_id, params) in TEAMS.items()}
+GAMES = {name: {"id": env_id, **params} for name, (env_id, params) in TEAM_CASES.items()}
 CONTINUOUS = GAMES["continuous"]
 
 SETTINGS_OF_PARTS = (
@@ -119,7 +119,7 @@ def test_contract(game: dict[str, Any], device: str) -> None:
 
 def test_takes_an_environment(device: str) -> None:
     """Also an environment that returns copies, with new infos every step."""
-    env_id, params = TEAMS["continuous"]
+    env_id, params = TEAM_CASES["continuous"]
     options: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     env = gpu_envs.make(env_id, 60, copy=True, **options, **params)
     wrapper = skrl.MultiAgentWrapper(env, seed=1)

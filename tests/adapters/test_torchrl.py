@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.utils import check_env_specs
-from torchrl_tools import leaves, made, plain
+from torchrl_tools import leaves, make_env, make_plain_env
 
 import gpu_envs
 from gpu_envs.adapters.torchrl import Env
@@ -49,7 +49,7 @@ def test_torchrl_gym_env_wraps_a_single_environment(env_id: str) -> None:
 @pytest.mark.parametrize("num_envs", [1, 7])
 @pytest.mark.parametrize("categorical", [True, False])
 def test_check_env_specs_passes(env_id: str, num_envs: int, categorical: bool, device: str) -> None:
-    env = made(env_id, num_envs, device, categorical_actions=categorical, max_episode_steps=2)
+    env = make_env(env_id, num_envs, device, categorical_actions=categorical, max_episode_steps=2)
     check_env_specs(env, break_when_any_done="both")
     check_env_specs(env, seed=3)
     check_env_specs(TransformedEnv(env, StepCounter(max_steps=2)), break_when_any_done="both")
@@ -61,7 +61,7 @@ def key_of(role: str | None, name: str) -> Any:
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
 def test_specs_match_the_spaces(env_id: str, device: str) -> None:
-    env = made(env_id, 3, device)
+    env = make_env(env_id, 3, device)
     raw: Any = env.env
     assert env.batch_size == (3,)
     assert str(env.device) == raw.device
@@ -106,11 +106,11 @@ def test_specs_match_the_spaces(env_id: str, device: str) -> None:
 def test_specs_ignore_the_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        check_env_specs(made("CartPole-v1", 2, "cpu"))
-        check_env_specs(made("TagContinuous-v0", 2, "cpu"))
+        check_env_specs(make_env("CartPole-v1", 2, "cpu"))
+        check_env_specs(make_env("TagContinuous-v0", 2, "cpu"))
     finally:
         torch.set_default_dtype(torch.float32)
-    env = made("Pendulum-v1", 2, "cpu", precision="float64")
+    env = make_env("Pendulum-v1", 2, "cpu", precision="float64")
     assert env.reward_spec.dtype == torch.float64
     check_env_specs(env)
 
@@ -120,7 +120,7 @@ def test_specs_ignore_the_default_dtype() -> None:
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
 def test_one_hot_actions_are_equivalent(env_id: str, device: str) -> None:
-    env, numbers = (made(env_id, 3, device, seed=1, categorical_actions=one) for one in (False, True))
+    env, numbers = (make_env(env_id, 3, device, seed=1, categorical_actions=one) for one in (False, True))
     spec, other = env.full_action_spec, numbers.full_action_spec
     now, then = env.reset(), numbers.reset()
     one_hot = [key for key in spec.keys(True, True) if isinstance(spec[key], OneHot | MultiOneHot)]
@@ -180,7 +180,13 @@ def test_choices_behave_like_multi_categorical() -> None:
 
 def group(action: gymnasium.Space[Any], *, categorical: bool = True) -> Group:
     seen = gymnasium.spaces.Box(-1.0, 1.0, (4,))
-    return Group(RoleInfo(SINGLE_ROLE, (SINGLE_ROLE,), seen, action), (2,), "float32", torch.device("cpu"), categorical=categorical)
+    return Group(
+        RoleInfo(SINGLE_ROLE, (SINGLE_ROLE,), seen, action),
+        (2,),
+        "float32",
+        torch.device("cpu"),
+        categorical=categorical,
+    )
 
 
 def test_actions_start_at_zero() -> None:
@@ -205,7 +211,7 @@ def test_unsupported_spaces_raise() -> None:
 
 
 def test_to_another_device_raises() -> None:
-    env = made("CartPole-v1", 2, "cpu")
+    env = make_env("CartPole-v1", 2, "cpu")
     assert env.to("cpu") is env
     assert env.to(torch.device("cpu")) is env
     for other in ("meta", "cuda", "cuda:1"):
@@ -214,14 +220,14 @@ def test_to_another_device_raises() -> None:
 
 
 def test_closing() -> None:
-    env = made("CartPole-v1", 2, "cpu", seed=0)
+    env = make_env("CartPole-v1", 2, "cpu", seed=0)
     assert not env.is_closed
     env.close()
     assert env.is_closed
     with pytest.raises(RuntimeError, match="already closed"):
         env.close()
     env.close(raise_if_closed=False)
-    raw = plain("CartPole-v1", 2, "cpu", "Disabled")
+    raw = make_plain_env("CartPole-v1", 2, "cpu", "Disabled")
     env = Env(raw)
     del env
     raw.reset(seed=0)  # is still open
@@ -230,7 +236,7 @@ def test_closing() -> None:
 def test_an_empty_reset_mask_changes_nothing(device: str) -> None:
     """For a single agent and for a team."""
     for env_id in ("CartPole-v1", "TagGridWorld-v0"):
-        env = made(env_id, 3, device)
+        env = make_env(env_id, 3, device)
         first = env.rollout(4, break_when_any_done=False)[:, -1]["next"]
         nothing = TensorDict({"_reset": torch.zeros(3, 1, dtype=torch.bool)}, [3]).to(env.device)
         again = env.reset(first.clone().update(nothing))
@@ -240,7 +246,7 @@ def test_an_empty_reset_mask_changes_nothing(device: str) -> None:
 
 
 def test_stepping_an_ended_episode_raises_after_a_step_mask(device: str) -> None:
-    env = made("CartPole-v1", 2, device, max_episode_steps=3)
+    env = make_env("CartPole-v1", 2, device, max_episode_steps=3)
     done = env.rollout(3)[:, -1]["next"].exclude("reward")
     env.step(env.rand_action(done.clone()).set("_step", torch.zeros(2, dtype=torch.bool, device=env.device)))
 

@@ -10,7 +10,7 @@ pytest.importorskip("torchrl")
 import torch
 from torchrl.envs import Compose, RewardSum, StepCounter, TransformedEnv
 from torchrl.envs.utils import check_env_specs
-from torchrl_tools import COLLECTORS, made
+from torchrl_tools import COLLECTORS, make_env
 
 from benchmarks.peers.torchrl_constant import ConstantEnv
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_collectors_collect(env_id: str, device: str) -> None:
     from torchrl.collectors import Collector
 
-    base: Any = made(env_id, 4, device, seed=1, max_episode_steps=7)
+    base: Any = make_env(env_id, 4, device, seed=1, max_episode_steps=7)
     keys = base.reward_keys
     env = TransformedEnv(base, Compose(StepCounter(), RewardSum(in_keys=keys, reset_keys=["_reset"] * len(keys))))
     torch.manual_seed(0)
@@ -66,7 +66,7 @@ def test_ppo_learns_cart_pole() -> None:
 def test_the_constant_environment_is_valid(episode_length: int | None, device: str) -> None:
     env = ConstantEnv(20, device, episode_length)
     check_env_specs(env, break_when_any_done="both")
-    real = made("CartPole-v1", 20, device)
+    real = make_env("CartPole-v1", 20, device)
     assert {key: (spec.shape, spec.dtype) for key, spec in env.specs.items(True, True)} == {
         key: (spec.shape, spec.dtype) for key, spec in real.specs.items(True, True)
     }

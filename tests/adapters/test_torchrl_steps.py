@@ -8,7 +8,7 @@ pytest.importorskip("torchrl")
 import torch
 from tensordict import TensorDict
 from torchrl.envs import EnvBase, RewardSum, TransformedEnv
-from torchrl_tools import acted, cloned, leaves, made, plain, walk
+from torchrl_tools import clone, leaves, make_env, make_plain_env, random_actions, step_through
 
 ALL_IDS = [*IDS, *TEAM_IDS]
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_inactive_agents_are_masked(device: str) -> None:
-    env = made("TagContinuous-v0", 6, device, seed=0, max_episode_steps=80)
+    env = make_env("TagContinuous-v0", 6, device, seed=0, max_episode_steps=80)
     out_before_the_end = 0
-    for before in walk(env, acted(env, 200), env.reset()):
+    for before in step_through(env, random_actions(env, 200), env.reset()):
         following = before["next"]
         for role in env.group_map:
             assert_same_bits(following[role, "mask"], ~following[role, "done"].squeeze(-1))
@@ -37,7 +37,7 @@ def test_inactive_agents_are_masked(device: str) -> None:
 
 
 def test_agents_of_a_replica_are_reset_together() -> None:
-    env = made("TagGridWorld-v0", 2, "cpu")
+    env = make_env("TagGridWorld-v0", 2, "cpu")
     now = env.reset()
     now["tagger", "_reset"] = torch.ones(2, 4, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"'tagger' has a '_reset'.*at the root"):
@@ -49,11 +49,11 @@ def test_agents_of_a_replica_are_reset_together() -> None:
 
 @pytest.mark.parametrize("env_id", ALL_IDS)
 def test_a_mask_resets_only_its_replicas(env_id: str, device: str) -> None:
-    env = made(env_id, 5, device, seed=2)
+    env = make_env(env_id, 5, device, seed=2)
     now = env.reset()
-    for action in acted(env, 3):
+    for action in random_actions(env, 3):
         _, now = env.step_and_maybe_reset(now.update(action))
-    before, state = now.clone(), cloned(dict(env.env.state))
+    before, state = now.clone(), clone(dict(env.env.state))
     mask = torch.tensor([True, False, False, True, False], device=device)
     now["_reset"] = mask.unsqueeze(-1)
     after = env.reset(now)
@@ -69,7 +69,7 @@ def test_a_mask_resets_only_its_replicas(env_id: str, device: str) -> None:
 
 
 def test_rollouts_break_when_any_or_all_are_done(device: str) -> None:
-    env = TransformedEnv(made("CartPole-v1", 8, device, seed=0), RewardSum())
+    env = TransformedEnv(make_env("CartPole-v1", 8, device, seed=0), RewardSum())
     until_first = env.rollout(500, break_when_any_done=True)
     assert bool(until_first[:, -1]["next", "done"].any())
     assert not bool(until_first[:, :-1]["next", "done"].any())
@@ -85,7 +85,7 @@ def test_rollouts_break_when_any_or_all_are_done(device: str) -> None:
 
 
 def test_a_step_mask_must_include_running_replicas() -> None:
-    env = made("CartPole-v1", 2, "cpu", seed=0)
+    env = make_env("CartPole-v1", 2, "cpu", seed=0)
     now = env.rand_action(env.reset())
     now["_step"] = torch.tensor([True, False])
     with pytest.raises(ValueError, match="'_step' excludes replicas that are not 'done'"):
@@ -93,7 +93,7 @@ def test_a_step_mask_must_include_running_replicas() -> None:
 
 
 def test_options_apply_to_one_reset(device: str) -> None:
-    env = made("CartPole-v1", 4, device, seed=0)
+    env = make_env("CartPole-v1", 4, device, seed=0)
     assert bool((env.reset(options={"low": 0.3, "high": 0.4})["observation"] >= 0.3).all())
     assert bool((env.reset()["observation"].abs() <= 0.05).all())
     with pytest.raises(ValueError, match="lwo"):
@@ -103,17 +103,17 @@ def test_options_apply_to_one_reset(device: str) -> None:
 @pytest.mark.parametrize("env_id", ALL_IDS)
 def test_maybe_reset_matches_torchrl(env_id: str, device: str) -> None:
     """TorchRL's method, which waits for the device, is the reference."""
-    env, other = (made(env_id, 9, device, seed=5, max_episode_steps=25) for _ in range(2))
+    env, other = (make_env(env_id, 9, device, seed=5, max_episode_steps=25) for _ in range(2))
     now, then = env.reset(), other.reset()
     for one, each in ((env, now), (other, then)):
         staggered = one.env.stagger(2)
         for role in one.group_map:
-            each[role, "observation"] = cloned(staggered[role])
+            each[role, "observation"] = clone(staggered[role])
         if not one.group_map:
-            each["observation"] = cloned(staggered)
+            each["observation"] = clone(staggered)
         each["memory"] = torch.arange(9.0, device=device)
     partial = 0
-    for action in acted(env, 30):
+    for action in random_actions(env, 30):
         now = env.step_mdp(env.step(now.update(action)))
         then = other.step_mdp(other.step(then.update(action)))
         done = now["done"].clone()
@@ -129,7 +129,7 @@ def test_maybe_reset_matches_torchrl(env_id: str, device: str) -> None:
 
 
 def test_maybe_reset_does_nothing_without_done() -> None:
-    env = made("CartPole-v1", 2, "cpu", seed=0)
+    env = make_env("CartPole-v1", 2, "cpu", seed=0)
     now = env.reset()
     before = leaves(now.clone())
     assert env.maybe_reset(now) is now
@@ -138,7 +138,7 @@ def test_maybe_reset_does_nothing_without_done() -> None:
 
 
 def test_non_tensor_entries_are_unchanged() -> None:
-    env = made("CartPole-v1", 2, "cpu", seed=0, max_episode_steps=1)
+    env = make_env("CartPole-v1", 2, "cpu", seed=0, max_episode_steps=1)
     now = env.rand_action(env.reset())
     now["note"] = "kept"
     _, now = env.step_and_maybe_reset(now)
@@ -149,13 +149,13 @@ def test_non_tensor_entries_are_unchanged() -> None:
 
 
 def test_a_masked_reset_does_not_use_the_seed() -> None:
-    env = made("CartPole-v1", 2, "cpu", seed=0)
+    env = make_env("CartPole-v1", 2, "cpu", seed=0)
     now = env.reset()
     env.set_seed(7)
     now["_reset"] = torch.tensor([[True], [False]])
     env.reset(now)
     first = env.reset()["observation"]
-    assert_same_bits(first, plain("CartPole-v1", 2, "cpu", "Disabled").reset(seed=7)[0])
+    assert_same_bits(first, make_plain_env("CartPole-v1", 2, "cpu", "Disabled").reset(seed=7)[0])
     assert not bool((env.reset()["observation"] == first).any())
     assert_same_bits(env.reset(seed=7)["observation"], first)
 
@@ -168,8 +168,8 @@ def test_a_masked_reset_does_not_use_the_seed() -> None:
 @pytest.mark.parametrize("env_id", ALL_IDS)
 @pytest.mark.parametrize("categorical", [True, False])
 def test_steps_do_not_synchronize(env_id: str, categorical: bool) -> None:
-    env = made(env_id, 100, "cuda", seed=0, categorical_actions=categorical, max_episode_steps=3)
-    actions = acted(env, 8)
+    env = make_env(env_id, 100, "cuda", seed=0, categorical_actions=categorical, max_episode_steps=3)
+    actions = random_actions(env, 8)
     now = env.reset()
     for action in actions:  # compile everything first
         _, now = env.step_and_maybe_reset(now.update(action))

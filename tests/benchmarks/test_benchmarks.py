@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import DEVICES, run_python
-from peer_games import same_game
+from peer_games import assert_same_game
 
 import gpu_envs
 from benchmarks import command, record, timing
@@ -329,7 +329,7 @@ def test_the_torch_peer_plays_the_same_game() -> None:
         assert (seen.reward == 1).all()
         return seen.state, seen.elapsed, seen.terminated, seen.truncated
 
-    assert same_game(step) > 100
+    assert assert_same_game(step) > 100
     state, elapsed = torch_step.start(4, "cpu")
     late = torch_step.step(state, elapsed + 499, torch.zeros(4, dtype=torch.int64))
     assert late.truncated.all()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peer_games import same_game
+from peer_games import assert_same_game
 
 from benchmarks import record
 from benchmarks.pages import comparisons, figures
@@ -114,7 +114,7 @@ def test_the_jax_peer_plays_the_same_game() -> None:
         assert (np.asarray(steps) == elapsed + 1).all()
         return world.state, world.elapsed, done, np.zeros_like(done)
 
-    assert same_game(step) > 100
+    assert assert_same_game(step) > 100
     standing, late = np.zeros((64, 4), np.float32), np.full(64, 499, np.int32)
     *_, ended, _ = step(standing, late, np.zeros(64, np.int64))
     assert np.asarray(ended).all()

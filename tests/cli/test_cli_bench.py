@@ -15,7 +15,7 @@ from gpu_envs.backend.program import header_text
 from gpu_envs.cli import bench, report
 from gpu_envs.specs.team import TeamSpec
 
-pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
+pytestmark = pytest.mark.usefixtures("builtin_registry", "wide_terminal")
 
 
 @pytest.mark.parametrize(

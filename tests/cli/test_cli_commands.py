@@ -26,7 +26,7 @@ from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.team import TeamSpec
 
-pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
+pytestmark = pytest.mark.usefixtures("builtin_registry", "wide_terminal")
 
 
 @pytest.fixture

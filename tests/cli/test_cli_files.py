@@ -24,7 +24,7 @@ from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.run import Run
 from gpu_envs.training.settings_file import load_settings, to_toml
 
-pytestmark = pytest.mark.usefixtures("ours_alone")
+pytestmark = pytest.mark.usefixtures("builtin_registry")
 
 CONFIGS = [
     run_of(env="CartPole-v1"),

@@ -77,7 +77,7 @@ def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.run("document.querySelectorAll('svg polyline').length") == 3 + 4
     assert tab.run("document.querySelectorAll('td').length") == 4 * 3
-    assert tab.complaints() == []
+    assert tab.problems() == []
     assert [url for url in tab.requests() if not url.startswith(("file:", "data:", "about:"))] == []
     tab.close()
 

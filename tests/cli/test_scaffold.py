@@ -11,7 +11,7 @@ import pytest
 from cli_tools import error_of, output_of, run_process
 from harness import assert_same_bits
 from small_envs import walk
-from wrong_specs import one
+from wrong_specs import valid_env_spec
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, Param, Table, VectorEnv, scaffold
@@ -23,7 +23,7 @@ from gpu_envs.specs.params import ARGUMENTS
 KINDS = ((), ("--python",), ("--multi-agent",), ("--multi-agent", "--python"))
 
 
-pytestmark = pytest.mark.usefixtures("forgets")
+pytestmark = pytest.mark.usefixtures("temporary_registry")
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_make_registers_the_id_of_a_spec(tmp_path: Path) -> None:
     spec = walk(tmp_path)
     assert gpu_envs.make(spec, 3, device="cpu").num_envs == 3
     assert open_env(spec, 2, "SameStep", {"device": "cpu"}, output="torch").num_envs == 2
-    other = one(id=spec.id)
+    other = valid_env_spec(id=spec.id)
     for use in (gpu_envs.make, gpu_envs.register):
         with pytest.raises(ValueError, match=r"is taken by another .* gpu_envs\.register\(spec, replace=True\)"):
             use(other)
@@ -157,13 +157,13 @@ def test_parameters_cannot_have_names_of_arguments() -> None:
     for where in ("params", "options"):
         for name in ARGUMENTS:
             with pytest.raises(ValueError, match=f"^Wrong-v0: {where}: {name!r} is an argument of gpu_envs.make"):
-                one(**{where: {name: Param(1.0)}})
+                valid_env_spec(**{where: {name: Param(1.0)}})
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: one(state=("x", "y", "x")), "Wrong-v0: state names 'x' more than once"),
+        (lambda: valid_env_spec(state=("x", "y", "x")), "Wrong-v0: state names 'x' more than once"),
         (lambda: Param(0.4, minimum=1), "the default 0.4 is not allowed: give a finite number of at least 1"),
         (lambda: Param(0, positive=True), "the default 0 is not allowed: give an integer above 0"),
         (lambda: Param("a", choices=("b",)), "the default 'a' is not allowed: give one of 'b'"),

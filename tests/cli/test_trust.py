@@ -18,7 +18,7 @@ from gpu_envs.errors import UntrustedError
 from gpu_envs.replays import record
 from gpu_envs.training import Network, Run, evaluate, resume, train
 
-pytestmark = pytest.mark.usefixtures("one_thread", "forgets")
+pytestmark = pytest.mark.usefixtures("one_thread", "temporary_registry")
 
 SPEC = """
 from pathlib import Path

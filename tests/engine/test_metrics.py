@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom import place as place_of
+from custom import spec_path as place_of
 from gymnasium.vector import AutoresetMode
 from harness import MODES, MULTITHREADED_COUNT, Make, Place, assert_same_bits, numpy_of
 from nvrtc import H200, nvrtc_missing, ptx_of
@@ -26,7 +26,7 @@ from registered import (
     place_actions,
     storage_place,
 )
-from small_envs import chase, walk, wrong
+from small_envs import chase, check_message, walk
 
 import gpu_envs
 from gpu_envs import Metric, Rules, Step
@@ -355,7 +355,7 @@ def test_only_one_iteration_may_write_a_metric(tmp_path: Path) -> None:
         FOR_EACH_AGENT(i, AGENTS) metrics.far = w.x[i];
     }"""
     spec = chase(tmp_path, more={"metrics": {"far": Metric()}}, further=measure)
-    assert "chase.cuh:29: several iterations write 'metrics.far' (iterations " in wrong(builds.phases, spec)
+    assert "chase.cuh:29: several iterations write 'metrics.far' (iterations " in check_message(builds.phases, spec)
 
 
 def replace_functions(name: str, **functions: Any) -> gpu_envs.Spec:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import Make, Place, assert_all_same, assert_same_bits, numpy_of, random_actions, to_place
 from numpy.random import SeedSequence
-from players import PLAYERS, Player, is_there, played
+from players import PLAYERS, Player, is_installed, make_player
 from registered import (
     Variant,
     actions_of_replicas,
@@ -93,14 +93,14 @@ def test_recordings_accept_sequences() -> None:
     assert pages[0].facts["Seed"] == again.facts["Seed"] != pages[1].facts["Seed"]
 
 
-@pytest.mark.parametrize("player", [player for player in PLAYERS if is_there(player)])
+@pytest.mark.parametrize("player", [player for player in PLAYERS if is_installed(player)])
 @pytest.mark.usefixtures("one_thread")
 def test_adapters_accept_sequences(player: type[Player]) -> None:
     """A sequence equals the integer of ``check_seed``, and other sequences differ, at first and for later resets."""
 
     def first_of(seed: Any, later: bool) -> np.ndarray:
         options = {"stagger": True} if player.staggers else {}
-        begun = played(player, next(iter(player.cases)), 3, "cpu", seed=0 if later else seed, **options)
+        begun = make_player(player, next(iter(player.cases)), 3, "cpu", seed=0 if later else seed, **options)
         if later:
             begun.seed(seed)
         return np.concatenate([values.ravel() for values in begun.begin()[0].values()])

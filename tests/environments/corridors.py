@@ -161,13 +161,13 @@ _SHOWN: dict[str, Callable[[Fields], np.ndarray]] = {
 }
 
 
-def seen(shown: str, state: Fields) -> Any:
+def expected_observations(shown: str, state: Fields) -> Any:
     """What the replicas show in such a state."""
     space = SPACES[shown]
     return {key: _SHOWN[key](state) for key in space} if isinstance(space, Dict) else _SHOWN[shown](state)
 
 
-def possible(state: Fields) -> np.ndarray:
+def expected_mask(state: Fields) -> np.ndarray:
     """What is possible in such a state."""
     back, on = state["cell"] > 0, state["cell"] < CELLS - 1
     dig = ~state["dug"][np.arange(len(back)), state["cell"]].astype(bool)

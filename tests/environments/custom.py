@@ -11,24 +11,24 @@ import gpu_envs
 FOLDER = Path(__file__).parent / "custom_envs"
 
 
-def place(source: str) -> str:
+def spec_path(source: str) -> str:
     """Where a spec is, as users name it: ``path/to/file.py:NAME``."""
     return str(FOLDER / source)
 
 
-CRANE = gpu_envs.spec(place("crane.py:CRANE_V0")).id
-COURIER = gpu_envs.spec(place("courier.py:COURIER_V0")).id
-FORAGERS = gpu_envs.spec(place("foragers.py:FORAGERS_V0")).id
-GREENHOUSE = gpu_envs.spec(place("greenhouse.py:GREENHOUSE_V0")).id
-REGATTA = gpu_envs.spec(place("regatta.py:REGATTA_V0")).id
-WARP_TAG = gpu_envs.spec(place("warp_drive_tag.py:TAG")).id
+CRANE = gpu_envs.spec(spec_path("crane.py:CRANE_V0")).id
+COURIER = gpu_envs.spec(spec_path("courier.py:COURIER_V0")).id
+FORAGERS = gpu_envs.spec(spec_path("foragers.py:FORAGERS_V0")).id
+GREENHOUSE = gpu_envs.spec(spec_path("greenhouse.py:GREENHOUSE_V0")).id
+REGATTA = gpu_envs.spec(spec_path("regatta.py:REGATTA_V0")).id
+WARP_TAG = gpu_envs.spec(spec_path("warp_drive_tag.py:TAG")).id
 
 SINGLE = (COURIER, CRANE, GREENHOUSE, REGATTA)
 TEAMS = (FORAGERS, WARP_TAG)
 ALL = (*SINGLE, *TEAMS)
 
 
-def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
+def draw_possible_actions(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
     """Random actions for a step, possible ones where there are masks."""
     masks = infos.get("action_mask")
     if isinstance(env, gpu_envs.MultiAgentEnv):

@@ -101,7 +101,7 @@ def sharing(folder: Path | None = None) -> TeamSpec:
     return TeamSpec(id="Sharing-v0", header=rules, state={"x": Field()}, max_episode_steps=40, **more)
 
 
-def joined(own: np.ndarray, shared: np.ndarray, at: int) -> np.ndarray:
+def join_shared(own: np.ndarray, shared: np.ndarray, at: int) -> np.ndarray:
     """Whole rows ``[num_envs, agents, numbers]``."""
     alike = np.broadcast_to(shared[:, None], (*own.shape[:2], shared.shape[1]))
     return np.concatenate([own[..., :at], alike, own[..., at:]], -1)

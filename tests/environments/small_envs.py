@@ -41,7 +41,7 @@ CHASE = {
 """A hunter and their prey on a line: who is near the hunter goes out."""
 
 
-def written(folder: Path, name: str, first: str, heads: Mapping[str, str], bodies: Mapping[str, str]) -> Path:
+def write_header(folder: Path, name: str, first: str, heads: Mapping[str, str], bodies: Mapping[str, str]) -> Path:
     """The header of an environment, with these functions in it."""
     header = folder / f"{name.partition('-')[0].lower()}.cuh"
     functions = (f"{head} {{\n    {bodies[rule]}\n}}\n" for rule, head in heads.items())
@@ -56,7 +56,7 @@ def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None 
         "step": "FN Outcome step(State& s, const Params& p, const Action& action, Random& random)",
         "observe": "FN void observe(const State& s, const Params& p, Observation& observation)",
     }
-    header = written(folder, name, "", heads, WALK | bodies)
+    header = write_header(folder, name, "", heads, WALK | bodies)
     settings: dict[str, Any] = {
         "state": ("x", "pace"),
         "params": {},
@@ -75,7 +75,7 @@ def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | Non
         "look": "FN void look(World& w, const Params& p, Team& team)",
         "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
     }
-    header = written(folder, name, "FN real fabs_of(real x) { return x < 0 ? -x : x; }\n", heads, CHASE | bodies)
+    header = write_header(folder, name, "FN real fabs_of(real x) { return x < 0 ? -x : x; }\n", heads, CHASE | bodies)
     seen = spaces.Box(0, 10, (2,), np.float32)
     settings: dict[str, Any] = {
         "roles": (
@@ -93,7 +93,7 @@ def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | Non
     return gpu_envs.TeamSpec(id=name, header=header, **(settings | dict(more or {})))
 
 
-def wrong(check: Callable[..., str], spec: Any, *more: str) -> str:
+def check_message(check: Callable[..., str], spec: Any, *more: str) -> str:
     """What a check finds wrong; empty where it finds nothing."""
     try:
         check(Subject(spec, 9, 40, 0, {}), *more)

@@ -333,7 +333,7 @@ def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
 
 @parametrize_variants(FEW)
 def test_step_does_not_wait(
-    make: Make, torch: Any, synchronising: Callable[[str], None], variant: Variant, mode: str
+    make: Make, torch: Any, sync_debug_mode: Callable[[str], None], variant: Variant, mode: str
 ) -> None:
     """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
     env = pair(make, variant, TORCH, mode)[0]
@@ -342,7 +342,7 @@ def test_step_does_not_wait(
     mask = torch.ones(env.num_envs, dtype=torch.bool, device="cuda")
     rewards = {role: torch.zeros(shape_of(env, "rewards", role)[0], device="cuda") for role in roles_of(env)}
     out = Step(rewards=join_actions(env, rewards))
-    synchronising("error")
+    sync_debug_mode("error")
     with pytest.raises(RuntimeError):
         mask.cpu()  # so it is on guard
     for _ in range(LIMIT):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom import ALL, drawn
+from custom import ALL, draw_possible_actions
 from harness import (
     HAS_CUDA,
     IDS,
@@ -183,7 +183,7 @@ def test_they_agree_where_states_have_arrays_and_bools(
     assert_all_same(results, "reset")
     rng = np.random.default_rng(0)
     for t in range(60):
-        actions = drawn(envs[0], rng, results[0][-1])
+        actions = draw_possible_actions(envs[0], rng, results[0][-1])
         results = [env.step(actions) for env in envs]
         assert_all_same((result[:4] for result in results), f"step {t}")
     assert_all_same(env.get_state() for env in envs)

@@ -10,7 +10,7 @@ import pytest
 from nvrtc import double_arithmetic, nvrtc_missing, ptx_of
 from registered import needs_cuda
 from small_envs import walk
-from small_kernels import Array, compiled, random_bits, same_bits, wide_enough, worst
+from small_kernels import Array, assert_bits_equal, compile_kernel, max_ulp_error, needs_wide_long_double, random_bits
 
 import gpu_envs
 from gpu_envs.backend.messages import check_device_functions
@@ -30,7 +30,7 @@ MANY = 200_000
 def evaluate(name: str, real: str, *given: Array, device: str = "cpu") -> Array:
     inputs = ", ".join(f"in{n}[i]" for n in range(len(given)))
     body = f"out0[i] = {MATH.get(name, f'elementary::{name}({{}})').format(inputs)};"
-    return compiled(real, [real] * len(given), [real], body, device)(*given)[0]
+    return compile_kernel(real, [real] * len(given), [real], body, device)(*given)[0]
 
 
 def all_of_math(real: str, x: Array) -> dict[str, Array]:
@@ -55,7 +55,7 @@ def samples(name: str, real: str, seed: int) -> list[Array]:
 
 
 @pytest.mark.fast_cases(11)
-@wide_enough
+@needs_wide_long_double
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("real", REALS)
 def test_within_2_ulp(real: str, name: str) -> None:
@@ -65,7 +65,7 @@ def test_within_2_ulp(real: str, name: str) -> None:
         exact = FUNCTIONS[name](*(part.astype(np.longdouble) for part in given))
         normal = np.isfinite(exact.astype(real)) & (np.abs(exact) >= np.finfo(real).tiny * 1.001)
     assert normal.sum() > SAMPLES
-    assert worst(got[normal], exact[normal], real) <= 2
+    assert max_ulp_error(got[normal], exact[normal], real) <= 2
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -114,7 +114,7 @@ def test_abs() -> None:
     got = evaluate("abs", "float32", x)
     np.testing.assert_array_equal(got, np.abs(x))
     assert not np.signbit(got[:5]).any()
-    [whole] = compiled("float32", ["int32"], ["int32"], "out0[i] = elementary::abs(in0[i]);")(
+    [whole] = compile_kernel("float32", ["int32"], ["int32"], "out0[i] = elementary::abs(in0[i]);")(
         np.array([-7, 0, 5], np.int32)
     )
     assert whole.tolist() == [7, 0, 5]
@@ -128,7 +128,7 @@ def test_the_gpu_gives_the_same_bits(real: str, name: str) -> None:
     given = samples(name, real, seed=5)
     if name not in TWO:
         given = [np.concatenate([given[0], random_bits(real, 4_000_000, seed=6)])]
-    same_bits(name, given[0], evaluate(name, real, *given), evaluate(name, real, *given, device="cuda"))
+    assert_bits_equal(name, given[0], evaluate(name, real, *given), evaluate(name, real, *given, device="cuda"))
 
 
 # --- of math.cuh ---
@@ -147,7 +147,7 @@ def real_of(real: str, value: float) -> Any:
     return np.dtype(real).type(value)
 
 
-@wide_enough
+@needs_wide_long_double
 @pytest.mark.parametrize(("real", "limit"), [("float32", 1e5), ("float64", 1e9)])
 def test_sin_and_cos_within_2_ulp_in_the_documented_range(real: str, limit: float) -> None:
     rng = np.random.default_rng(1)
@@ -155,21 +155,21 @@ def test_sin_and_cos_within_2_ulp_in_the_documented_range(real: str, limit: floa
     x = np.concatenate([*parts, near_quarter_turns(real, limit)])
     x = x[x != 0]  # below: zero has no sign that an angle needs
     got, exact = all_of_math(real, x), x.astype(np.longdouble)
-    assert worst(got["sin"], np.sin(exact), real) <= 2
-    assert worst(got["cos"], np.cos(exact), real) <= 2
+    assert max_ulp_error(got["sin"], np.sin(exact), real) <= 2
+    assert max_ulp_error(got["cos"], np.cos(exact), real) <= 2
 
 
-@wide_enough
+@needs_wide_long_double
 @pytest.mark.parametrize(("real", "low", "high"), [("float32", -87.3, 88.7228), ("float64", -708.3, 709.7827)])
 def test_exp_within_1_01_ulp(real: str, low: float, high: float) -> None:
     rng = np.random.default_rng(2)
     known = [-27.379135, 59.297405]  # the worst of all floats: 1.0086 and 1.0031
     near = [rng.uniform(-1, 1, MANY), np.geomspace(1e-30, 1, 999)]
     x = np.concatenate([rng.uniform(low, high, 4 * MANY), *near, known]).astype(real)
-    assert worst(all_of_math(real, x)["exp"], np.exp(x.astype(np.longdouble)), real) <= 1.01
+    assert max_ulp_error(all_of_math(real, x)["exp"], np.exp(x.astype(np.longdouble)), real) <= 1.01
 
 
-@wide_enough
+@needs_wide_long_double
 @pytest.mark.parametrize("real", REALS)
 def test_log_within_1_ulp(real: str) -> None:
     x = np.abs(random_bits(real, 2 * MANY))
@@ -177,7 +177,7 @@ def test_log_within_1_ulp(real: str) -> None:
     rng = np.random.default_rng(3)
     x = np.concatenate([x, rng.uniform(0.3, 3, MANY).astype(real), rng.uniform(0.999, 1.001, MANY).astype(real)])
     x = x[x != 1]
-    assert worst(all_of_math(real, x)["log"], np.log(x.astype(np.longdouble)), real) <= 1
+    assert max_ulp_error(all_of_math(real, x)["log"], np.log(x.astype(np.longdouble)), real) <= 1
 
 
 @pytest.mark.parametrize("real", REALS)
@@ -231,7 +231,7 @@ def test_minimum_maximum_clip_floor(real: str) -> None:
     ordinary = (np.abs(x) >= np.finfo(real).tiny) | (x == 0) | np.isnan(x)
     ordinary &= (np.abs(y) >= np.finfo(real).tiny) | (y == 0) | np.isnan(y)
     x, y = x[ordinary], y[ordinary]
-    low, high, clipped, floor = compiled(real, [real] * 2, [real] * 4, body)(x, y)
+    low, high, clipped, floor = compile_kernel(real, [real] * 2, [real] * 4, body)(x, y)
     with np.errstate(invalid="ignore"):
         # NaN compares as neither, so the first operand stands
         np.testing.assert_array_equal(low, np.where(y < x, y, x))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import IDS, SIMILAR_PARTICLES, SMALL_PARAMS, TEAM_IDS
-from nvrtc import ARCHITECTURES, check, compile_with_nvrtc, double_arithmetic, nvrtc_missing, programs, ptx_of
+from nvrtc import ARCHITECTURES, check_program, compile_with_nvrtc, double_arithmetic, nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Uniform
@@ -33,14 +33,14 @@ def _nvrtc() -> None:
 def test_compiles(env_id: str, architecture: str, mode: str) -> None:
     """For every architecture and in every mode, though not in every mode for each."""
     for program in programs(env_id, mode, "float32"):
-        check(program, architecture, "float32")
+        check_program(program, architecture, "float32")
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("env_id", SIMILAR_PARTICLES)
 def test_particles_compile(env_id: str, continuous: bool) -> None:
     for program in programs(env_id, "SameStep", "float32", continuous_actions=continuous):
-        check(program, "sm_90a", "float32")
+        check_program(program, "sm_90a", "float32")
 
 
 def in_turn(*kinds: Any) -> pytest.MarkDecorator:
@@ -54,14 +54,14 @@ def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool
     """And in float64 with parameters that all share."""
     precision, per_replica = kind
     for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
-        check(program, "sm_90a", precision)
+        check_program(program, "sm_90a", precision)
 
 
 @pytest.mark.fast_cases(2)
 @in_turn("NextStep", "SameStep", "Disabled")
 def test_compiles_without_statistics(env_id: str, kind: str) -> None:
     for program in programs(env_id, kind, "float32", statistics=False):
-        check(program, "sm_90", "float32")
+        check_program(program, "sm_90", "float32")
 
 
 def drawn_params(env_id: str) -> dict[str, Distribution]:
@@ -77,7 +77,7 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
 @in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
 def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
     for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
-        check(program, "sm_90a", kind[1])
+        check_program(program, "sm_90a", kind[1])
 
 
 @pytest.mark.fast_cases(2)
@@ -86,14 +86,14 @@ def test_compiles_with_a_drawn_parameter_that_is_observed(env_id: str) -> None:
     for program in programs(
         gpu_envs.spec(env_id).with_observed_params(tuple(drawn)), "NextStep", "float32", drawn=drawn
     ):
-        check(program, "sm_90a", "float32")
+        check_program(program, "sm_90a", "float32")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("env_id", "name"), [("CartPole-v1", "gravity"), ("RiceN-v0", "backstop_price")])
 def test_compiles_with_a_choice_of_many_numbers(env_id: str, name: str) -> None:
     for program in programs(env_id, "SameStep", "float32", drawn={name: Choice(*range(20_000))}):
-        check(program, "sm_90a", "float32")
+        check_program(program, "sm_90a", "float32")
 
 
 @pytest.mark.fast_cases(1)
@@ -139,11 +139,11 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_programs_without_rules_compile(architecture: str) -> None:
     """The painter, what copies rows, and what stands between the steps of a team."""
-    check(paint_program(), architecture, "float32")
-    check(row_copies.copy_program(16), architecture, "float32")
-    check(row_copies.copy_program(24, threads=32), architecture, "float32")
-    check(rollouts.between_steps_program(3, "float"), architecture, "float32")
-    check(rollouts.between_steps_program(3, "double"), architecture, "float64")
+    check_program(paint_program(), architecture, "float32")
+    check_program(row_copies.copy_program(16), architecture, "float32")
+    check_program(row_copies.copy_program(24, threads=32), architecture, "float32")
+    check_program(rollouts.between_steps_program(3, "float"), architecture, "float32")
+    check_program(rollouts.between_steps_program(3, "double"), architecture, "float64")
 
 
 def test_the_painter_rounds_as_the_host_does() -> None:

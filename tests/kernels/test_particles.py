@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import HAS_CUDA, Make, Place, assert_same_bits, numpy_of
-from mpe_recordings import CYCLES, PARTICLES, Recording, by_role, each_agent, put, recorded
+from mpe_recordings import EPISODE_STEPS, PARTICLES, Recording, agent_arrays, record_mpe2, stack_by_role, write_state
 from registered import (
     HOST,
     LIMIT,
@@ -50,8 +50,8 @@ def stepped(make: Make, env_id: str, data: Recording, **kwargs: Any) -> tuple[An
     """A step of ours from each of the states."""
     env = make(env_id, len(data.rewards), max_episode_steps=-1, autoreset_mode="Disabled", **kwargs)
     env.reset(seed=0)
-    put(env, data.before)
-    return env, env.step(by_role(env, data.actions))
+    write_state(env, data.before)
+    return env, env.step(stack_by_role(env, data.actions))
 
 
 def assert_close(ours: Any, theirs: np.ndarray, tolerance: float, kept: np.ndarray) -> None:
@@ -70,7 +70,7 @@ def check(
     make: Make, kind: tuple[str, dict[str, Any]], steps: int, precision: str, device: str, continuous: bool
 ) -> None:
     env_id, params = kind
-    data = recorded(env_id, steps, continuous, tuple(params.items()))
+    data = record_mpe2(env_id, steps, continuous, tuple(params.items()))
     given = {**params, "continuous_actions": continuous}
     env, (observations, rewards, *_) = stepped(make, env_id, data, precision=precision, device=device, **given)
     tolerance, threshold = (1e-9, 1e-9) if precision == "float64" else (1e-4, 1e-4)
@@ -80,9 +80,9 @@ def check(
     for name in OF_STATE:
         if name in data.after:
             assert_close(env.state[name], data.after[name], tolerance, kept)
-    for ours, theirs in zip(each_agent(rewards), data.rewards.T, strict=True):
+    for ours, theirs in zip(agent_arrays(rewards), data.rewards.T, strict=True):
         assert_close(ours, theirs, tolerance, kept)
-    for ours, theirs in zip(each_agent(observations), data.observations, strict=True):
+    for ours, theirs in zip(agent_arrays(observations), data.observations, strict=True):
         assert ours.shape == theirs.shape
         if precision == "float64":
             assert_neighbours(ours[kept], theirs[kept])
@@ -98,16 +98,18 @@ def test_steps_and_episodes(env_id: str, continuous: bool, device: str, make: Ma
     for precision in ("float64", "float32"):
         check(make, (env_id, {}), STATES, precision, device, continuous)
 
-    data = recorded(env_id, STATES, continuous, ())
-    episodes = STATES // CYCLES
+    data = record_mpe2(env_id, STATES, continuous, ())
+    episodes = STATES // EPISODE_STEPS
     env = make(env_id, episodes, precision="float64", device=device, continuous_actions=continuous)
     env.reset(seed=0)
-    put(env, {name: values[::CYCLES] for name, values in data.before.items()})
-    for step in range(CYCLES):
-        _, _, terminations, truncations, _ = env.step(by_role(env, [actions[step::CYCLES] for actions in data.actions]))
+    write_state(env, {name: values[::EPISODE_STEPS] for name, values in data.before.items()})
+    for step in range(EPISODE_STEPS):
+        _, _, terminations, truncations, _ = env.step(
+            stack_by_role(env, [actions[step::EPISODE_STEPS] for actions in data.actions])
+        )
         for name in OF_STATE:
             if name in data.after:
-                theirs = data.after[name][step::CYCLES]
+                theirs = data.after[name][step::EPISODE_STEPS]
                 assert_close(env.state[name], theirs, 1e-6, np.ones(episodes, bool))
     assert all(numpy_of(ended).all() for ended in truncations.values())
     assert not any(numpy_of(ended).any() for ended in terminations.values())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from carriers import CARRIERS
-from small_envs import CHASE, chase, wrong
+from small_envs import CHASE, chase, check_message
 
 import gpu_envs
 from gpu_envs.testing import builds
@@ -15,7 +15,7 @@ from gpu_envs.testing.report import FailedError
 @pytest.mark.slow
 def test_good_ones_pass(tmp_path: Path) -> None:
     """As do all that are registered, which are checked whole."""
-    assert wrong(builds.phases, CARRIERS) == ""
+    assert check_message(builds.phases, CARRIERS) == ""
     step = """FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; if (i == 0) { w.least = 99; w.first = 0; } }
     FOR_EACH_AGENT(i, AGENTS) { add(w.hits[i / 2], 1); lower(w.least, i); w.first = 1; }
     gather(team, w.near, AGENTS, AGENTS, [&](int i) { return w.hits[i] > 0; }, [&](int k, int i) { w.listed[k] = i; });
@@ -24,7 +24,7 @@ def test_good_ones_pass(tmp_path: Path) -> None:
         "scratch": {"hits": gpu_envs.Field("int"), "listed": gpu_envs.Field("int")},
         "shared_scratch": {name: gpu_envs.Field("int") for name in ("least", "first", "near")},
     }
-    assert wrong(builds.phases, chase(tmp_path, more=more, step=step)) == ""
+    assert check_message(builds.phases, chase(tmp_path, more=more, step=step)) == ""
 
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "told"), BROKEN.values(), ids=BROKEN)
 def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
-    found = wrong(builds.phases, chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))
+    found = check_message(builds.phases, chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))
     assert found
     assert told in found
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_kernels import Array, compiled, philox
+from small_kernels import Array, compile_kernel, philox
 
 RESET, STEP = 1, 2
 
@@ -28,14 +28,14 @@ def draws(real: str, expression: str, count: int, stream: int = STEP, per_replic
         for (int j = 0; j < {per_replica}; ++j) out0[{per_replica} * i + j] = {expression};
     """
     kind = "uint32" if "bits" in expression else "int32" if "integer" in expression else real
-    function = compiled(real, ["uint64"], [kind], body)
+    function = compile_kernel(real, ["uint64"], [kind], body)
     return function(np.arange(count), out_shape=(count, per_replica))[0]
 
 
 def test_known_answers() -> None:
     """And of any counters those of the algorithm in NumPy, to which other tests hold what is drawn."""
     rows = np.array([[int(word, 16) for word in line.split()] for line in KNOWN_ANSWERS.split("\n") if line], np.uint32)
-    apply = compiled("float32", ["uint32"], ["uint32"], PHILOX)
+    apply = compile_kernel("float32", ["uint32"], ["uint32"], PHILOX)
     np.testing.assert_array_equal(apply(rows[:, :6], out_shape=(len(rows), 4))[0], rows[:, 6:])
     for row in rows:
         np.testing.assert_array_equal(philox(row[None, :4], (int(row[4]), int(row[5])))[0], row[6:])
@@ -62,14 +62,14 @@ def test_every_part_of_the_counter_and_of_the_seed_counts() -> None:
                                      b == 11 ? 1 : 0);
         out0[i] = u64(w.x) << 32 | w.y;
     """
-    got = compiled("float32", ["uint32"], ["uint64"], body)(np.arange(77)[np.arange(77) != 64])[0]
+    got = compile_kernel("float32", ["uint32"], ["uint64"], body)(np.arange(77)[np.arange(77) != 64])[0]
     assert len(set(got.tolist())) == 76
 
 
 @pytest.mark.parametrize(("real", "step"), [("float32", 2.0**-24), ("float64", 2.0**-32)])
 def test_unit_numbers_lie_in_0_to_1_without_1(real: str, step: float) -> None:
     words = np.array([0, 1, 0xFF, 0x100, 0x7FFFFFFF, 0x80000000, 0xFFFFFF00, 0xFFFFFFFF], np.uint32)
-    unit = compiled(real, ["uint32"], [real], "to_unit(in0[i], out0[i]);")(words)[0]
+    unit = compile_kernel(real, ["uint32"], [real], "to_unit(in0[i], out0[i]);")(words)[0]
     assert unit[0] == 0
     assert unit[-1] == 1 - step
     np.testing.assert_array_equal(unit, np.floor(words * 2.0**-32 / step) * step)

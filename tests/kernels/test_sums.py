@@ -7,8 +7,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, numpy_of
 from nvrtc import nvrtc_missing, programs, ptx_of
-from small_envs import chase, wrong
-from translation_cases import HEADER, module, rules_of
+from small_envs import chase, check_message
+from translation_cases import HEADER, import_source, rules_of
 
 import gpu_envs
 from gpu_envs import Field, Param, Role, TeamSpec
@@ -100,7 +100,7 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         **RULES,
     )
     if request.param == "in Python":
-        return dataclasses.replace(made, header=rules_of(module(HEADER + IN_PYTHON, folder)))
+        return dataclasses.replace(made, header=rules_of(import_source(HEADER + IN_PYTHON, folder)))
     return made
 
 
@@ -161,7 +161,7 @@ def test_block_sizes_change_nothing(spec: TeamSpec, device: str) -> None:
 
 @pytest.mark.slow
 def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
-    assert wrong(builds.phases, spec) == ""
+    assert check_message(builds.phases, spec) == ""
 
 
 @pytest.mark.fast_cases(4)

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom import ALL, COURIER, CRANE, FORAGERS, GREENHOUSE, REGATTA, TEAMS, WARP_TAG, drawn
+from custom import ALL, COURIER, CRANE, FORAGERS, GREENHOUSE, REGATTA, TEAMS, WARP_TAG, draw_possible_actions
 from harness import DEVICES, HAS_CUDA, Make, assert_all_same, assert_same_bits
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing, programs
 from trainers import run_of
 
 import gpu_envs
@@ -30,7 +30,7 @@ def test_the_checker_passes(id: str) -> None:
 @each
 def test_nvrtc_compiles_it(id: str, precision: str) -> None:
     for program in programs(id, "SameStep", precision):
-        found = list(resources(compile_with_nvrtc(program.source).cubin))
+        found = list(kernel_resources(compile_with_nvrtc(program.source).cubin))
         made = {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")}
         assert made == {f"kernel_{name}" for name in program.calls}
         assert max(value for _, kind, value in found if kind == "local") <= 64  # arrays stay in registers
@@ -46,7 +46,7 @@ def test_the_gpu_has_the_same_bits(make: Make, id: str, mode: str) -> None:
         env, rng = make(id, REPLICAS, device=device, autoreset_mode=mode), np.random.default_rng(0)
         steps: list[Any] = [env.reset(seed=5)]
         for _ in range(STEPS):
-            steps.append(env.step(drawn(env, rng, steps[-1][-1])))
+            steps.append(env.step(draw_possible_actions(env, rng, steps[-1][-1])))
         trajectories.append([step[:-1] for step in steps])
     assert_all_same(trajectories)
 
@@ -97,7 +97,7 @@ def test_the_port_of_tag_is_the_built_in(make: Make, device: str, num_taggers: i
     rng = np.random.default_rng(0)
     caught = 0
     for _ in range(100):
-        actions = drawn(made[0], rng, {})
+        actions = draw_possible_actions(made[0], rng, {})
         steps = [env.step(actions) for env in made]
         assert_same_bits(steps[0][:4], steps[1][:4])
         assert_all_same(step[4].get("final_obs") for step in steps)

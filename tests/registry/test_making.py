@@ -55,7 +55,7 @@ def test_one_replica_names_its_own_options() -> None:
         gymnasium.make("gpu_envs/CartPole-v1", masspole=1.0)
 
 
-@pytest.mark.usefixtures("ours_alone")
+@pytest.mark.usefixtures("builtin_registry")
 def test_nothing_is_guessed_where_nothing_is_similar() -> None:
     with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"no environment 'LunarLander-v3'\. There are: Acrobot"):
         gpu_envs.make("LunarLander-v3")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from carriers import CARRIERS
-from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, corridor, possible, seen, write_file
+from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, corridor, expected_mask, expected_observations, write_file
 from gymnasium.spaces import Box, Dict, Discrete
 from harness import DEVICES, assert_same_bits, numpy_of, on_host
 from players import Player, Sb3, Skrl, TorchRl
@@ -71,13 +71,13 @@ class TestStableBaselines3:
         assert venv.observation_space == SPACES[shown]
         first = venv.reset()
         assert_same_bits(first, plain.reset(seed=3)[0])
-        assert_same_bits(first, seen(shown, on_host(venv.env.state)))
+        assert_same_bits(first, expected_observations(shown, on_host(venv.env.state)))
         kept, rng, ends = copy.deepcopy(first), np.random.default_rng(0), 0
         for _ in range(STEPS):
             actions = drawn(venv.action_space, rng)
             observations, rewards, dones, infos = venv.step(actions)
             _, paid, terminations, truncations, described = plain.step(actions)
-            assert_same_bits(observations, seen(shown, on_host(venv.env.state)))
+            assert_same_bits(observations, expected_observations(shown, on_host(venv.env.state)))
             assert_same_bits(rewards, paid)
             assert_same_bits(dones, terminations | truncations)
             for i in np.flatnonzero(dones):
@@ -113,7 +113,7 @@ class TestStableBaselines3:
         rng = np.random.default_rng(0)
         for _ in range(STEPS):
             masks = np.stack(venv.env_method("action_masks"))
-            assert_same_bits(masks, possible(on_host(venv.env.state)))
+            assert_same_bits(masks, expected_mask(on_host(venv.env.state)))
             assert_same_bits(venv.action_masks(), masks)
             assert_same_bits(venv.env_method("action_masks", indices=[4, -1]), list(masks[[4, -1]]))
             assert_same_bits(venv.get_attr("action_masks", 2)[0](), masks[2])
@@ -191,7 +191,7 @@ class TestTorchRL:
         keys = tuple(space) if isinstance(space, Dict) else ("observation",)
         now, kept = env.reset(), []
         for _ in range(STEPS):
-            state = seen(shown, on_host(env.env.state))
+            state = expected_observations(shown, on_host(env.env.state))
             expected = state if isinstance(state, dict) else {"observation": state}
             assert_same_bits({key: now[key] for key in keys}, expected)
             kept.append(({key: now[key] for key in keys}, expected))
@@ -211,7 +211,7 @@ class TestTorchRL:
         now, wrong, ends = env.reset(), 0, 0
         for _ in range(STEPS):
             assert now["action_mask"].dtype is torch.bool
-            assert_same_bits(now["action_mask"], possible(on_host(base.env.state)))
+            assert_same_bits(now["action_mask"], expected_mask(on_host(base.env.state)))
             stepped, now = env.step_and_maybe_reset(env.rand_action(now))
             wrong += int((stepped["next", "reward"] < 0).sum())
             ends += int(stepped["next", "done"].sum())
@@ -283,7 +283,8 @@ class TestSkrl:
         for _ in range(STEPS):
             assert observations.dtype is torch.float32
             apart = on_host(unflatten_tensorized_space(SPACES[shown], observations))
-            expected = seen(shown, on_host((wrapper.env if hasattr(wrapper, "env") else wrapper._env).state))  # noqa: SLF001 - skrl's name for what it wraps
+            env = wrapper.env if hasattr(wrapper, "env") else wrapper._env  # noqa: SLF001 - skrl's wrapped environment
+            expected = expected_observations(shown, on_host(env.state))
             parts = expected if isinstance(expected, dict) else {"": expected}
             assert_same_bits(
                 apart if isinstance(apart, dict) else {"": apart},
@@ -305,7 +306,7 @@ class TestRslRl:
         rng, kept = np.random.default_rng(0), []
         now = venv.get_observations()
         for _ in range(STEPS):
-            expected = seen("floats", on_host(venv.env.state))
+            expected = expected_observations("floats", on_host(venv.env.state))
             assert set(now.keys()) == set(expected)
             kept.append((now, expected))
             now = venv.step(torch.from_numpy(drawn(ACTIONS["real"], rng)).to(venv.device))[0]
@@ -338,8 +339,8 @@ class TestWrappers:
             assert frames.dtype == space.dtype
             assert frames.shape == (COUNT, 3, *(space.shape or ()))
             state = on_host(inner.state)
-            assert_same_bits(frames[:, -1], seen(shown, state))
-            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
+            assert_same_bits(frames[:, -1], expected_observations(shown, state))
+            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), expected_mask(state))
             if before is not None:
                 assert_same_bits(frames[~over, :-1], before[~over, 1:])
             before = frames
@@ -356,7 +357,7 @@ class TestWrappers:
         mask = torch.full((COUNT, 4), 7, dtype=torch.int8, device=observations.device)
         infos = env.step(np.zeros(COUNT, int), out=Step(action_mask=mask))[4]
         assert infos["action_mask"] is mask
-        assert_same_bits(mask.bool(), possible(on_host(inner.state)))
+        assert_same_bits(mask.bool(), expected_mask(on_host(inner.state)))
 
     @pytest.mark.parametrize("shown", ["everything", "image", "counts"])
     def test_refusals(self, shown: str, made: Made) -> None:
@@ -373,7 +374,7 @@ class TestWrappers:
                 FrameStackObservation(env, 2)
 
 
-@pytest.mark.usefixtures("forgets")
+@pytest.mark.usefixtures("temporary_registry")
 @pytest.mark.parametrize("player", [Sb3, TorchRl, Skrl], ids=lambda player: player.module)
 def test_takes_a_place(player: type[Player], tmp_path: Path) -> None:
     """A file and the name of the spec in it stand for an id."""

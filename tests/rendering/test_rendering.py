@@ -19,7 +19,7 @@ from harness import (
     on_host,
     to_place,
 )
-from pictures_seen import actions_for, assert_alike, drawing_of, nothing
+from rendering_tools import actions_for, assert_similar_frames, do_nothing, drawing_of
 
 import gpu_envs
 from gpu_envs.envs import ALL, PARTICLES
@@ -39,9 +39,9 @@ EVERY = pytest.mark.parametrize("any_id", [spec.id for spec in ALL])
 def test_pictures_equal_stored_pictures(any_id: str, device: str) -> None:
     """``python -m tests.golden`` updates the stored pictures; look at them before you commit them."""
     image = pytest.importorskip("PIL.Image")
-    with image.open(golden.path_of(any_id)) as file:
+    with image.open(golden.picture_path(any_id)) as file:
         stored = np.asarray(file.convert("RGB")).astype(int)
-    painted = golden.painted(any_id, device).astype(int)
+    painted = golden.paint_pictures(any_id, device).astype(int)
     assert painted.shape == stored.shape
     difference = np.abs(painted - stored)
     # NumPy's sines differ between machines in the last place.
@@ -73,7 +73,7 @@ def test_frames_look_like_gymnasiums(env_id: str) -> None:
     theirs.close()
     for i, frame in enumerate(ours.render()):
         assert frame.shape == frames[i].shape
-        differences = [np.abs(golden.smaller(frame) - golden.smaller(other)) for other in frames]
+        differences = [np.abs(golden.downsample(frame) - golden.downsample(other)) for other in frames]
         assert differences[i].mean() < 0.4
         assert differences[i].max() < 95
         others = [difference.mean() for j, difference in enumerate(differences) if j != i]
@@ -136,9 +136,9 @@ def test_parameters_per_replica_are_drawn(any_id: str) -> None:
             any_id, 1, device="cpu", render_mode="rgb_array", **{name: values[i] for name, values in params.items()}
         )
         single.reset(seed=3)
-        golden.put(single, {name: numpy_of(env.state[name])[i : i + 1] for name in env.state})
-        assert_alike(single.render()[0], together[i])
-        assert_alike(frames[i], together[i])
+        golden.write_states(single, {name: numpy_of(env.state[name])[i : i + 1] for name in env.state})
+        assert_similar_frames(single.render()[0], together[i])
+        assert_similar_frames(frames[i], together[i])
         single.close()
     assert not np.array_equal(together[0], together[1])
     assert not np.array_equal(together[1], together[2])
@@ -149,7 +149,7 @@ def test_lengths_are_to_scale() -> None:
     """A metre is 125 pixels. The pole starts 5 pixels below the hinge, which is 107.5 pixels above the ground."""
     env = gpu_envs.make("CartPole-v1", 3, device="cpu", render_mode="rgb_array", length=[0.5, 1.0, 0.5])
     env.reset(seed=0)
-    golden.put(env, {"x": [0.0, 0.0, 1.0], "theta": [0.0, 0.0, math.pi / 2]})
+    golden.write_states(env, {"x": [0.0, 0.0, 1.0], "theta": [0.0, 0.0, math.pi / 2]})
     upright, longer, level = ((frame == (202, 152, 101)).all(-1) for frame in env.render())
     assert np.flatnonzero(upright.any(1))[0] == math.ceil(400 - (107.5 + 125 - 5))
     assert np.flatnonzero(longer.any(1))[0] == math.ceil(400 - (107.5 + 250 - 5))
@@ -195,17 +195,17 @@ def paint_and_overwrite_frames(env: Any) -> None:
 
 
 @pytest.mark.fast_cases(12)
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("unthrottled_clock")
 @pytest.mark.parametrize("autoreset", MODES)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
 def test_rendering_changes_no_bit_of_a_trajectory(any_id: str, place: Place, autoreset: str) -> None:
     actions = actions_for(any_id, 3, 12)
-    expected = trajectory(any_id, None, autoreset, place, actions, nothing)
+    expected = trajectory(any_id, None, autoreset, place, actions, do_nothing)
     for mode, render in (
         ("rgb_array", paint_and_overwrite_frames),
-        ("rgb_array", nothing),
+        ("rgb_array", do_nothing),
         ("tiled", lambda env: env.render().fill(7)),
-        ("human", nothing),
+        ("human", do_nothing),
     ):
         assert_same_bits(expected, trajectory(any_id, mode, autoreset, place, actions, render), mode)
 
@@ -225,7 +225,7 @@ def test_frames_show_the_state_at_render(any_id: str, device: str) -> None:
         assert_same_bits(np.asarray(frames), expected)
     assert not np.array_equal(painted[0], painted[-1])
     env.close()
-    assert_alike(lazy[3][1], painted[3][1])  # even after the environment is closed
+    assert_similar_frames(lazy[3][1], painted[3][1])  # even after the environment is closed
 
 
 def test_frames_show_the_parameters_at_render() -> None:
@@ -255,5 +255,5 @@ def test_diverged_states_are_drawn(any_id: str, value: float) -> None:
             env.state[name][0] = value
     frames = env.render()
     assert frames[0].shape == good.shape
-    assert_alike(frames[1], good)
+    assert_similar_frames(frames[1], good)
     env.close()

@@ -16,7 +16,7 @@ from harness import (
     assert_same_bits,
     numpy_of,
 )
-from pictures_seen import actions_for, assert_alike, drawing_of
+from rendering_tools import actions_for, assert_similar_frames, drawing_of
 
 import gpu_envs
 from gpu_envs.pictures import Picture
@@ -52,7 +52,7 @@ def test_frames_are_painted_at_access(painted: list[int]) -> None:
     assert painted == []
     assert_same_bits(frames[-1], frames[99_999])
     assert painted == [1, 1]
-    assert_alike(list(some)[1], frames[10_010])
+    assert_similar_frames(list(some)[1], frames[10_010])
     assert painted == [1, 1, 5, 1]
     env.close()
     painted.clear()
@@ -83,7 +83,7 @@ def test_frames_are_a_sequence() -> None:
         (np.stack(list(frames)), all_frames),
         (np.stack(list(reversed(frames[:4]))), all_frames[3::-1]),
     ):
-        assert_alike(some, expected)
+        assert_similar_frames(some, expected)
     assert len(frames[500:]) == 0
     assert list(frames[500:]) == []
     assert np.asarray(frames[500:]).shape == (0, 500, 500, 3)
@@ -120,7 +120,7 @@ def test_tiles(any_id: str, replicas: int, columns: int, rows: int) -> None:
     for i, tile in enumerate(tiles):
         top, left = i // columns * (height + GAP), i % columns * (width + GAP)
         expected[top : top + height, left : left + width] = tile
-    assert_alike(picture, expected)
+    assert_similar_frames(picture, expected)
     env.close()
 
 
@@ -153,7 +153,7 @@ def on_screen(display: Any) -> np.ndarray:
     return np.asarray(pygame.surfarray.array3d(display.get_surface()).swapaxes(0, 1))
 
 
-def test_the_window_shows_every_step(any_id: str, impatient: list[int], display: Any) -> None:
+def test_the_window_shows_every_step(any_id: str, unthrottled_clock: list[int], display: Any) -> None:
     env = gpu_envs.make(any_id, 5, device="cpu", render_mode="human")
     twin = gpu_envs.make(any_id, 5, device="cpu", render_mode="tiled")
     assert not display.get_init()  # opens at the reset
@@ -165,7 +165,7 @@ def test_the_window_shows_every_step(any_id: str, impatient: list[int], display:
             stepped.step(action)
         assert_same_bits(on_screen(display), twin.render())
     assert env.render() is None
-    assert impatient == [drawing_of(any_id).frames_a_second] * 5
+    assert unthrottled_clock == [drawing_of(any_id).frames_a_second] * 5
     assert display.get_caption()[0] == any_id
     env.close()
     assert not display.get_init()
@@ -229,7 +229,7 @@ def test_a_spec_without_a_drawing_cannot_be_rendered() -> None:
     env.close()
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("unthrottled_clock")
 @pytest.mark.parametrize("make_copy", [lambda env: pickle.loads(pickle.dumps(env)), copy.deepcopy])
 @pytest.mark.parametrize("mode", [None, *rendering.MODES])
 def test_copies_keep_the_mode(any_id: str, mode: str | None, make_copy: Callable[[Any], Any]) -> None:
@@ -246,13 +246,13 @@ def test_copies_keep_the_mode(any_id: str, mode: str | None, make_copy: Callable
 
 @pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # Pendulum's torque is from -2 to 2
 @pytest.mark.parametrize("mode", ["rgb_array", "human", None])
-def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, impatient: list[int]) -> None:
+def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, unthrottled_clock: list[int]) -> None:
     from gymnasium.utils.env_checker import check_env
 
     env = gymnasium.make(f"gpu_envs/{env_id}", render_mode=mode)
     assert env.render_mode == mode
     check_env(env.unwrapped)  # also checks the other modes
-    impatient.clear()
+    unthrottled_clock.clear()
     env.reset(seed=4)
     if mode == "rgb_array":
         vector = gpu_envs.make(env_id, 1, render_mode=mode, device="cpu")
@@ -261,12 +261,12 @@ def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, impatie
         assert_same_bits(frame, vector.render()[0])
         vector.close()
     env.step(env.action_space.sample())
-    assert len(impatient) == (2 if mode == "human" else 0)
+    assert len(unthrottled_clock) == (2 if mode == "human" else 0)
     env.close()
 
 
 @pytest.mark.parametrize("env_id", TEAM_IDS)
-def test_pettingzoo_environments_render(env_id: str, impatient: list[int]) -> None:
+def test_pettingzoo_environments_render(env_id: str, unthrottled_clock: list[int]) -> None:
     adapter = pytest.importorskip("gpu_envs.adapters.pettingzoo")
     batch = gpu_envs.make(env_id, 1, device="cpu", render_mode="rgb_array")
     batch.reset(seed=2)
@@ -274,18 +274,18 @@ def test_pettingzoo_environments_render(env_id: str, impatient: list[int]) -> No
         env = maker(env_id, render_mode="rgb_array", device="cpu")
         assert env.render_mode == "rgb_array"
         env.reset(seed=2)
-        assert_alike(env.render(), batch.render()[0])
+        assert_similar_frames(env.render(), batch.render()[0])
         env.close()
     many = adapter.vector_env(env_id, 3, render_mode="rgb_array", device="cpu")
     many.reset(seed=2)
     assert len(many.render()) == 3
-    assert_alike(many.render()[0], batch.render()[0])
+    assert_similar_frames(many.render()[0], batch.render()[0])
     many.close()
-    assert impatient == []
+    assert unthrottled_clock == []
     shown = adapter.parallel_env(env_id, render_mode="human", device="cpu")
     shown.reset(seed=2)
     shown.step({agent: shown.action_space(agent).sample() for agent in shown.agents})
-    assert len(impatient) == 2
+    assert len(unthrottled_clock) == 2
     shown.close()
     batch.close()
 

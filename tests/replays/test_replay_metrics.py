@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Open, Tab, frame, middle_of, set_to, text
-from custom import place as place_of
+from browser import OpenReplay, Tab, point_in, set_input, shown_frame, text_of
+from custom import spec_path as place_of
 from harness import IDS, MODES, TEAM_IDS, assert_same_bits, numpy_of
 from small_envs import walk
 
@@ -206,15 +206,15 @@ def captions(tab: Tab) -> list[list[str]]:
     return texts
 
 
-def test_captions_show_metrics(carts: Replay, opened: Open) -> None:
+def test_captions_show_metrics(carts: Replay, open_replay: OpenReplay) -> None:
     """Captions show the means over all replicas or one: of the current values, and of ended episodes."""
-    tab = opened(carts)
-    assert text(tab, "#measured h2") == "Metrics so far"
+    tab = open_replay(carts)
+    assert text_of(tab, "#measured h2") == "Metrics so far"
     first_ended = int(np.flatnonzero(carts.ends.any(1))[0])
     for number in (0, 1, first_ended, first_ended + 1, int(carts.last.min()) + 1, carts.steps):
-        set_to(tab, "scrub", number)
+        set_input(tab, "scrub", number)
         for chosen in ("all", "1"):
-            set_to(tab, "replica", chosen)
+            set_input(tab, "replica", chosen)
             which = [0, 1, 2] if chosen == "all" else [1]
             texts = captions(tab)
             assert [row[:2] for row in texts] == [[n, metric.description] for n, metric in carts.measured.items()]
@@ -233,8 +233,8 @@ def test_captions_show_metrics(carts: Replay, opened: Open) -> None:
                 assert not ended or float(mean.rpartition(" ")[2]) == pytest.approx(np.mean(ended), rel=1e-3)
 
 
-def test_captions_of_multi_agent_metrics(opened: Open) -> None:
-    tab = opened(record(make_env("FLOCK", 2, "cpu"), steps=5, seed=0))
+def test_captions_of_multi_agent_metrics(open_replay: OpenReplay) -> None:
+    tab = open_replay(record(make_env("FLOCK", 2, "cpu"), steps=5, seed=0))
     words = [["last"], ["mean", "a share (mean)"], ["sum", "(sum)"], ["highest", "(max)"]]
     assert [row[:-3] for row in captions(tab)] == words  # before "now ...", the mean, and "all alike"
 
@@ -254,7 +254,7 @@ def cursor(tab: Tab) -> float:
     return float(dark.argmax() / dark.size)
 
 
-def test_charts_are_drawn(opened: Open) -> None:
+def test_charts_are_drawn(open_replay: OpenReplay) -> None:
     """Charts have a curve of the values with gaps between episodes, marks at ends, and a time cursor."""
     env = make_env("DRIFTER", 1, "cpu")
     replay = record(env, policy=acting(env), steps=19, seed=2)
@@ -262,8 +262,8 @@ def test_charts_are_drawn(opened: Open) -> None:
     ends = np.where(ramp == 9, 2, 0).astype(np.uint8)
     values = np.where(ramp == 0, np.nan, ramp)
     replay = dataclasses.replace(replay, metrics=dict.fromkeys(replay.metrics, values), ends=ends)
-    tab = opened(replay)
-    set_to(tab, "scrub", 5)
+    tab = open_replay(replay)
+    set_input(tab, "scrub", 5)
     for number, colour in enumerate([(30, 132, 73), (185, 119, 14), (125, 60, 152), (17, 122, 101)]):
         drawn_at = coloured(tab, number, colour)
         across = np.flatnonzero(drawn_at.any(0))
@@ -276,40 +276,40 @@ def test_charts_are_drawn(opened: Open) -> None:
             right = part.max()
             assert np.count_nonzero(drawn_at[:, right - 6 : right + 1].any(1)) >= 4  # the mark
     before = cursor(tab)
-    set_to(tab, "scrub", 19)
+    set_input(tab, "scrub", 19)
     assert cursor(tab) - before > 0.6
-    tab.click(*middle_of(tab, "#metrics canvas", 0.55, 0.5))
-    assert frame(tab) == pytest.approx(10, abs=2)
+    tab.click(*point_in(tab, "#metrics canvas", 0.55, 0.5))
+    assert shown_frame(tab) == pytest.approx(10, abs=2)
     tab.press("ArrowRight")
-    assert captions(tab)[0][-3] == f"now {values[frame(tab), 0]:g}"
-    tab.click(*middle_of(tab, "#metrics canvas", 0.999, 0.5))
-    assert frame(tab) == 19
+    assert captions(tab)[0][-3] == f"now {values[shown_frame(tab), 0]:g}"
+    tab.click(*point_in(tab, "#metrics canvas", 0.999, 0.5))
+    assert shown_frame(tab) == 19
 
 
-def test_unselected_replicas_have_faint_curves(carts: Replay, opened: Open) -> None:
-    tab = opened(carts)
+def test_unselected_replicas_have_faint_curves(carts: Replay, open_replay: OpenReplay) -> None:
+    tab = open_replay(carts)
     green = (30, 132, 73)
     all_of_them = np.count_nonzero(coloured(tab, 0, green))
-    set_to(tab, "replica", "1")
+    set_input(tab, "replica", "1")
     one = np.count_nonzero(coloured(tab, 0, green))
     faint = np.count_nonzero((tab.canvas("#metric0").max(-1) > 200) & (np.ptp(tab.canvas("#metric0"), -1) > 10))
     assert one > 2 * all_of_them
     assert faint > 100
 
 
-def test_charts_with_infinity_and_nan(carts: Replay, opened: Open) -> None:
+def test_charts_with_infinity_and_nan(carts: Replay, open_replay: OpenReplay) -> None:
     position, angle = carts.metrics.values()
     infinite = np.where(np.arange(carts.frames)[:, None] == 3, np.inf, position)
-    tab = opened(dataclasses.replace(carts, metrics={"position": infinite, "angle": np.full_like(angle, np.nan)}))
-    set_to(tab, "scrub", 2)
-    set_to(tab, "replica", "1")
+    tab = open_replay(dataclasses.replace(carts, metrics={"position": infinite, "angle": np.full_like(angle, np.nan)}))
+    set_input(tab, "scrub", 2)
+    set_input(tab, "replica", "1")
     assert captions(tab)[0][2].startswith("now 0.")
     assert captions(tab)[1][2] == ""
     assert np.count_nonzero(coloured(tab, 0, (30, 132, 73))) > 50
 
 
-def test_page_without_metrics(tmp_path: Path, opened: Open) -> None:
+def test_page_without_metrics(tmp_path: Path, open_replay: OpenReplay) -> None:
     env = gpu_envs.VectorEnv(with_drawing(walk(tmp_path)), 2, device="cpu")
-    tab = opened(record(env, steps=9, seed=0))
+    tab = open_replay(record(env, steps=9, seed=0))
     assert tab.run("document.getElementById('measured').clientHeight") == 0
     assert tab.run("document.querySelectorAll('figure').length") == 1

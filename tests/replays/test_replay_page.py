@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import STILL, Browser, Open, Tab, frame, middle_of, set_to, text
+from browser import REDUCED_MOTION, Browser, OpenReplay, Tab, point_in, set_input, shown_frame, text_of
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
@@ -52,12 +52,12 @@ def painted(replay: Replay, number: int, pixels: np.ndarray, replica: int | None
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_pictures_agree_with_the_painter(env_id: str, width: int, height: int, opened: Open) -> None:
+def test_pictures_agree_with_the_painter(env_id: str, width: int, height: int, open_replay: OpenReplay) -> None:
     replay = record(env_id, replicas=3, steps=60, seed=2, device="cpu")
-    tab = opened(replay, width=width, height=height)
+    tab = open_replay(replay, width=width, height=height)
     for selected, number in (("all", 0), ("all", 45), ("2", 31)):
-        set_to(tab, "replica", selected)
-        set_to(tab, "scrub", number)
+        set_input(tab, "replica", selected)
+        set_input(tab, "scrub", number)
         shown = tab.canvas("#picture")
         replica = None if selected == "all" else int(selected)
         mean, largest = differences(shown, painted(replay, number, shown, replica))
@@ -97,15 +97,15 @@ def draw_all_shapes(state: State, params: Params) -> Picture:
     )
 
 
-def test_all_kinds_of_shapes(opened: Open) -> None:
+def test_all_kinds_of_shapes(open_replay: OpenReplay) -> None:
     drawing = Drawing(draw_all_shapes, (400, 400), 25)
     spec = dataclasses.replace(registry.env_spec("CartPole-v1"), id="AllShapes-v0", drawing=drawing)
     replay = record(gpu_envs.VectorEnv(spec, 4, device="cpu"), steps=40, seed=4)
     views = {replay.picture(number).view for number in range(41)}
     assert len(views) > 20
-    tab = opened(replay, width=1200, height=800)
+    tab = open_replay(replay, width=1200, height=800)
     for number in (0, 9, 17, 33, 40):
-        set_to(tab, "scrub", number)
+        set_input(tab, "scrub", number)
         shown = tab.canvas("#picture")
         mean, largest = differences(shown, painted(replay, number, shown))
         assert mean < ANTIALIASING[0]
@@ -113,24 +113,24 @@ def test_all_kinds_of_shapes(opened: Open) -> None:
         assert differences(shown, painted(replay, (number + 4) % 41, shown))[1] > ANTIALIASING[1]
 
 
-def test_finished_replicas_are_faded(opened: Open) -> None:
+def test_finished_replicas_are_faded(open_replay: OpenReplay) -> None:
     replay = record("CartPole-v1", replicas=4, device="cpu")
     first = int(replay.last.argmin())
-    tab = opened(replay)
-    assert text(tab, "#status") == "4 replicas"
-    set_to(tab, "scrub", replay.steps)
+    tab = open_replay(replay)
+    assert text_of(tab, "#status") == "4 replicas"
+    set_input(tab, "scrub", replay.steps)
     shown = tab.canvas("#picture")
     assert differences(shown, painted(replay, replay.steps, shown))[0] < ANTIALIASING[0]
     assert (shown == 128).all(-1).any()  # a faded cart, else black
-    assert text(tab, "#status") == "4 replicas, 3 finished"
-    set_to(tab, "replica", first)
-    assert text(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it terminated"
+    assert text_of(tab, "#status") == "4 replicas, 3 finished"
+    set_input(tab, "replica", first)
+    assert text_of(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it terminated"
 
 
-def test_canvases_have_the_resolution_of_the_screen(opened: Open) -> None:
+def test_canvases_have_the_resolution_of_the_screen(open_replay: OpenReplay) -> None:
     replay = record("Pendulum-v1", replicas=4, steps=5, device="cpu")
     for ratio in (1.0, 2.0, 1.5):
-        tab = opened(replay, width=700, height=700, ratio=ratio)
+        tab = open_replay(replay, width=700, height=700, ratio=ratio)
         size = tab.run(
             "(() => { const it = document.getElementById('picture'), style = it.style;"
             " return [it.width, it.height, parseFloat(style.width), parseFloat(style.height)]; })()"
@@ -144,10 +144,10 @@ def test_canvases_have_the_resolution_of_the_screen(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 568), (390, 844), (844, 390), (1600, 1000)])
-def test_the_page_fits_the_window(width: int, height: int, opened: Open) -> None:
+def test_the_page_fits_the_window(width: int, height: int, open_replay: OpenReplay) -> None:
     name = "an environment with a name that is longer than a line on a telephone " * 2
     replay = dataclasses.replace(record("TagContinuous-v0", replicas=9, steps=5, device="cpu"), title=name)
-    tab = opened(replay, width=width, height=height, ratio=2.0)
+    tab = open_replay(replay, width=width, height=height, ratio=2.0)
     wide, high = tab.run("[document.documentElement.scrollWidth, document.getElementById('picture').clientHeight]")
     assert wide <= width
     assert high <= max(230, 0.75 * height)  # picture and controls are visible together
@@ -157,22 +157,24 @@ def test_the_page_fits_the_window(width: int, height: int, opened: Open) -> None
     )
     assert all(0 <= left < right <= width for left, right, _ in boxes)
     assert min(box_height for *_, box_height in boxes) >= 20
-    assert text(tab, "h1") == name
+    assert text_of(tab, "h1") == name
 
 
 @pytest.mark.parametrize(("width", "height"), [(1024, 640), (1280, 720), (1920, 1080)])
-def test_help_is_within_the_first_screen(width: int, height: int, opened: Open) -> None:
+def test_help_is_within_the_first_screen(width: int, height: int, open_replay: OpenReplay) -> None:
     for env in ("CartPole-v1", "TagContinuous-v0"):
-        tab = opened(record(env, replicas=4, steps=3, device="cpu"), width=width, height=height)
+        tab = open_replay(record(env, replicas=4, steps=3, device="cpu"), width=width, height=height)
         assert tab.run("document.querySelector('.hint').getBoundingClientRect().bottom") <= height
         assert tab.run("document.getElementById('picture').clientHeight") > 0.4 * height
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_follows_the_colour_scheme(scheme: str, opened: Open) -> None:
+def test_the_page_follows_the_colour_scheme(scheme: str, open_replay: OpenReplay) -> None:
     """Page, controls and charts change with the system's preference."""
-    tab = opened(record("Pendulum-v1", replicas=2, steps=30, device="cpu"))
-    tab.call("Emulation.setEmulatedMedia", features=[*STILL, {"name": "prefers-color-scheme", "value": scheme}])
+    tab = open_replay(record("Pendulum-v1", replicas=2, steps=30, device="cpu"))
+    tab.call(
+        "Emulation.setEmulatedMedia", features=[*REDUCED_MOTION, {"name": "prefers-color-scheme", "value": scheme}]
+    )
     paper = float(tab.screenshot()[2:8].mean())
     assert (paper > 200) == (scheme == "light")
     assert (paper < 60) == (scheme == "dark")
@@ -189,9 +191,9 @@ def test_the_page_follows_the_colour_scheme(scheme: str, opened: Open) -> None:
     assert max(abs(shade - paper) for shade in shades) > 60  # the axis labels
 
 
-def test_resizing_the_window(opened: Open) -> None:
+def test_resizing_the_window(open_replay: OpenReplay) -> None:
     replay = record("Acrobot-v1", replicas=2, steps=5, device="cpu")
-    tab = opened(replay, width=1200, height=900)
+    tab = open_replay(replay, width=1200, height=900)
     before = tab.run("document.getElementById('picture').width")
     tab.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)
     tab.wait(f"document.getElementById('picture').width < {before}")
@@ -210,32 +212,32 @@ def long() -> Replay:
 
 
 @pytest.mark.end_to_end
-def test_play_and_pause(long: Replay, opened: Open) -> None:
-    tab = opened(long, moving=True)
+def test_play_and_pause(long: Replay, open_replay: OpenReplay) -> None:
+    tab = open_replay(long, moving=True)
     assert playing(tab)  # starts without a click
-    tab.until(lambda: frame(tab) > 5, "the fifth frame")
+    tab.wait_until(lambda: shown_frame(tab) > 5, "the fifth frame")
     tab.run("document.getElementById('play').click()")
     assert not playing(tab)
-    stopped = frame(tab)
+    stopped = shown_frame(tab)
     shown = tab.canvas("#picture")
     assert differences(shown, painted(long, stopped, shown))[0] < ANTIALIASING[0]
     tab.run("new Promise((done) => setTimeout(done, 200))")
-    assert frame(tab) == stopped
+    assert shown_frame(tab) == stopped
     assert tab.run("Number(document.getElementById('scrub').value)") == stopped
     tab.run("document.getElementById('play').click()")
-    tab.until(lambda: frame(tab) > stopped, "a later frame")
+    tab.wait_until(lambda: shown_frame(tab) > stopped, "a later frame")
 
 
-def test_play_at_the_end_restarts(opened: Open) -> None:
-    tab = opened(record("Pendulum-v1", replicas=1, steps=12, device="cpu"), moving=True, fps=60)
+def test_play_at_the_end_restarts(open_replay: OpenReplay) -> None:
+    tab = open_replay(record("Pendulum-v1", replicas=1, steps=12, device="cpu"), moving=True, fps=60)
     assert tab.run("document.getElementById('replica').clientWidth") == 0  # hidden for a single replica
-    tab.until(lambda: not playing(tab), "the end")
-    assert frame(tab) == 12
-    set_to(tab, "speed", 0.1)
+    tab.wait_until(lambda: not playing(tab), "the end")
+    assert shown_frame(tab) == 12
+    set_input(tab, "speed", 0.1)
     tab.run("document.getElementById('play').click()")
     assert playing(tab)
-    assert frame(tab) < 12
-    tab.until(lambda: frame(tab) == 2, "the second frame")
+    assert shown_frame(tab) < 12
+    tab.wait_until(lambda: shown_frame(tab) == 2, "the second frame")
 
 
 SPEED = """
@@ -255,11 +257,11 @@ new Promise((done) => {
 
 
 @pytest.mark.parametrize(("speed", "fps"), [("0.5", None), ("1", None), ("8", None), ("1", 90)])
-def test_playback_speed(speed: str, fps: int | None, long: Replay, opened: Open) -> None:
-    tab = opened(long, moving=True, fps=fps)
+def test_playback_speed(speed: str, fps: int | None, long: Replay, open_replay: OpenReplay) -> None:
+    tab = open_replay(long, moving=True, fps=fps)
     for _ in range(10):
-        set_to(tab, "scrub", 0)
-        set_to(tab, "speed", speed)
+        set_input(tab, "scrub", 0)
+        set_input(tab, "speed", speed)
         tab.run("document.getElementById('play').click()")
         frames_per_second, longest = tab.run(SPEED)
         tab.run("document.getElementById('play').click()")
@@ -270,11 +272,11 @@ def test_playback_speed(speed: str, fps: int | None, long: Replay, opened: Open)
     assert frames_per_second == pytest.approx(float(speed) * (fps or 30), rel=0.15, abs=2)
 
 
-def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
-    tab = opened(long)
-    assert (frame(tab), playing(tab)) == (0, False)  # no autoplay with reduced motion
-    set_to(tab, "scrub", 400)
-    assert (frame(tab), playing(tab)) == (400, False)
+def test_scrubbing_and_keys(long: Replay, open_replay: OpenReplay) -> None:
+    tab = open_replay(long)
+    assert (shown_frame(tab), playing(tab)) == (0, False)  # no autoplay with reduced motion
+    set_input(tab, "scrub", 400)
+    assert (shown_frame(tab), playing(tab)) == (400, False)
     for key, shift, expected in (
         ("ArrowRight", False, 401),
         ("ArrowRight", True, 411),
@@ -286,10 +288,10 @@ def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
         ("ArrowLeft", True, 0),
     ):
         tab.press(key, shift=shift)
-        assert frame(tab) == expected
+        assert shown_frame(tab) == expected
     for name, expected in (("forward", 1), ("forward", 2), ("back", 1)):
         tab.run(f"document.getElementById('{name}').click()")
-        assert frame(tab) == expected
+        assert shown_frame(tab) == expected
     for key, speed in (("ArrowUp", "2"), ("ArrowUp", "4"), ("ArrowDown", "2")):
         tab.press(key)
         assert tab.run("document.getElementById('speed').value") == speed
@@ -297,36 +299,36 @@ def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
         if focused:
             tab.run(f"document.getElementById('{focused}').focus()")
         before = playing(tab)
-        at = frame(tab)
+        at = shown_frame(tab)
         tab.press(" ")
         if focused == "back":  # but presses another button
-            tab.until(lambda at=at: frame(tab) < at, "the previous frame")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            tab.wait_until(lambda at=at: shown_frame(tab) < at, "the previous frame")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             continue
         assert playing(tab) is not before
         tab.press(" ")
         assert playing(tab) is before
     shown = tab.canvas("#picture")
-    assert differences(shown, painted(long, frame(tab), shown))[0] < ANTIALIASING[0]
+    assert differences(shown, painted(long, shown_frame(tab), shown))[0] < ANTIALIASING[0]
 
 
-def test_picking_a_replica(opened: Open) -> None:
+def test_picking_a_replica(open_replay: OpenReplay) -> None:
     env = gpu_envs.make("CartPole-v1", 60, device="cpu")
     replay = record(env, replicas=[7, 11, 42, 5], steps=10, seed=3)
-    tab = opened(replay)
+    tab = open_replay(replay)
     names = tab.run("[...document.getElementById('replica').options].map((option) => option.text)")
     assert names == ["all 4", "replica 7", "replica 11", "replica 42", "replica 5"]
-    set_to(tab, "scrub", 6)
+    set_input(tab, "scrub", 6)
     for index, (across, down) in enumerate([(0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)]):
-        tab.click(*middle_of(tab, "#picture", across, down))
+        tab.click(*point_in(tab, "#picture", across, down))
         assert tab.run("document.getElementById('replica').value") == str(index)
-        assert text(tab, "#status") == f"{names[index + 1]}: step 6 of its episode"
+        assert text_of(tab, "#status") == f"{names[index + 1]}: step 6 of its episode"
         shown = tab.canvas("#picture")
         assert differences(shown, painted(replay, 6, shown, index))[0] < ANTIALIASING[0]
         if index % 2:
             tab.press("Escape")
         else:
-            tab.click(*middle_of(tab, "#picture", 0.5, 0.5))
-        assert text(tab, "#status") == "4 replicas"
+            tab.click(*point_in(tab, "#picture", 0.5, 0.5))
+        assert text_of(tab, "#status") == "4 replicas"
     shown = tab.canvas("#picture")
     assert differences(shown, painted(replay, 6, shown))[0] < ANTIALIASING[0]
 
@@ -334,49 +336,49 @@ def test_picking_a_replica(opened: Open) -> None:
 # --- texts and charts ---
 
 
-def test_captions_show_returns(opened: Open) -> None:
+def test_captions_show_returns(open_replay: OpenReplay) -> None:
     """Captions show the mean return so far, over all replicas or of one."""
     replay = record("CartPole-v1", replicas=3, episodes=3, seed=6, device="cpu")
-    tab = opened(replay)
+    tab = open_replay(replay)
     totals = np.zeros((replay.frames, 3))
     for number in range(1, replay.frames):
         recorded = number <= replay.last
         starts = replay.ends[number - 1] != 0
         totals[number] = np.where(recorded & starts, 0, totals[number - 1]) + replay.rewards["agent"][number]
     for number in (0, 5, int(replay.last.min()), int(np.sort(replay.last)[1]) + 1, replay.steps):
-        set_to(tab, "scrub", number)
+        set_input(tab, "scrub", number)
         for selected in ("all", "1"):
-            set_to(tab, "replica", selected)
+            set_input(tab, "replica", selected)
             which = [0, 1, 2] if selected == "all" else [1]
-            now = text(tab, "#charts span")
+            now = text_of(tab, "#charts span")
             assert float(now.removeprefix("now ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
     assert replay.returns()["agent"] == pytest.approx(
         [totals[t, r] for r in range(3) for t in np.flatnonzero(replay.ends[:, r])]
     )
-    assert text(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it terminated")
+    assert text_of(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it terminated")
 
 
-def test_step_counts_include_steps_before_the_recording(opened: Open) -> None:
+def test_step_counts_include_steps_before_the_recording(open_replay: OpenReplay) -> None:
     """In SameStep mode, the first frame of the next episode is its step 1."""
     env = gpu_envs.make("Pendulum-v1", 2, device="cpu", autoreset_mode="SameStep", max_episode_steps=10)
     env.reset(seed=0)
     for _ in range(4):
         env.step(env.action_space.sample())
-    tab = opened(record(env, steps=9))
-    set_to(tab, "replica", "0")
+    tab = open_replay(record(env, steps=9))
+    set_input(tab, "replica", "0")
     for number, status in (
         (0, "step 4 of its episode"),
         (6, "step 10 of its episode; it was truncated"),
         (7, "step 1 of its episode"),
     ):
-        set_to(tab, "scrub", number)
-        assert text(tab, "#status") == f"replica 0: {status}"
+        set_input(tab, "scrub", number)
+        assert text_of(tab, "#status") == f"replica 0: {status}"
 
 
-def test_curves_are_drawn(opened: Open) -> None:
+def test_curves_are_drawn(open_replay: OpenReplay) -> None:
     """Curves of returns have the colour of their role, and rise or fall with the return."""
     replay = record("TagContinuous-v0", replicas=1, params={"num_taggers": 2, "num_runners": 5}, device="cpu")
-    tab = opened(replay)
+    tab = open_replay(replay)
     names = tab.run("[...document.querySelectorAll('#charts b')].map((it) => it.textContent)")
     assert names == ["tagger, mean of 2", "runner, mean of 5"]
     for number, sign in enumerate((1, -1)):  # red, blue
@@ -389,16 +391,16 @@ def test_curves_are_drawn(opened: Open) -> None:
         assert np.sign(heights[0] - heights[-1]) == np.sign(total)
 
 
-def test_equal_curves_are_drawn_once(opened: Open) -> None:
+def test_equal_curves_are_drawn_once(open_replay: OpenReplay) -> None:
     """Nine equal curves look like a single one, and the caption says that they are alike."""
     different = record("Pendulum-v1", replicas=9, steps=40, device="cpu")
     equal = dataclasses.replace(different, rewards={r: np.ones_like(v) for r, v in different.rewards.items()})
-    equal_tab, different_tab = opened(equal), opened(different)
+    equal_tab, different_tab = open_replay(equal), open_replay(different)
     single = record("Pendulum-v1", replicas=1, steps=40, device="cpu")
     rewards = {role: values[:, :1] for role, values in equal.rewards.items()}
-    single_tab = opened(dataclasses.replace(single, rewards=rewards))
-    assert text(equal_tab, "figcaption small") == "all 9 alike"
-    assert text(different_tab, "figcaption small") == text(single_tab, "figcaption small") == ""
+    single_tab = open_replay(dataclasses.replace(single, rewards=rewards))
+    assert text_of(equal_tab, "figcaption small") == "all 9 alike"
+    assert text_of(different_tab, "figcaption small") == text_of(single_tab, "figcaption small") == ""
     pictures = []
     for tab in (equal_tab, single_tab):
         tab.run("document.querySelector('figure canvas').id = 'curve'")
@@ -406,31 +408,31 @@ def test_equal_curves_are_drawn_once(opened: Open) -> None:
     assert np.array_equal(pictures[0], pictures[1])
 
 
-def test_facts(opened: Open) -> None:
+def test_facts(open_replay: OpenReplay) -> None:
     """A title is not repeated as a fact, and long numbers are abbreviated."""
     facts = {"Run": "taggers <3>", "Trained for": "4,000,000 steps", "Return in training": "tagger 85.2, runner -8.6"}
     replay = dataclasses.replace(record("Acrobot-v1", replicas=1, steps=2, device="cpu"), facts=facts, title="<i>T</i>")
-    tab = opened(replay)
+    tab = open_replay(replay)
     cells = tab.run(
         "[...document.querySelectorAll('#facts div')].map((it) => [...it.children].map((e) => e.textContent))"
     )
     assert cells == [["Environment", "Acrobot-v1"], *map(list, facts.items())]
-    assert text(tab, "h1") == tab.run("document.title") == "<i>T</i>"
+    assert text_of(tab, "h1") == tab.run("document.title") == "<i>T</i>"
     facts = {"Run": "Acrobot-v1-20250131-120000", "Seed": "2179790209390371970", "Steps": "4,000,000"}
-    tab = opened(dataclasses.replace(replay, facts=facts, title=facts["Run"]))
+    tab = open_replay(dataclasses.replace(replay, facts=facts, title=facts["Run"]))
     cells = tab.run("[...document.querySelectorAll('dd')].map((it) => [it.textContent, it.title])")
     assert cells == [["2179\u20261970", facts["Seed"]], ["4,000,000", ""]]
-    assert text(opened(dataclasses.replace(replay, facts={}, title="Acrobot-v1")), "#facts") == ""
+    assert text_of(open_replay(dataclasses.replace(replay, facts={}, title="Acrobot-v1")), "#facts") == ""
 
 
-def test_a_page_with_one_step(opened: Open) -> None:
+def test_a_page_with_one_step(open_replay: OpenReplay) -> None:
     """A constant return has a curve too."""
     replay = record(
         "MountainCarContinuous-v0", policy=lambda _: np.zeros((1, 1), np.float32), replicas=1, steps=1, device="cpu"
     )
-    tab = opened(replay)
-    assert frame(tab) == 0
-    assert text(tab, "figcaption span") == "now 0"
+    tab = open_replay(replay)
+    assert shown_frame(tab) == 0
+    assert text_of(tab, "figcaption span") == "now 0"
 
 
 def test_message_in_old_browsers(browser: Browser, tmp_path: Path) -> None:
@@ -439,8 +441,8 @@ def test_message_in_old_browsers(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
     tab.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
     tab.open(path, ready="!document.getElementById('trouble').hidden")
-    assert "cannot be played here" in text(tab, "#trouble")
-    assert len(tab.complaints()) == 1
+    assert "cannot be played here" in text_of(tab, "#trouble")
+    assert len(tab.problems()) == 1
     tab.close()
 
 
@@ -477,7 +479,7 @@ def frame_of(tab: Tab, number: int) -> int:
 @pytest.mark.parametrize("width", [1280, 700, 390])
 def test_iframe_height_fits_the_page(width: int, replay: Replay, tab: Tab, tmp_path: Path) -> None:
     """Also after a text gets longer or the window is resized."""
-    tab.call("Emulation.setEmulatedMedia", features=STILL)
+    tab.call("Emulation.setEmulatedMedia", features=REDUCED_MOTION)
     tab.open(host([replay], tmp_path), width=width, ready=FRAMES_READY)
     fits = f"{FRAMES}.every((it) => it.documentElement.offsetHeight === it.defaultView.innerHeight)"
     tab.wait(fits)
@@ -487,16 +489,16 @@ def test_iframe_height_fits_the_page(width: int, replay: Replay, tab: Tab, tmp_p
     tab.wait(f"{fits} && {FRAMES}[0].defaultView.innerHeight > {before}")
     tab.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)
     tab.wait(f"{fits} && {FRAMES}[0].defaultView.innerWidth < 500")
-    assert tab.complaints() == []
+    assert tab.problems() == []
 
 
 def test_replays_play_when_they_scroll_into_view(replay: Replay, tab: Tab, tmp_path: Path) -> None:
     """Unless the reader used the controls before."""
     tab.open(host([replay, replay, replay], tmp_path), ready=FRAMES_READY)
-    tab.until(lambda: frame_of(tab, 0) > 2, "the first plays")
+    tab.wait_until(lambda: frame_of(tab, 0) > 2, "the first plays")
     assert frame_of(tab, 1) == 0
     tab.run("document.querySelectorAll('iframe')[1].scrollIntoView()")
-    tab.until(lambda: frame_of(tab, 1) > 2, "the second plays")
+    tab.wait_until(lambda: frame_of(tab, 1) > 2, "the second plays")
     tab.run(f"{FRAMES}[2].getElementById('forward').click()")
     tab.run("document.querySelectorAll('iframe')[2].scrollIntoView()")
     tab.run("new Promise((done) => setTimeout(done, 300))")
@@ -524,4 +526,4 @@ def test_replays_work_in_a_sandboxed_iframe(replay: Replay, tab: Tab, tmp_path: 
     tab.open(page)
     tab.wait("document.querySelector('iframe').clientHeight > 600")
     tab.run("new Promise((done) => setTimeout(done, 500))")
-    assert tab.complaints() == []
+    assert tab.problems() == []

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from harness import Place, assert_same_bits, numpy_of, to_place
-from small_envs import walk, wrong
+from small_envs import check_message, walk
 
 import gpu_envs
 from gpu_envs import Derived, Param, VectorEnv
@@ -74,7 +74,7 @@ def test_given_for_each_replica(spec: Any, place: Place) -> None:
     assert taken(own)[0] == [2.0, 5.0, 8.0, 11.0]
 
 
-@pytest.mark.usefixtures("forgets")
+@pytest.mark.usefixtures("temporary_registry")
 def test_set_later(spec: Any, place: Place) -> None:
     env = made(spec, place)
     env.params["gain"] = [0.0, 10.0]
@@ -205,5 +205,5 @@ def test_when_it_is_computed(tmp_path: Path, changes: dict[str, Any], said: str)
 @pytest.mark.slow
 def test_an_index_outside_is_found(tmp_path: Path) -> None:
     rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
-    said = wrong(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
+    said = check_message(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
     assert "index 2 of 'pull', which has 2 elements" in said

@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training import Run, RunDirectory, Trainer, evaluate, train
 
-pytestmark = pytest.mark.usefixtures("forgets")
+pytestmark = pytest.mark.usefixtures("temporary_registry")
 
 RULES = """
 import numpy as np

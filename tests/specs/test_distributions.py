@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from harness import DEVICES, MODES, Place, assert_same_bits, numpy_of
 from small_envs import walk
-from small_kernels import compiled
+from small_kernels import compile_kernel
 
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
@@ -370,7 +370,7 @@ def test_a_normal_number_follows_from_the_share_below_it(device: str) -> None:
     for real in ("float64", "float32"):
         given = tails.astype(real)
         body, more = "out0[i] = normal_quantile(in0[i]);", ["dialect/distributions.cuh"]
-        (found,) = compiled(real, [real], [real], body, device, more=more)(given)
+        (found,) = compile_kernel(real, [real], [real], body, device, more=more)(given)
         exact = np.array([NormalDist().inv_cdf(tail) for tail in given.tolist()])
         assert (abs(found - exact) <= 2e-6 * abs(exact) + np.finfo(real).eps).all()
 
@@ -409,7 +409,7 @@ def test_any_range_is_drawn_from_evenly(real: str, device: str) -> None:
         out1[i] = drawn_uniform(second, in0[i], in1[i]);
         out2[i] = drawn_loguniform(third, in2[i], in3[i], in4[i]);
     """
-    draw = compiled(real, [real] * 5, [real] * 3, body, device, more=["dialect/distributions.cuh"])
+    draw = compile_kernel(real, [real] * 5, [real] * 3, body, device, more=["dialect/distributions.cuh"])
     low, high = np.sort(sizes * rng.choice([-1, 1], (2, count)).astype(real), 0)
     least, most = np.sort(sizes, 0)
     ratio = np.log(most.astype(np.float64)) - np.log(least.astype(np.float64))

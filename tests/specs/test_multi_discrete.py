@@ -9,9 +9,9 @@ import pytest
 from custom import CRANE
 from gymnasium.spaces import Discrete, MultiDiscrete
 from harness import Make, Place, assert_same_bits, numpy_of, to_place
-from refusals import ONE, filled, one_spec, refusal
+from refusals import SINGLE_AGENT_RULES, fill_template, single_agent_spec, translation_error
 from small_envs import walk
-from translation_cases import HEADER, module, rules_of
+from translation_cases import HEADER, import_source, rules_of
 
 from gpu_envs import ActionError, EnvSpec, VectorEnv
 
@@ -100,13 +100,16 @@ def test_spaces_of_actions_that_there_are_not(tmp_path: Path, space: gymnasium.S
 )
 def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, told: str) -> None:
     def spec_of(header: Any) -> EnvSpec:
-        return one_spec(header, action=MultiDiscrete(SIZES, start=STARTS), action_mask=True)
+        return single_agent_spec(header, action=MultiDiscrete(SIZES, start=STARTS), action_mask=True)
 
-    text = filled(ONE, step) + f"\n\ndef allow(s: State, p: Params, mask: Mask) -> None:\n    mask[{entry}] = False\n"
+    text = (
+        fill_template(SINGLE_AGENT_RULES, step)
+        + f"\n\ndef allow(s: State, p: Params, mask: Mask) -> None:\n    mask[{entry}] = False\n"
+    )
     if told:
-        assert told in refusal(text, spec_of, tmp_path)
+        assert told in translation_error(text, spec_of, tmp_path)
         return
-    spec = spec_of(rules_of(module(HEADER + text, tmp_path)))
+    spec = spec_of(rules_of(import_source(HEADER + text, tmp_path)))
     env = VectorEnv(spec, 2, device="cpu")
     env.reset(seed=0)
     env.step(np.array([[1, 0, 3], [-1, 1, 4]]))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, assert_same_bits, numpy_of
-from small_envs import chase, walk, wrong
+from small_envs import chase, check_message, walk
 
 import gpu_envs
 from gpu_envs import Field, Param, Role, Rules, TeamSpec
@@ -137,7 +137,9 @@ WIDE: dict[str, Any] = {"params": {"wide": Param(3, minimum=1, fixed=True)}}
 )
 def test_an_index_outside_is_found(tmp_path: Path, rule: str, said: str) -> None:
     found = GIFTS["step"].replace("w.reward[i] = 0;", f"w.reward[i] = 0; {rule}")
-    assert said in wrong(builds.undefined_values, chase(tmp_path, "Gifts-v0", more=FIELDS, **{**GIFTS, "step": found}))
+    assert said in check_message(
+        builds.undefined_values, chase(tmp_path, "Gifts-v0", more=FIELDS, **{**GIFTS, "step": found})
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box
 from harness import HAS_TORCH, MODES, Place, numpy_of
 from nvrtc import nvrtc_missing, ptx_of
-from sharing import joined, sharing
+from sharing import join_shared, sharing
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, NotFiniteError, Rules, TeamSpec, TranslationError
@@ -39,7 +39,7 @@ def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> No
     for role, rows in whole.items():
         expected, found = numpy_of(rows), numpy_of(own[role])
         if role in AT:
-            found = joined(found, numpy_of(shared[role]), AT[role])
+            found = join_shared(found, numpy_of(shared[role]), AT[role])
         count = expected.shape[1]
         here = slice(None) if who is None else who[:, first : first + count]
         np.testing.assert_array_equal(found[here], expected[here])

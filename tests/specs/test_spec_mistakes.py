@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from wrong_specs import one, role, team
+from wrong_specs import valid_env_spec, valid_roles, valid_team_spec
 
 import gpu_envs
 from gpu_envs import Field, Param, Table
@@ -21,31 +21,63 @@ from gpu_envs.registry.catalog import env_spec
 @pytest.mark.parametrize(
     ("make", "changes", "said"),
     [
-        (one, {"params": {"g": 9.8}}, "Wrong-v0: params: 'g' is 9.8; give a Param, such as Param(9.8)"),
-        (one, {"params": [Param(1)]}, "Wrong-v0: params is [Param("),
-        (one, {"options": {"low": 1}}, "Wrong-v0: options: 'low' is 1; give a Param, such as Param(0.05)"),
-        (one, {"tables": {"map": [[0, 1]]}}, "Wrong-v0: tables: 'map' is [[0, 1]]; give a Table, such as Table("),
-        (one, {"state": "x"}, "Wrong-v0: state is 'x'; give names, such as ('x',), or a mapping to Field()"),
-        (one, {"state": {"x": "int"}}, "Wrong-v0: state: 'x' is 'int'; give a Field, such as Field('int')"),
-        (one, {"observation": 4}, "Wrong-v0: observation is 4; give a space of Gymnasium, such as Discrete(2)"),
-        (one, {"action": Discrete}, "Wrong-v0: action is <class 'gymnasium.spaces.discrete.Discrete'>; give a space"),
-        (one, {"header": None}, "Wrong-v0: header is None; give a path, or gpu_envs.Rules"),
+        (valid_env_spec, {"params": {"g": 9.8}}, "Wrong-v0: params: 'g' is 9.8; give a Param, such as Param(9.8)"),
+        (valid_env_spec, {"params": [Param(1)]}, "Wrong-v0: params is [Param("),
+        (valid_env_spec, {"options": {"low": 1}}, "Wrong-v0: options: 'low' is 1; give a Param, such as Param(0.05)"),
         (
-            one,
+            valid_env_spec,
+            {"tables": {"map": [[0, 1]]}},
+            "Wrong-v0: tables: 'map' is [[0, 1]]; give a Table, such as Table(",
+        ),
+        (valid_env_spec, {"state": "x"}, "Wrong-v0: state is 'x'; give names, such as ('x',), or a mapping to Field()"),
+        (valid_env_spec, {"state": {"x": "int"}}, "Wrong-v0: state: 'x' is 'int'; give a Field, such as Field('int')"),
+        (
+            valid_env_spec,
+            {"observation": 4},
+            "Wrong-v0: observation is 4; give a space of Gymnasium, such as Discrete(2)",
+        ),
+        (
+            valid_env_spec,
+            {"action": Discrete},
+            "Wrong-v0: action is <class 'gymnasium.spaces.discrete.Discrete'>; give a space",
+        ),
+        (valid_env_spec, {"header": None}, "Wrong-v0: header is None; give a path, or gpu_envs.Rules"),
+        (
+            valid_env_spec,
             {"drawing": print},
             "Wrong-v0: drawing is <built-in function print>; give gpu_envs.pictures.Drawing(draw)",
         ),
         (
-            one,
+            valid_env_spec,
             {"max_episode_steps": 1.5},
             "Wrong-v0: max_episode_steps is 1.5; give an integer of at least 1, or a function",
         ),
-        (team, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
-        (team, {"roles": role(count="cuont")}, "names 'cuont', which is not a parameter. Did you mean 'count'?"),
-        (team, {"roles": role(count="speed")}, "the parameter 'speed', which must be an integer and fixed"),
-        (team, {"roles": role(count="loose")}, "the parameter 'loose', which must be an integer and fixed"),
-        (team, {"roles": role(count=0)}, "Wrong-v0: the role 'dog': its count is 0; give an integer of at least 1"),
-        (team, {"roles": role(observation=3)}, "Wrong-v0: the role 'dog': observation is 3; give a space"),
+        (valid_team_spec, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
+        (
+            valid_team_spec,
+            {"roles": valid_roles(count="cuont")},
+            "names 'cuont', which is not a parameter. Did you mean 'count'?",
+        ),
+        (
+            valid_team_spec,
+            {"roles": valid_roles(count="speed")},
+            "the parameter 'speed', which must be an integer and fixed",
+        ),
+        (
+            valid_team_spec,
+            {"roles": valid_roles(count="loose")},
+            "the parameter 'loose', which must be an integer and fixed",
+        ),
+        (
+            valid_team_spec,
+            {"roles": valid_roles(count=0)},
+            "Wrong-v0: the role 'dog': its count is 0; give an integer of at least 1",
+        ),
+        (
+            valid_team_spec,
+            {"roles": valid_roles(observation=3)},
+            "Wrong-v0: the role 'dog': observation is 3; give a space",
+        ),
     ],
 )
 def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], said: str) -> None:
@@ -61,9 +93,12 @@ def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], s
         (lambda: Field("int", 0), "a field's length is 0; give an integer of at least 1"),
         (lambda: Table([[1.5]], "int"), "holds numbers that int32 cannot represent"),
         (lambda: Table("text"), "give numbers, in one to three dimensions"),
-        (lambda: one(state={"x": Field("agent")}), "the field 'x' is of type 'agent', which only a team has"),
-        (lambda: one(state={"class": Field()}), "the field 'class' must be a name in both C++ and Python"),
-        (lambda: one(params={"x": Param(1.0)}), "['x'] occur more than once in state, params"),
+        (
+            lambda: valid_env_spec(state={"x": Field("agent")}),
+            "the field 'x' is of type 'agent', which only a team has",
+        ),
+        (lambda: valid_env_spec(state={"class": Field()}), "the field 'class' must be a name in both C++ and Python"),
+        (lambda: valid_env_spec(params={"x": Param(1.0)}), "['x'] occur more than once in state, params"),
     ],
 )
 def test_what_no_spec_may_have(make: Callable[[], object], said: str) -> None:
@@ -95,14 +130,17 @@ def fails(params: Any) -> Box:
 def test_when_a_space_is_derived(function: Callable[[Any], Any], said: str) -> None:
     for field in ("observation", "action"):
         with pytest.raises((TypeError, ValueError)) as caught:
-            gpu_envs.VectorEnv(one(**{field: function}), device="cpu")
+            gpu_envs.VectorEnv(valid_env_spec(**{field: function}), device="cpu")
         assert str(caught.value) == f"Wrong-v0: {field}: {said}"
         with pytest.raises((TypeError, ValueError)) as caught:
-            gpu_envs.MultiAgentEnv(team(roles=role(**{field: function})), device="cpu")
+            gpu_envs.MultiAgentEnv(valid_team_spec(roles=valid_roles(**{field: function})), device="cpu")
         assert str(caught.value).startswith(f"Wrong-v0: the role 'dog': {field}: {said}")
 
 
-MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = ((one, gpu_envs.VectorEnv), (team, gpu_envs.MultiAgentEnv))
+MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = (
+    (valid_env_spec, gpu_envs.VectorEnv),
+    (valid_team_spec, gpu_envs.MultiAgentEnv),
+)
 
 
 @pytest.mark.parametrize("length", [2.5, True, None, "3"])
@@ -159,7 +197,7 @@ def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> N
 
 
 def test_a_fixed_parameter_and_all_together_may_be_asked_for() -> None:
-    spec = one(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
+    spec = valid_env_spec(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
     assert spec.sizes("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == (4,)
 
 
@@ -222,7 +260,7 @@ def test_what_is_no_id_and_no_place() -> None:
 
 
 def test_a_role_of_nobody_is_refused_when_it_is_made() -> None:
-    spec = team(params={"count": Param(2, fixed=True)})
+    spec = valid_team_spec(params={"count": Param(2, fixed=True)})
     for made in (lambda: gpu_envs.MultiAgentEnv(spec, 2, count=0), lambda: spec.check_params({"count": 0}, 2)):
         with pytest.raises(
             ValueError, match=r"^Wrong-v0: the role 'dog': its count is the parameter 'count', which is 0;"

@@ -17,7 +17,7 @@ from harness import (
     assert_same_bits,
     numpy_of,
 )
-from nvrtc import H200, check, nvrtc_missing
+from nvrtc import H200, check_program, nvrtc_missing
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, Step, TeamSpec
@@ -263,7 +263,7 @@ needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 @needs_nvrtc
 @each_variant
 def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
-    check(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
+    check_program(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
 
 
 # --- the state, as users meet it ---
@@ -378,7 +378,7 @@ def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[
 # --- PettingZoo ---
 
 
-@pytest.mark.usefixtures("forgets")
+@pytest.mark.usefixtures("temporary_registry")
 def test_each_agent_is_told_its_mask(device: str) -> None:
     """One replica's agents, and their spaces, which draw among what is possible; those of ``MultiAgentEnv``."""
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo", exc_type=ImportError)

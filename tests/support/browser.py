@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 """Browsers that speak the protocol."""
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 """Seconds that an answer may take on a machine that others use too."""
 
-ON_THREE_AND_FOUR = """
+LAUNCHER = """
 import os, sys
 read, write, *command = sys.argv[1:]
 os.dup2(int(read), 3)
@@ -33,10 +33,10 @@ os.execvp(command[0], command)
 """Becomes the browser, which reads commands from descriptor 3 and answers on 4."""
 
 
-def found() -> str | None:
+def find_browser() -> str | None:
     """The browser to use: that of ``BROWSER_FOR_TESTS``, or the first that is installed."""
     named = os.environ.get("BROWSER_FOR_TESTS")
-    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+    return named or next((path for name in BROWSER_NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
@@ -67,7 +67,7 @@ class Browser:
         ]
         self._log = (profile / "log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", ON_THREE_AND_FOUR, *map(str, passed), program, *options],
+            [sys.executable, "-S", "-c", LAUNCHER, *map(str, passed), program, *options],
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -84,7 +84,7 @@ class Browser:
             message["sessionId"] = session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next(time.monotonic() + PATIENCE)
+            answer = self._next(time.monotonic() + TIMEOUT_SECONDS)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
@@ -108,7 +108,7 @@ class Browser:
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):
             self.call("Browser.close")
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -148,11 +148,11 @@ class Tab:
 
     def wait(self, condition: str) -> None:
         """Waits until an expression is true."""
-        self.until(lambda: bool(self.run(condition)), condition)
+        self.wait_until(lambda: bool(self.run(condition)), condition)
 
-    def until(self, holds: Callable[[], bool], what: str = "it") -> None:
+    def wait_until(self, holds: Callable[[], bool], what: str = "it") -> None:
         """Waits until something holds."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not holds():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} does not come true")
@@ -193,7 +193,7 @@ class Tab:
         data = self.call("Page.captureScreenshot", format="png")["data"]
         return np.array(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
-    def complaints(self) -> list[Any]:
+    def problems(self) -> list[Any]:
         """What it logged as an error or a warning, and exceptions that nobody caught."""
         self.run("0")  # so that what was said before has arrived
         found = []
@@ -227,19 +227,19 @@ KEYS = {" ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRi
 # --- what readers do with the page of a replay ---
 
 READY = "document.getElementById('player') && !document.getElementById('player').hidden"
-STILL = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+REDUCED_MOTION = [{"name": "prefers-reduced-motion", "value": "reduce"}]
 
-Open = Callable[..., Tab]
-"""Opens the page of a replay; see the fixture ``opened``."""
+OpenReplay = Callable[..., Tab]
+"""Opens the page of a replay; see the fixture ``open_replay``."""
 
 
-def frame(tab: Tab) -> int:
+def shown_frame(tab: Tab) -> int:
     """The frame that the page says it shows."""
     text = tab.run("document.getElementById('frame').textContent")
     return int(text.split()[1])
 
 
-def set_to(tab: Tab, name: str, value: Any) -> None:
+def set_input(tab: Tab, name: str, value: Any) -> None:
     """What a user does with a slider or a list."""
     tab.run(
         f"(() => {{ const it = document.getElementById('{name}'); it.value = '{value}';"
@@ -247,11 +247,11 @@ def set_to(tab: Tab, name: str, value: Any) -> None:
     )
 
 
-def text(tab: Tab, selector: str) -> str:
+def text_of(tab: Tab, selector: str) -> str:
     return str(tab.run(f"document.querySelector({selector!r}).textContent"))
 
 
-def middle_of(tab: Tab, selector: str, across: float, down: float) -> tuple[float, float]:
+def point_in(tab: Tab, selector: str, across: float, down: float) -> tuple[float, float]:
     """A place in the window: so much of the width and height of what is there."""
     left, top, width, height = tab.run(
         f"(() => {{ const it = document.querySelector({selector!r}); it.scrollIntoView();"

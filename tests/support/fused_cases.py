@@ -29,7 +29,7 @@ def scale_of(parts: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class NetworkCase:
     head: Head
     features: int
     hidden: tuple[int, int] = (64, 64)
@@ -68,13 +68,13 @@ class Case:
 
 
 CASES = {
-    "CartPole": Case(discrete(2), 4),
-    "Pendulum": Case(box(1), 3),
-    "Acrobot": Case(discrete(3), 6),
-    "MountainCar": Case(discrete(3), 2),
-    "several": Case(discrete(3, 5, 2), 17, activation="relu"),
-    "narrow": Case(box(3), 9, hidden=(32, 64)),
-    "narrower": Case(discrete(4), 16, hidden=(64, 32)),
-    "wide": Case(discrete(11, 11), 64),
-    "short": Case(discrete(3, 3), 15),
+    "CartPole": NetworkCase(discrete(2), 4),
+    "Pendulum": NetworkCase(box(1), 3),
+    "Acrobot": NetworkCase(discrete(3), 6),
+    "MountainCar": NetworkCase(discrete(3), 2),
+    "several": NetworkCase(discrete(3, 5, 2), 17, activation="relu"),
+    "narrow": NetworkCase(box(3), 9, hidden=(32, 64)),
+    "narrower": NetworkCase(discrete(4), 16, hidden=(64, 32)),
+    "wide": NetworkCase(discrete(11, 11), 64),
+    "short": NetworkCase(discrete(3, 3), 15),
 }

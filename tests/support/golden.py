@@ -16,7 +16,7 @@ from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.envs import PARTICLES
 
 FOLDER = Path(__file__).parents[1] / "rendering" / "golden"
-SMALLER = 4
+DOWNSAMPLING = 4
 """Stored pictures are so many times smaller."""
 
 States = Mapping[str, Any]
@@ -103,32 +103,32 @@ def env_in_states(env_id: str, **kwargs: Any) -> Any:
     states = states_of(env_id)
     env = gpu_envs.make(env_id, len(next(iter(states.values()))), **kwargs)
     env.reset(seed=0)
-    put(env, states)
+    write_states(env, states)
     return env
 
 
-def put(env: Any, states: States) -> None:
+def write_states(env: Any, states: States) -> None:
     """Puts an environment into states."""
     for name, values in states.items():
         like = to_numpy(env.state[name])
         env.state[name] = np.asarray(values).astype(like.dtype)
 
 
-def painted(env_id: str, device: str) -> np.ndarray:
+def paint_pictures(env_id: str, device: str) -> np.ndarray:
     """Its pictures, smaller, one below the other."""
     env = env_in_states(env_id, device=device, render_mode="rgb_array")
-    frames = np.concatenate([smaller(frame) for frame in env.render()])
+    frames = np.concatenate([downsample(frame) for frame in env.render()])
     env.close()
     return frames.round().astype(np.uint8)
 
 
-def smaller(frame: np.ndarray, factor: int = SMALLER) -> np.ndarray:
+def downsample(frame: np.ndarray, factor: int = DOWNSAMPLING) -> np.ndarray:
     """A frame whose pixels are the means of so many by so many."""
     height, width, _ = frame.shape
     return np.asarray(frame.reshape(height // factor, factor, width // factor, factor, 3).mean((1, 3)))
 
 
-def path_of(env_id: str) -> Path:
+def picture_path(env_id: str) -> Path:
     """Where its pictures are kept."""
     return FOLDER / f"{env_id}.png"
 
@@ -139,8 +139,8 @@ def main() -> None:
 
     FOLDER.mkdir(exist_ok=True)
     for env_id in gpu_envs.ids():
-        Image.fromarray(painted(env_id, "cpu")).save(path_of(env_id), optimize=True)
-        print(f"painted {path_of(env_id)}")
+        Image.fromarray(paint_pictures(env_id, "cpu")).save(picture_path(env_id), optimize=True)
+        print(f"painted {picture_path(env_id)}")
 
 
 if __name__ == "__main__":

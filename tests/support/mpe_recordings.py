@@ -13,7 +13,7 @@ from gpu_envs import envs
 
 PARTICLES = [spec.id for spec in envs.PARTICLES]
 MODULES = {name: re.sub(r"\B([A-Z])", r"_\1", name).replace("-", "_").lower() for name in PARTICLES}
-CYCLES = 25
+EPISODE_STEPS = 25
 """Steps of an episode."""
 
 
@@ -31,14 +31,14 @@ class Recording(NamedTuple):
     """How far each step's nearest pair of discs is from beginning or ceasing to touch, or from changing its order."""
 
 
-def theirs(env_id: str, **params: Any) -> Any:
+def make_mpe2(env_id: str, **params: Any) -> Any:
     """Their environment, without wrappers; 0 neighbours are their None."""
     given = {name: None if name.endswith("_neighbors") and not value else value for name, value in params.items()}
     pytest.importorskip("mpe2")
     return importlib.import_module(f"mpe2.{MODULES[env_id]}").raw_env(**given)
 
 
-def state_of(env: Any) -> dict[str, Any]:
+def mpe2_state(env: Any) -> dict[str, Any]:
     """Their state by our names."""
     world = env.world
     agents, marks = world.agents, world.landmarks
@@ -84,9 +84,9 @@ def _margin(env: Any, ordered: bool) -> float:
 
 
 @functools.cache
-def recorded(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str, Any], ...]) -> Recording:
+def record_mpe2(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str, Any], ...]) -> Recording:
     """Episodes from starts of their own, with uniformly random actions."""
-    env = theirs(env_id, continuous_actions=continuous, max_cycles=CYCLES, **dict(params))
+    env = make_mpe2(env_id, continuous_actions=continuous, max_cycles=EPISODE_STEPS, **dict(params))
     rng, spaces = np.random.default_rng(1), [env.action_space(name) for name in env.possible_agents]
     ordered = any(name.endswith("_neighbors") for name, _ in params)
     actions = [
@@ -95,12 +95,12 @@ def recorded(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str,
     ]
     before, after, rewards, seen, margins = [], [], [], [], []
     for step in range(steps):
-        if step % CYCLES == 0:
+        if step % EPISODE_STEPS == 0:
             env.reset(seed=step)
-        before.append(state_of(env))
+        before.append(mpe2_state(env))
         env.current_actions = [given[step] if continuous else int(given[step]) for given in actions]
         env._execute_world_step()  # noqa: SLF001 - mpe2's own
-        after.append(state_of(env))
+        after.append(mpe2_state(env))
         rewards.append([env.rewards[name] for name in env.possible_agents])
         seen.append([env.observe(name) for name in env.possible_agents])
         margins.append(_margin(env, ordered))
@@ -109,19 +109,19 @@ def recorded(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str,
     return Recording(first, then, actions, np.array(rewards), rows, np.array(margins))
 
 
-def by_role(env: Any, values: list[np.ndarray]) -> dict[str, np.ndarray]:
+def stack_by_role(env: Any, values: list[np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays of each agent as ours takes and gives them."""
     left = iter(values)
     return {role: np.stack([next(left) for _ in range(count)], 1) for role, count in env.counts.items()}
 
 
-def each_agent(by_role: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+def agent_arrays(by_role: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
     """The same the other way round."""
     for values in by_role.values():
         yield from np.moveaxis(np.asarray(values), 1, 0)
 
 
-def put(env: Any, state: Mapping[str, np.ndarray]) -> None:
+def write_state(env: Any, state: Mapping[str, np.ndarray]) -> None:
     """Begins with these states."""
     for name, values in state.items():
         field = env.state[name]

@@ -9,18 +9,18 @@ from wrapper_cases import Array
 OBSERVATION, ACTION, PUSH = 7, 8, 9
 """The wrappers' streams."""
 
-OF_EPISODE, OF_REPEATING = 2**32 - 1, 2**32 - 2
+EPISODE_DRAW, REPEAT_DRAW = 2**32 - 1, 2**32 - 2
 """Draws that are not of a feature."""
 
 COUNT = 23
 SEED = 11
 
 
-def unit(words: Array) -> Array:
+def unit_floats(words: Array) -> Array:
     return ((words >> 8) * np.float32(2.0**-24)).astype(np.float32)
 
 
-class Clock:
+class ReplicaClock:
     """Episode and step of each replica, in every auto-reset mode, and what is drawn then."""
 
     def __init__(self, stream: int, mode: str, count: int = COUNT) -> None:
@@ -52,15 +52,15 @@ class Clock:
     def whole(self, replica: int, drawn: int | tuple[int, int], back: int = 0) -> int:
         if isinstance(drawn, int):
             return drawn
-        word = int(self.words(replica, [OF_EPISODE], step=0, back=back)[0, 0])
+        word = int(self.words(replica, [EPISODE_DRAW], step=0, back=back)[0, 0])
         return drawn[0] + (word * (drawn[1] - drawn[0] + 1) >> 32)
 
     def uniform(self, replica: int, features: int, *, step: int | None = None, back: int = 0) -> Array:
         """Noise of each feature, between -1 and 1."""
         words = self.words(replica, range(features), step=step, back=back)
-        return np.float32(2) * unit(words[:, 0]) - np.float32(1)
+        return np.float32(2) * unit_floats(words[:, 0]) - np.float32(1)
 
     def normal(self, replica: int, features: int, *, step: int | None = None, back: int = 0) -> Array:
         words = self.words(replica, range(features), step=step, back=back)
-        u, v = unit(words[:, 0]).astype(float), unit(words[:, 1]).astype(float)
+        u, v = unit_floats(words[:, 0]).astype(float), unit_floats(words[:, 1]).astype(float)
         return np.asarray(np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v))

@@ -77,7 +77,7 @@ def ptx_of(text: str) -> str:
     return compile_with_nvrtc(text, "compute_90a").ptx
 
 
-def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
+def kernel_resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
     """What machine code says of itself: function, `registers` or `local` (bytes of local memory a thread), amount.
 
     A cubin is an ELF file; its section .nv.info holds records of (format, attribute, size), symbol, value.
@@ -105,10 +105,10 @@ def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
             at += size
 
 
-def check(program: Program, architecture: str, precision: str) -> None:
+def check_program(program: Program, architecture: str, precision: str) -> None:
     """No spills, no more registers than are meant, and in float32 no arithmetic that a CPU would not do alike."""
     ptx, cubin, _ = compile_with_nvrtc(program.source, architecture)
-    found = list(resources(cubin))
+    found = list(kernel_resources(cubin))
     assert {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")} == {
         f"kernel_{name}" for name in program.calls
     }

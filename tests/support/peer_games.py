@@ -8,7 +8,7 @@ import numpy as np
 import gpu_envs
 
 
-def same_game(step: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, ...]]) -> int:
+def assert_same_game(step: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, ...]]) -> int:
     """Takes one step from each of our states: ends are ours, and states within a few roundings. How many ended."""
     env = gpu_envs.make("CartPole-v1", 64, device="cpu", autoreset_mode="SameStep")
     before = np.array(env.reset(seed=3)[0])

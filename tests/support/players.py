@@ -19,11 +19,13 @@ from gpu_envs.engine.roles import RoleInterface
 LIMIT = 13
 """A time limit at which a few CartPoles have fallen and most have not."""
 
-ONE: dict[str, tuple[str, dict[str, Any]]] = {env_id: (env_id, {"max_episode_steps": LIMIT}) for env_id in IDS}
-REAL = {env_id: case for env_id, case in ONE.items() if not is_discrete(env_id)}
+SINGLE_AGENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    env_id: (env_id, {"max_episode_steps": LIMIT}) for env_id in IDS
+}
+CONTINUOUS_CASES = {env_id: case for env_id, case in SINGLE_AGENT_CASES.items() if not is_discrete(env_id)}
 """Environments whose actions are real numbers."""
 
-FIELD: dict[str, Any] = {
+SMALL_TAG_PARAMS: dict[str, Any] = {
     "num_taggers": 2,
     "num_runners": 3,
     "grid_length": 2.0,
@@ -31,9 +33,9 @@ FIELD: dict[str, Any] = {
     "num_other_agents_observed": 2,
     "episode_length": 9,
 }
-TEAMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "continuous": ("TagContinuous-v0", FIELD),
-    "continuous-box": ("TagContinuous-v0", {**FIELD, "actions": "continuous"}),
+TEAM_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "continuous": ("TagContinuous-v0", SMALL_TAG_PARAMS),
+    "continuous-box": ("TagContinuous-v0", {**SMALL_TAG_PARAMS, "actions": "continuous"}),
     "grid": ("TagGridWorld-v0", {"num_taggers": 3, "grid_length": 4, "episode_length": 9}),
 }
 """Small teams of which many agents go out, one after another."""
@@ -128,10 +130,10 @@ def by_role(env: Any, by_agent: Mapping[str, Any]) -> Actions:
     }
 
 
-class OfOne(Player):
+class SingleAgentPlayer(Player):
     """An adapter of environments with one agent: what it gives are arrays, ``[num_envs, ...]``."""
 
-    cases = ONE
+    cases = SINGLE_AGENT_CASES
 
     @staticmethod
     def result(observations: Any, rewards: Any, terminated: Any, truncated: Any, final: Any, *given: Any) -> Result:
@@ -145,7 +147,9 @@ class OfOne(Player):
         return Result(seen, paid_by, out_by, cut_by, out | cut, last, [observations, rewards, *given])
 
 
-def told(observations: np.ndarray, dones: np.ndarray, infos: list[Any]) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+def read_infos(
+    observations: np.ndarray, dones: np.ndarray, infos: list[Any]
+) -> tuple[np.ndarray, np.ndarray, list[Any]]:
     """Of infos: who was cut short, last observations, zero for others; and those that were given."""
     final = np.zeros_like(observations)
     for i in np.flatnonzero(dones):
@@ -155,7 +159,7 @@ def told(observations: np.ndarray, dones: np.ndarray, infos: list[Any]) -> tuple
 
 
 @final
-class Sb3(OfOne):
+class Sb3(SingleAgentPlayer):
     """Stable-Baselines3's vectorised environment."""
 
     module, maker, extra, libraries = "sb3", "VecEnv", "sb3", ("stable_baselines3", "torch")
@@ -168,7 +172,7 @@ class Sb3(OfOne):
 
     def step(self, actions: Actions) -> Result:
         observations, rewards, dones, infos = self.adapter.step(actions["agent"])
-        cut, final, last = told(observations, dones, infos)
+        cut, final, last = read_infos(observations, dones, infos)
         return self.result(observations, rewards, dones & ~cut, cut, final, dones, *last)
 
 
@@ -178,7 +182,7 @@ class Sb3Role(Player):
     module, maker, extra, libraries = "sb3", "VecEnv", "sb3", ("stable_baselines3", "torch")
     output = "any"
     staggers = True
-    cases = TEAMS
+    cases = TEAM_CASES
     options: ClassVar[dict[str, Any]] = {"role": "runner", "others": "random"}
 
     def rows(self, values: np.ndarray) -> Actions:
@@ -192,7 +196,7 @@ class Sb3Role(Player):
     def step(self, actions: Actions) -> Result:
         given = actions["runner"]
         observations, rewards, dones, infos = self.adapter.step(given.reshape(-1, *given.shape[2:]))
-        cut, final, last = told(observations, dones, infos)
+        cut, final, last = read_infos(observations, dones, infos)
         over = numpy_of(self.raw.elapsed) == 0
         seen, paid, out, cut_short = (self.rows(part) for part in (observations, rewards, dones & ~cut, cut))
         handed = [observations, rewards, dones, self.adapter.alive, *last]
@@ -200,7 +204,7 @@ class Sb3Role(Player):
 
 
 @final
-class Skrl(OfOne):
+class Skrl(SingleAgentPlayer):
     """skrl's wrapper."""
 
     module, maker, extra, libraries = "skrl", "Wrapper", "skrl", ("skrl", "torch")
@@ -228,7 +232,7 @@ class SkrlTeam(Player):
     """skrl's wrapper of teams."""
 
     module, maker, extra, libraries = "skrl", "MultiAgentWrapper", "skrl", ("skrl", "torch")
-    cases = TEAMS
+    cases = TEAM_CASES
     staggers = True
     options: ClassVar[dict[str, Any]] = {"shared_state": True}
 
@@ -256,11 +260,11 @@ class SkrlTeam(Player):
 
 
 @final
-class RslRl(OfOne):
+class RslRl(SingleAgentPlayer):
     """rsl_rl's vectorised environment, whose last observations it does not show."""
 
     module, maker, extra, libraries = "rsl_rl", "VecEnv", "rsl-rl", ("rsl_rl", "tensordict", "torch")
-    cases = REAL
+    cases = CONTINUOUS_CASES
     options: ClassVar[dict[str, Any]] = {"rescale_actions": False}
 
     def begin(self) -> tuple[Actions, list[Any]]:
@@ -279,7 +283,7 @@ class TorchRl(Player):
     """TorchRL's environment."""
 
     module, maker, extra, libraries = "torchrl", "Env", "torchrl", ("torchrl", "tensordict", "torch")
-    cases = ONE | TEAMS
+    cases = SINGLE_AGENT_CASES | TEAM_CASES
     mode = "Disabled"
     both_flags = True
     now: Any
@@ -344,7 +348,7 @@ class PettingZooReplicas(Player):
     """Many replicas of a team as PettingZoo's dicts of agents."""
 
     module, maker, extra, libraries = "pettingzoo", "vector_env", "pettingzoo", ("pettingzoo",)
-    cases = TEAMS
+    cases = TEAM_CASES
     both_flags = True
     options: ClassVar[dict[str, Any]] = {"autoreset_mode": "SameStep", "copy": True}
     chosen: int | None = None
@@ -381,18 +385,18 @@ class PettingZooReplicas(Player):
 PLAYERS: tuple[type[Player], ...] = (Sb3, Sb3Role, Skrl, SkrlTeam, RslRl, TorchRl, PettingZooReplicas)
 
 
-def is_there(player: type[Player]) -> bool:
+def is_installed(player: type[Player]) -> bool:
     """Whether its libraries are installed."""
     return all(importlib.util.find_spec(name) for name in player.libraries)
 
 
-def played(player: type[Player], name: str, count: int, device: str, **options: Any) -> Player:
+def make_player(player: type[Player], name: str, count: int, device: str, **options: Any) -> Player:
     """A player of one of its cases."""
     env_id, params = player.cases[name]
     return player(env_id, count, device=device, **params, **options)
 
 
-def plain_of(player: type[Player], name: str, count: int, device: str, **options: Any) -> Any:
+def make_plain_env(player: type[Player], name: str, count: int, device: str, **options: Any) -> Any:
     """The environment of a case as ``gpu_envs.make`` gives it, in NumPy."""
     env_id, params = player.cases[name]
     return gpu_envs.make(env_id, count, device=device, autoreset_mode="SameStep", **params, **options)

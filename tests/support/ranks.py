@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gpu_envs.training.process.group import TURN_OFF
 
 
-def together(size: int, work: Callable[..., Any], folder: Path, *given: Any, device: str = "cpu") -> list[Any]:
+def run_ranks(size: int, work: Callable[..., Any], folder: Path, *given: Any, device: str = "cpu") -> list[Any]:
     """What ``work(group, device, *given)`` returns in each of so many processes, by rank.
 
     Devices are ``cpu``, ``cuda``, and ``nccl``: CUDA where all goes through NCCL, as it does from host to host.

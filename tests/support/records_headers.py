@@ -28,9 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def shared_compiler(quick_compiler: None) -> None:
-    """Replaces this copy's unoptimised compiler; ``quick_compiler`` restores the environment."""
-    del quick_compiler
+def shared_compiler(unoptimised_compiler: None) -> None:
+    """Replaces this copy's unoptimised compiler; ``unoptimised_compiler`` restores the environment."""
+    del unoptimised_compiler
     shared = os.environ.get(COMPILER, "")
     if shared and Path(os.environ.get("CXX", "")).name == Path(shared).name:
         os.environ["CXX"] = shared

@@ -8,14 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from translation_cases import HEADER, module, rules_of
+from translation_cases import HEADER, import_source, rules_of
 
 import gpu_envs
 from gpu_envs.translation.translate import translate_rules
 
 MARK = "# <--"
 
-ONE = """
+SINGLE_AGENT_RULES = """
 import functools
 import random as pythons
 
@@ -90,7 +90,7 @@ def begin(s: State) -> None:
     s.on = False
 """
 
-TEAM = """
+TEAM_RULES = """
 def reset(w: World, p: Params, team: Team) -> None:
     for i in team.agents():
         w.x[i] = 0
@@ -133,7 +133,7 @@ def observe(w: World, p: Params, i: int, row: Row) -> None:
 BOX = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
 
 
-def one_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.EnvSpec:
+def single_agent_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.EnvSpec:
     kinds = {"count": gpu_envs.Field("int"), "small": gpu_envs.Field("byte"), "on": gpu_envs.Field("bool")}
     given: dict[str, Any] = {
         "id": "Refused-v0",
@@ -167,9 +167,9 @@ def team_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.TeamSpec:
 Make = Callable[[gpu_envs.Rules], gpu_envs.Spec]
 
 
-def refusal(text: str, make: Make, folder: Path) -> str:
+def translation_error(text: str, make: Make, folder: Path) -> str:
     """Translates a module that cannot be; checks that the error names the marked line, and returns its message."""
-    made = module(HEADER + text, folder)
+    made = import_source(HEADER + text, folder)
     spec = make(rules_of(made))
     with pytest.raises(gpu_envs.TranslationError) as caught:
         translate_rules(spec, spec.check_params({}, 1))
@@ -182,11 +182,11 @@ def refusal(text: str, make: Make, folder: Path) -> str:
     return message
 
 
-def filled(template: str, body: str = "pass", seen: str = "pass") -> str:
+def fill_template(template: str, body: str = "pass", seen: str = "pass") -> str:
     """A module with these lines in ``step`` and ``observe``; the first is marked unless one is."""
     body, seen = ("\n    ".join(text.splitlines()) for text in (body, seen))
     return template.replace("{body}", body).replace("{seen}", seen)
 
 
-def marked(text: str) -> str:
+def mark_first_line(text: str) -> str:
     return text if MARK in text else re.sub(r"$", f"  {MARK}", text, count=1, flags=re.M)

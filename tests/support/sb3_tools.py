@@ -17,7 +17,7 @@ from gpu_envs import Param
 from gpu_envs.adapters import sb3
 
 
-def vec(*args: Any, **kwargs: Any) -> Any:
+def make_vec(*args: Any, **kwargs: Any) -> Any:
     """The adapter, with a seed unless another (or None) is given."""
     return sb3.VecEnv(*args, **{"seed": 0, **kwargs})
 
@@ -64,7 +64,7 @@ class Recorder(VecEnvWrapper):  # type: ignore[misc]  # Stable-Baselines3's type
 
 
 @final
-class Keeper(BaseCallback):  # type: ignore[misc]  # as above
+class RolloutKeeper(BaseCallback):  # type: ignore[misc]  # as above
     """Copies what the roll-out buffer has at the end of each roll-out, before the training turns it over.
 
     Attributes:
@@ -91,7 +91,7 @@ class Keeper(BaseCallback):  # type: ignore[misc]  # as above
         self.kept.append({name: getattr(buffer, name).copy() for name in self.NAMES})
 
 
-def single_envs(env_id: str, count: int, **kwargs: Any) -> Any:
+def make_single_envs(env_id: str, count: int, **kwargs: Any) -> Any:
     """Stable-Baselines3's own vector of single environments, which the adapter must match."""
 
     def make() -> Any:
@@ -115,7 +115,7 @@ def parameters_of(model: Any) -> list[np.ndarray]:
     return [numpy_of(parameter.detach()) for parameter in model.policy.parameters()]
 
 
-def clock(folder: Path, num_envs: int, **kwargs: Any) -> gpu_envs.VectorEnv:
+def make_clock(folder: Path, num_envs: int, **kwargs: Any) -> gpu_envs.VectorEnv:
     """An environment to do sums on: it counts, pays what it shows, and breaks where it is told to. Not registered."""
     more = {
         "state": ("count",),

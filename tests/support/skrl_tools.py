@@ -9,7 +9,7 @@ QUIET = {"write_interval": 0, "checkpoint_interval": 0}
 """Settings of an agent that logs nothing."""
 
 
-def last_first(flags: Any) -> Any:
+def reverse_agents(flags: Any) -> Any:
     """A team's flags in the opposite order; those of one agent as they are."""
     return dict(reversed(flags.items())) if isinstance(flags, dict) else flags
 
@@ -35,8 +35,8 @@ def interact(agent: Any, wrapper: Any, steps: int, watch: Callable[[Any], None] 
                 next_observations=followed,
                 next_states=next_states,
                 # of a team skrl counts by the first: one that goes out in the course of an episode
-                terminated=last_first(terminated),
-                truncated=last_first(truncated),
+                terminated=reverse_agents(terminated),
+                truncated=reverse_agents(truncated),
                 infos=infos,
                 **when,
             )

@@ -17,7 +17,7 @@ from gpu_envs.backend.toolchain import build
 Array = np.ndarray[Any, np.dtype[Any]]
 Function = Callable[..., list[Array]]
 
-wide_enough = pytest.mark.skipif(
+needs_wide_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 60, reason="this machine's long double is no wider than its double"
 )
 
@@ -50,7 +50,7 @@ KERNEL(kernel_apply, Call) {{
     return "\n".join(["namespace gpu_envs {", *headers, text, "}"])
 
 
-def compiled(
+def compile_kernel(
     real: str,
     inputs: Sequence[str],
     outputs: Sequence[str],
@@ -102,7 +102,7 @@ def _address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def worst(got: Array, exact: Any, real: str) -> Any:
+def max_ulp_error(got: Array, exact: Any, real: str) -> Any:
     """The greatest error, in units in the last place of the exact value."""
     unit = np.spacing(np.abs(exact.astype(real))).astype(np.longdouble)
     return np.max(np.abs(got.astype(np.longdouble) - exact) / unit)
@@ -114,7 +114,7 @@ def random_bits(real: str, count: int, seed: int = 0) -> Array:
     return (bits >> np.uint64(32)).astype(np.uint32).view(real) if real == "float32" else bits.view(real)
 
 
-def same_bits(name: str, x: Array, here: Array, there: Array) -> None:
+def assert_bits_equal(name: str, x: Array, here: Array, there: Array) -> None:
     """Refuses results of two devices that are not the same bits, or both NaN."""
     bits = f"u{here.itemsize}"
     same = (here.view(bits) == there.view(bits)) | (np.isnan(here) & np.isnan(there))

@@ -17,12 +17,12 @@ COLLECTORS = pytest.mark.filterwarnings(
 )
 
 
-def made(env_id: str, num_envs: int, device: str, **options: Any) -> Env:
+def make_env(env_id: str, num_envs: int, device: str, **options: Any) -> Env:
     """The adapter's environment, a small one."""
     return Env(env_id, num_envs, device=device, **{**SMALL_PARAMS.get(env_id, {}), **options})
 
 
-def plain(env_id: str, num_envs: int, device: str, mode: str, **options: Any) -> Any:
+def make_plain_env(env_id: str, num_envs: int, device: str, mode: str, **options: Any) -> Any:
     """The same as gpu_envs makes it."""
     options = {**SMALL_PARAMS.get(env_id, {}), **options}
     return gpu_envs.make(env_id, num_envs, device=device, output="torch", autoreset_mode=mode, **options)
@@ -33,18 +33,18 @@ def leaves(tensordict: TensorDictBase) -> dict[Any, torch.Tensor]:
     return dict(tensordict.items(True, True))
 
 
-def cloned(value: Any) -> Any:
+def clone(value: Any) -> Any:
     """A copy of a tensor, or of a mapping's tensors."""
-    return {k: cloned(v) for k, v in value.items()} if isinstance(value, Mapping) else value.clone()
+    return {k: clone(v) for k, v in value.items()} if isinstance(value, Mapping) else value.clone()
 
 
-def acted(env: Any, steps: int, seed: int = 0) -> list[TensorDictBase]:
+def random_actions(env: Any, steps: int, seed: int = 0) -> list[TensorDictBase]:
     """Random actions of many steps."""
     torch.manual_seed(seed)
     return [env.full_action_spec.rand() for _ in range(steps)]
 
 
-def walk(env: Any, actions: list[TensorDictBase], begin: TensorDictBase) -> Iterator[TensorDictBase]:
+def step_through(env: Any, actions: list[TensorDictBase], begin: TensorDictBase) -> Iterator[TensorDictBase]:
     """Each step's TensorDict; what is done begins anew."""
     now = begin
     for action in actions:

@@ -292,27 +292,27 @@ def unreached(x: float, y: float, i: int, j: int) -> float:
 '''
 
 
-def functions() -> list[str]:
+def function_names() -> list[str]:
     """The names of what is computed: ``e0(x, y, i, j)`` and so on, ``near0``, and the programs."""
     named = [line.split("(")[0].removeprefix("def ") for line in PROGRAMS.splitlines() if line.startswith("def ")]
     return [*(f"e{n}" for n in range(len(EXPRESSIONS))), *(f"near{n}" for n in range(len(NEAR))), *named]
 
 
-def computing() -> str:
+def computing_source() -> str:
     """A module whose ``step`` computes every function, and keeps what each gives in a field of its name."""
     head = "(x: float, y: float, i: int, j: int) -> float"
     parts = [HEADER, HELPERS, PROGRAMS]
     parts += [f"def e{n}{head}:\n    return float({text})\n" for n, text in enumerate(EXPRESSIONS)]
     parts += [f"def near{n}{head}:\n    return {text}\n" for n, text in enumerate(NEAR)]
-    stores = [f"    s.r_{name} = {name}(s.x, s.y, int(s.m), int(s.n))" for name in functions()]
-    zeros = [f"    s.r_{name} = 0" for name in functions()]
+    stores = [f"    s.r_{name} = {name}(s.x, s.y, int(s.m), int(s.n))" for name in function_names()]
+    zeros = [f"    s.r_{name} = 0" for name in function_names()]
     parts += ["def step(s: State, p: Params, action: Action, random: Random):", *stores, "    return 0.0, False\n"]
     parts += ["def reset(s: State, p: Params, random: Random):", *zeros, "    s.x = s.y = s.m = s.n = 0\n"]
     parts += ["def observe(s: State, p: Params, observation: Observation):", "    observation[0] = s.x\n"]
     return "\n".join(parts)
 
 
-def module(source: str, folder: Path, name: str = "rules_of_test") -> ModuleType:
+def import_source(source: str, folder: Path, name: str = "rules_of_test") -> ModuleType:
     """Imports a text as a module, so that its source can be read."""
     path = folder / f"{name}.py"
     path.write_text(textwrap.dedent(source))
@@ -333,8 +333,8 @@ def rules_of(made: ModuleType) -> gpu_envs.Rules:
 
 def computing_spec(folder: Path) -> tuple[gpu_envs.EnvSpec, ModuleType]:
     """The environment that computes every function, and the module for Python to do the same."""
-    made = module(computing(), folder)
-    fields = ["x", "y", "m", "n", *(f"r_{name}" for name in functions())]
+    made = import_source(computing_source(), folder)
+    fields = ["x", "y", "m", "n", *(f"r_{name}" for name in function_names())]
     spec = gpu_envs.EnvSpec(
         id="Computing-v0",
         header=rules_of(made),

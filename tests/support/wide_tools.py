@@ -14,14 +14,14 @@ no_other_gpu = pytest.mark.skipif(HAS_CUDA and not HOPPER, reason="needs a Hoppe
 ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 ROUNDINGS = 20
 """There are about as many on the way from an observation through three hidden layers and back."""
-OTHER_ORDER = 1e-3
+REORDERED_SUM_ERROR = 1e-3
 """By how much sums differ that are added up in another order; a unit of 64 samples among 3,000 counts for 0.15."""
 
-FEW = 4
+FEW_BLOCKS = 4
 """Blocks to which some thousand rows give many tiles each, of which the last is not full."""
 
 
-def watched(module: nn.Module) -> dict[nn.Module, tuple[Any, Any]]:
+def record_layers(module: nn.Module) -> dict[nn.Module, tuple[Any, Any]]:
     """Inputs and outputs of its layers, once it has run."""
     kept: dict[nn.Module, tuple[Any, Any]] = {}
 
@@ -35,7 +35,7 @@ def watched(module: nn.Module) -> dict[nn.Module, tuple[Any, Any]]:
     return kept
 
 
-def sizes_of(kept: dict[nn.Module, tuple[Any, Any]]) -> dict[int, Any]:
+def gradient_scales(kept: dict[nn.Module, tuple[Any, Any]]) -> dict[int, Any]:
     """Of the gradient by each parameter: the root of the sum of the squares of what it is the sum of.
 
     Roundings of many samples cancel as samples do: what is allowed grows no faster.
@@ -52,7 +52,7 @@ def sizes_of(kept: dict[nn.Module, tuple[Any, Any]]) -> dict[int, Any]:
     return sizes
 
 
-def off_by(precision: str, activation: str) -> float:
+def relative_tolerance(precision: str, activation: str) -> float:
     """How far gradients by many samples may be off, as a share of their sizes.
 
     Where a rounding takes a sum beyond relu's corner, a slope is wrong altogether: of so many, not by so much.
@@ -76,7 +76,9 @@ def split_like(flat: Any, parts: list[Any]) -> list[Any]:
     return [one.view(part.shape) for one, part in zip(flat[: sum(sizes)].split(sizes), parts, strict=True)]
 
 
-def check_both_ways(functions: Any, gradient: Any, inputs: Any, by: Any, outputs: Any, grad_inputs: Any | None) -> None:
+def check_recomputed_forward(
+    functions: Any, gradient: Any, inputs: Any, by: Any, outputs: Any, grad_inputs: Any | None
+) -> None:
     """Finds what two calls do, bit for bit, and leaves the gradient by the weights alone if it is not wanted.
 
     Args:

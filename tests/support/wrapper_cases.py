@@ -46,19 +46,19 @@ def numpy_env(env_id: str, count: int, mode: str, **options: Any) -> gpu_envs.Ve
     return torch_env(env_id, count, mode, "cpu", output="numpy", **options)
 
 
-def waiting(env: gpu_envs.VectorEnv) -> gpu_envs.VectorEnv:
+def allow_frozen(env: gpu_envs.VectorEnv) -> gpu_envs.VectorEnv:
     """Which may be stepped while replicas wait for their reset."""
     if env.autoreset_mode.value == "Disabled":
         env.allow_frozen_steps()
     return env
 
 
-def on(device: str, array: Array) -> torch.Tensor:
+def to_device(device: str, array: Array) -> torch.Tensor:
     """A tensor on a device."""
     return torch.from_numpy(np.array(array)).to(resolve_device(device))
 
 
-class Taken(NamedTuple):
+class StepPair(NamedTuple):
     """A step of both, or a reset by mask."""
 
     ours: Any
@@ -69,7 +69,7 @@ class Taken(NamedTuple):
     """Of a reset: which replicas. None: it was a step."""
 
 
-def both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed: int = 5) -> Iterator[Taken]:
+def step_both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed: int = 5) -> Iterator[StepPair]:
     """Takes the same steps with both. In Disabled mode, replicas that are done are reset by mask.
 
     Args:
@@ -81,15 +81,15 @@ def both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed: int
         seed: Of the actions.
     """
     for actions in random_actions(env_id, steps, ours.num_envs, seed=seed):
-        taken = Taken(ours.step(on(device, actions)), theirs.step(actions), None)
+        taken = StepPair(ours.step(to_device(device, actions)), theirs.step(actions), None)
         done = numpy_of(taken.ours[2]) | numpy_of(taken.ours[3])
         yield taken
         if ours.metadata["autoreset_mode"].value == "Disabled" and done.any():
-            reset = ours.reset(options={"reset_mask": on(device, done)})
-            yield Taken(reset, theirs.reset(options={"reset_mask": done.copy()}), done)
+            reset = ours.reset(options={"reset_mask": to_device(device, done)})
+            yield StepPair(reset, theirs.reset(options={"reset_mask": done.copy()}), done)
 
 
-class Seen:
+class SampleMoments:
     """Mean and variance of all samples, in float64, that a beginning of 1e-4 samples has gone into."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ def assert_close(found: Array, expected: Array) -> None:
     assert wrong.max() < ROUNDINGS * EPS, wrong.max() / EPS
 
 
-def assert_statistics(found: RunningMeanStd, seen: Seen) -> None:
+def assert_statistics(found: RunningMeanStd, seen: SampleMoments) -> None:
     mean, var, count = seen.moments()
     deviation = np.sqrt(var)
     assert float(found.count) == pytest.approx(count, rel=1e-12)
@@ -160,12 +160,12 @@ LAUNCHES = {
 """What a step launches beside the environment's own, in order."""
 
 
-def made(name: str, device: str, mode: str = "SameStep", count: int = 20, **options: Any) -> Any:
+def make_wrapped(name: str, device: str, mode: str = "SameStep", count: int = 20, **options: Any) -> Any:
     """A wrapper after its reset."""
     env = WRAPPERS[name](torch_env("Pendulum-v1", count, mode, device, **options))
     env.reset(seed=0)
     return env
 
 
-def actions_of(device: str, steps: int, count: int = 20) -> list[torch.Tensor]:
-    return [on(device, actions) for actions in random_actions("Pendulum-v1", steps, count)]
+def random_action_tensors(device: str, steps: int, count: int = 20) -> list[torch.Tensor]:
+    return [to_device(device, actions) for actions in random_actions("Pendulum-v1", steps, count)]

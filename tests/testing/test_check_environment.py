@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from small_envs import CHASE, WALK, chase, walk, wrong
+from small_envs import CHASE, WALK, chase, check_message, walk
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
@@ -94,11 +94,13 @@ def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     spec.header.write_text(UNMARKED + spec.header.read_text())
     good, team = walk(tmp_path, "Good-v0"), chase(tmp_path)
     if elsewhere.has_nvrtc():
-        assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
-        assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+        assert check_message(elsewhere.for_cuda, spec).startswith(
+            f"{spec.header}:1: error: this function is not marked FN"
+        )
+        assert check_message(elsewhere.for_cuda, good) == check_message(elsewhere.for_cuda, team) == ""
     monkeypatch.setattr(elsewhere, "has_nvrtc", lambda: False)
-    assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
-    assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+    assert check_message(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
+    assert check_message(elsewhere.for_cuda, good) == check_message(elsewhere.for_cuda, team) == ""
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ OUTSIDE: dict[str, tuple[Callable[[Path, str], Any], str, str]] = {
 @pytest.mark.parametrize(("make", "line", "what"), OUTSIDE.values(), ids=OUTSIDE)
 def test_what_is_outside_an_array(tmp_path: Path, make: Callable[[Path, str], Any], line: str, what: str) -> None:
     spec = make(tmp_path, line)
-    found = wrong(builds.undefined_values, spec)
+    found = check_message(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index ")
     assert what in found
 
@@ -191,9 +193,9 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     spec = chase(
         tmp_path, step=CHASE["step"].replace("w.reward[i] = w.x[i];", f"w.reward[i] = w.x[i];\n        {line}")
     )
-    found = wrong(builds.undefined_values, spec)
+    found = check_message(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
-    assert builds.sanitizer("asan") == "" or wrong(builds.sanitized, spec) == found
+    assert builds.sanitizer("asan") == "" or check_message(builds.sanitized, spec) == found
 
 
 def test_flags_are_tried_on_code_that_stays() -> None:
@@ -213,7 +215,7 @@ def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             pytest.skip(f"{compiler} has no sanitizers here")
     line = "s.x += real(7 / n);"
     spec = walk(tmp_path, step=f"const int n = int(s.pace * real(4)) - 1;\n    {line}\n    return {{0, false}};")
-    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+    assert check_message(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
 @pytest.mark.slow
@@ -239,7 +241,7 @@ def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
         reset=WALK["reset"] + "\n    s.pace = 0;",
         step=f"{line}\n    s.pace += real(1);\n    return {{0, s.pace > real(3)}};",
     )
-    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+    assert check_message(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
 def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +262,7 @@ IMAGE = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spac
 
 @pytest.mark.slow
 def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
-    found = wrong(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
+    found = check_message(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
     assert "pace of replica" in found
     assert "reset must set every field" in found
 
@@ -268,8 +270,8 @@ def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_teams_field_that_reset_leaves_out(tmp_path: Path) -> None:
     spec = chase(tmp_path, reset="FOR_EACH_AGENT(i, AGENTS) { w.x[i] = team.random(RESET, i).uniform(0, 10); }")
-    assert "state.caught of replica" in wrong(sameness.resets, spec, "cpu")
-    assert "state.caught of replica" in wrong(builds.undefined_values, spec)
+    assert "state.caught of replica" in check_message(sameness.resets, spec, "cpu")
+    assert "state.caught of replica" in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
@@ -277,14 +279,14 @@ def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
     spec = walk(
         tmp_path, step="real push;\n    if (action == 1) push = s.pace;\n    s.x += push;\n    return {0, false};"
     )
-    assert "state.x of replica" in wrong(builds.undefined_values, spec)
+    assert "state.x of replica" in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
 def test_scratch_that_nobody_wrote(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.near[i];"
     spec = chase(tmp_path, more={"scratch": {"near": gpu_envs.Field()}}, step=broken)
-    assert "rewards." in wrong(builds.undefined_values, spec)
+    assert "rewards." in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
@@ -292,12 +294,12 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     more = {"shared_scratch": {"mark": gpu_envs.Field()}}
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
     spec = chase(tmp_path, more=more, step=broken, observe="row[0] = float(w.mark);\n    row[1] = 0;")
-    assert "observations.hunter" in wrong(builds.undefined_values, spec)
+    assert "observations.hunter" in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
 def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
-    found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
+    found = check_message(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
     assert "after reset" in found
     assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
 
@@ -305,16 +307,16 @@ def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
     paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
-    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": IMAGE}, observe=paint))
+    found = check_message(builds.undefined_values, walk(tmp_path, more={"observation": IMAGE}, observe=paint))
     assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
-    found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
+    found = check_message(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
     assert "observations[0] of replica 0" in found
 
 
 def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
     spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
     for check in (sameness.seeds, sameness.independence, sameness.round_trip):
-        assert wrong(check, spec, "cpu"), check
+        assert check_message(check, spec, "cpu"), check
 
 
 # --- values ---
@@ -322,7 +324,7 @@ def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
 
 def test_an_agents_observation_outside_its_space(tmp_path: Path) -> None:
     spec = chase(tmp_path, observe="row[0] = i == 2 ? -1.0f : 0.0f;\n    row[1] = 0;")
-    assert "'prey'[0] of replica 0, prey_1 is -1.0 after reset" in wrong(values.spaces, spec, "cpu")
+    assert "'prey'[0] of replica 0, prey_1 is -1.0 after reset" in check_message(values.spaces, spec, "cpu")
 
 
 TEAM_MASK = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {\n    BODY\n}\n"
@@ -350,13 +352,13 @@ def test_masks(
 ) -> None:
     more = {"action_mask": True}
     empty = make(tmp_path, "Empty-v0", more=more, further=allow.replace("BODY", none))
-    assert who in wrong(values.masks, empty, "cpu")
+    assert who in check_message(values.masks, empty, "cpu")
     good = make(tmp_path, "Good-v0", more=more, further=allow.replace("BODY", some))
-    assert wrong(values.masks, good, "cpu") == ""
-    assert wrong(sameness.independence, good, "cpu") == ""
-    assert wrong(builds.undefined_values, good) == ""
+    assert check_message(values.masks, good, "cpu") == ""
+    assert check_message(sameness.independence, good, "cpu") == ""
+    assert check_message(builds.undefined_values, good) == ""
     broken = make(tmp_path, "Wide-v0", more=more, further=allow.replace("BODY", outside))
-    assert "of 'the action mask', which has " in wrong(builds.undefined_values, broken)
+    assert "of 'the action mask', which has " in check_message(builds.undefined_values, broken)
 
 
 @pytest.mark.slow
@@ -367,10 +369,10 @@ def test_several_observations_pass(tmp_path: Path) -> None:
     spec = walk(tmp_path, more={"observation": IMAGE}, observe=paint)
     alike = (sameness.seeds, sameness.independence, sameness.observations, sameness.rollouts)
     for check in (values.spaces, *alike, ends.ends):
-        assert wrong(check, spec, "cpu") == "", check
-    assert wrong(builds.undefined_values, spec) == ""
+        assert check_message(check, spec, "cpu") == "", check
+    assert check_message(builds.undefined_values, spec) == ""
     small = spaces.Dict({"place": IMAGE["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
-    found = wrong(values.spaces, walk(tmp_path, more={"observation": small}, observe=paint), "cpu")
+    found = check_message(values.spaces, walk(tmp_path, more={"observation": small}, observe=paint), "cpu")
     assert found.startswith("the observation 'image'[")
 
 
@@ -382,7 +384,7 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
         return Picture((-1, -1, 1, 1), (disc(centres, 0.1, (0, 0, 0)),))
 
     spec = walk(tmp_path, more={"drawing": Drawing(draw)})
-    assert "shape 0, a disc, of replica 0 is at no finite place" in wrong(values.drawing, spec, "cpu")
+    assert "shape 0, a disc, of replica 0 is at no finite place" in check_message(values.drawing, spec, "cpu")
 
 
 def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
@@ -391,7 +393,7 @@ def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
         return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))
 
     line = draw.__code__.co_firstlineno + 2
-    found = wrong(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
+    found = check_message(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
     assert found.startswith(f"{display(__file__)}:{line}: there is no field 'xx' in the state")
     assert "There are: x, pace" in found
     assert found.endswith('    return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))')
@@ -402,13 +404,13 @@ def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
 
 def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed % 10 == 0) w.in_game[i] = true; }"
-    assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert "is in the game again" in check_message(ends.ends, chase(tmp_path, step=broken), "cpu")
 
 
 def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
     broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
-    found = wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    found = check_message(ends.ends, chase(tmp_path, step=broken), "cpu")
     assert re.match(r"in step \d+ of replica \d+ nobody is left in the game, and its episode goes on: w.term", found)
 
 
@@ -456,7 +458,7 @@ def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
 
 def test_an_observation_that_remembers_is_found(tmp_path: Path) -> None:
     counts = "static int calls = 0;\n    observation[0] = real(calls++ % 8);\n    observation[1] = 0;"
-    found = wrong(sameness.observations, walk(tmp_path, observe=counts), "cpu")
+    found = check_message(sameness.observations, walk(tmp_path, observe=counts), "cpu")
     assert found.startswith("after step 0, ")
     assert found.endswith(
         "when observed anew: observe (and look) must be functions of state and parameters, and count on nothing that "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from small_envs import CHASE, WALK, chase, walk, wrong
+from small_envs import CHASE, WALK, chase, check_message, walk
 
 import gpu_envs
 from gpu_envs.testing import builds, check_environment, sameness, values
@@ -44,19 +44,19 @@ LATE: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "more"), LATE.values(), ids=LATE)
 def test_an_index_that_is_outside_late(tmp_path: Path, step: str, more: dict[str, Any]) -> None:
-    found = wrong(builds.undefined_values, clocked(tmp_path, step, **more))
+    found = check_message(builds.undefined_values, clocked(tmp_path, step, **more))
     assert "index 1 of 'toll', which has 1 elements" in found
 
 
 def test_a_reward_that_is_none_late(tmp_path: Path) -> None:
-    found = wrong(values.finite, clocked(tmp_path, "if (s.clock > 100) reward = log(real(-1));"), "cpu")
+    found = check_message(values.finite, clocked(tmp_path, "if (s.clock > 100) reward = log(real(-1));"), "cpu")
     assert "step 101 of its episode: the reward is nan" in found
 
 
 def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
     """Once in some 2,000 steps."""
     step = "s.x = random.uniform(real(0), real(2000)) < real(1) ? real(9) : real(0);"
-    found = wrong(values.spaces, clocked(tmp_path, step, observe=WALK["observe"].replace("s.pace", "0")), "cpu")
+    found = check_message(values.spaces, clocked(tmp_path, step, observe=WALK["observe"].replace("s.pace", "0")), "cpu")
     assert "the observation[0] of replica" in found
     assert "its space allows -8.0 to 8.0" in found
 
@@ -64,7 +64,9 @@ def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_difference_that_comes_late(tmp_path: Path) -> None:
     step = "real push;\n    if (s.clock < 100) push = 1;\n    s.x = push;"
-    assert "of a long run (SameStep), state.x of replica" in wrong(builds.undefined_values, clocked(tmp_path, step))
+    assert "of a long run (SameStep), state.x of replica" in check_message(
+        builds.undefined_values, clocked(tmp_path, step)
+    )
 
 
 NEIGHBOURS = {
@@ -78,7 +80,7 @@ NEIGHBOURS = {
 @pytest.mark.parametrize(("line", "told"), NEIGHBOURS.values(), ids=NEIGHBOURS)
 def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told: str) -> None:
     spec = chase(tmp_path, step=CHASE["step"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
-    found = wrong(builds.phases, spec)
+    found = check_message(builds.phases, spec)
     assert told in found
     at = [text.strip() for text in spec.header.read_text().splitlines()].index(line) + 1
     assert found.startswith(f"{spec.header}:{at}: ")
@@ -88,7 +90,7 @@ def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told
 def test_two_agents_of_a_turn(tmp_path: Path) -> None:
     """In a phase over something else than agents a turn stands for the one that it writes first."""
     spec = chase(tmp_path, step=CHASE["step"] + "\n    FOR_EACH_AGENT(k, 2) { w.x[2 * k] = 1; w.x[2 * k + 1] = 2; }")
-    assert "the iteration of agent 2 writes 'x' of agent 3" in wrong(builds.phases, spec)
+    assert "the iteration of agent 2 writes 'x' of agent 3" in check_message(builds.phases, spec)
 
 
 @pytest.mark.slow
@@ -112,7 +114,7 @@ def test_what_is_nobody_elses_may_be_written(tmp_path: Path, phase: str) -> None
     }
     start = "FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; w.board[i] = 0; w.bag[2 * i] = 0; w.bag[2 * i + 1] = 0; }"
     spec = chase(tmp_path, more=more, reset=f"{CHASE['reset']}\n    {start}", step=f"{phase}\n    {CHASE['step']}")
-    assert wrong(builds.phases, spec) == ""
+    assert check_message(builds.phases, spec) == ""
 
 
 @pytest.mark.slow

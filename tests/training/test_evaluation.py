@@ -19,7 +19,7 @@ from trainers import FIELD, GRID, MODULE_SETTINGS, last_checkpoint, off_policy_r
 
 torch = pytest.importorskip("torch")
 
-from dropping import Dropping  # noqa: E402
+from dropout_policy import DropoutPolicy  # noqa: E402
 
 import gpu_envs  # noqa: E402
 import gpu_envs.replays  # noqa: E402
@@ -189,18 +189,18 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
 
     run = str(tmp_path / "own")
     config = small_run(device, total_steps=300, run_dir=run, normalise_observations=True, **MODULE_SETTINGS)
-    train(config, progress=False, modules={"agent": Dropping(0.0)})
+    train(config, progress=False, modules={"agent": DropoutPolicy(0.0)})
     with pytest.raises(CheckpointError, match="a module that you gave, which must be given again as modules="):
         evaluate(run, device=device)
-    trainer = Trainer(config, modules={"agent": Dropping(0.0)})
+    trainer = Trainer(config, modules={"agent": DropoutPolicy(0.0)})
     trainer.load(last_checkpoint(run, trainer.device))
-    module = Dropping(0.0)
+    module = DropoutPolicy(0.0)
     for greedy in (True, False):
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
         assert found == trainer.evaluate(7, greedy=greedy)
     assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
     with pytest.raises(ValueError, match=r"modules names 'agnet', which is not a learning policy. Did you mean 'ag"):
-        evaluate(run, device=device, modules={"agnet": Dropping(0.0)})
+        evaluate(run, device=device, modules={"agnet": DropoutPolicy(0.0)})
     with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent has other parameters"):
         evaluate(run, device=device, modules={"agent": torch.nn.Linear(4, 3)})
 

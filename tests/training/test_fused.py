@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_cases import CASES, Case, scale_of  # noqa: E402
+from fused_cases import CASES, NetworkCase, scale_of  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 
 from gpu_envs.training.algorithms import A2C, PPO  # noqa: E402
@@ -44,12 +44,12 @@ class Pass:
     sums: list[Any]
 
 
-def parameters_of(case: Case, flat: Any) -> dict[str, list[Any]]:
+def parameters_of(case: NetworkCase, flat: Any) -> dict[str, list[Any]]:
     parts = iter(flat[case.head.log_stds :].split([torch.Size(s).numel() for v in case.shapes().values() for s in v]))
     return {part: [next(parts).view(shape) for shape in shapes] for part, shapes in case.shapes().items()}
 
 
-def forward(case: Case, weights: list[Any], observations: Any) -> Pass:
+def forward(case: NetworkCase, weights: list[Any], observations: Any) -> Pass:
     act = torch.tanh if case.activation == "tanh" else torch.relu
     inputs, sums = [observations], []
     for layer in range(3):
@@ -59,7 +59,7 @@ def forward(case: Case, weights: list[Any], observations: Any) -> Pass:
     return Pass(sums[-1], inputs[:3], sums)
 
 
-def log_prob_and_entropy(case: Case, flat: Any, outputs: Any, actions: Any) -> tuple[Any, Any]:
+def log_prob_and_entropy(case: NetworkCase, flat: Any, outputs: Any, actions: Any) -> tuple[Any, Any]:
     parts: list[Any]
     if case.head.kind == "discrete":
         parts = [torch.distributions.Categorical(logits=part) for part in outputs.split(case.head.sizes, 1)]
@@ -80,7 +80,7 @@ class Data:
     scale: tuple[Any, Any] | None = None
 
 
-def data(case: Case, samples: int, seed: int = 0, alive: bool = False, device: str = "cuda") -> Data:
+def data(case: NetworkCase, samples: int, seed: int = 0, alive: bool = False, device: str = "cuda") -> Data:
     """Random weights and samples. The old policy is so far from this one that no ratio is near where it is clipped."""
     g = torch.Generator().manual_seed(seed)
     flat = torch.randn(case.network("tf32").parameters, generator=g)
@@ -111,7 +111,7 @@ def data(case: Case, samples: int, seed: int = 0, alive: bool = False, device: s
     return Data(flat.to(device), observations.to(device), batch, torch.tensor([0.1, 0.8, 0.02, 0.2], device=device))
 
 
-def reference(case: Case, given: Data, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:
+def reference(case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:
     """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
     chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
     if given.batch.alive is not None:
@@ -260,7 +260,9 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
     assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
 
 
-def check_gradients(case: Case, given: Data, indices: Any, algorithm: PPO | A2C, precision: str) -> tuple[Any, Any]:
+def check_gradients(
+    case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C, precision: str
+) -> tuple[Any, Any]:
     every = []
     for few, rows in ((False, 2**31), (False, 2**31), (True, 2**31), (True, 1)):
         fused = case.fused(precision, given.flat, given.scale, few, rows)
@@ -334,7 +336,7 @@ def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
 class Learning:
     """Networks with their optimiser, and steps along the gradient of a minibatch."""
 
-    def __init__(self, case: Case, given: Data, precision: str = "tf32", max_kl: float = 1e9) -> None:
+    def __init__(self, case: NetworkCase, given: Data, precision: str = "tf32", max_kl: float = 1e9) -> None:
         def made(value: float, count: int = 1, dtype: Any = torch.float32) -> Any:
             return torch.full((count,), value, dtype=dtype, device="cuda")
 

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_cases import CASES, discrete  # noqa: E402
-from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing  # noqa: E402
 
 from gpu_envs.training import PPO, Network, engines  # noqa: E402
 from gpu_envs.training.engines import small_programs  # noqa: E402
@@ -30,7 +30,7 @@ COMPILED = ("CartPole", "Pendulum")
 def test_compiles_without_spills(name: str, precision: str) -> None:
     network = CASES[name].network(precision)
     for program in (network.act_program(), network.update_program()):
-        found = list(resources(compile_with_nvrtc(program.source).cubin))
+        found = list(kernel_resources(compile_with_nvrtc(program.source).cubin))
         mine = {f"kernel_{kernel}" for kernel in program.calls}
         assert mine <= {function for function, _, _ in found}
         spilled = [
@@ -55,7 +55,7 @@ def test_compiles_for_warpgroups_without_spills(name: str, precision: str) -> No
     """And without a warning that products wait for one another."""
     network = dataclasses.replace(CASES[name].network(precision), hopper=True)
     compiled = compile_with_nvrtc(network.update_program().source)
-    local = {function: value for function, kind, value in resources(compiled.cubin) if kind == "local"}
+    local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}
     assert local["kernel_update"] == 0
     assert compiled.ptx.count("wgmma.mma_async") > 20
     assert compiled.log == ""

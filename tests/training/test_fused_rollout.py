@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from harness import HAS_CUDA, assert_same_bits, restored_registry
-from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing
 from trainers import GRID, small_run, without_times
 
 import gpu_envs
@@ -116,7 +116,7 @@ def test_compiles(name: str) -> None:
         own = config.network
         network = SmallNetwork(head, layout.parts[0].size, own.hidden, own.activation, own.precision)
         program = network.act_and_step_program(layout, 132)
-        found = resources(compile_with_nvrtc(program.source).cubin)
+        found = kernel_resources(compile_with_nvrtc(program.source).cubin)
         (spilled,) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
         assert spilled == 0 or num_envs > 1000
 

@@ -19,7 +19,7 @@ from trainers import GRID, MODULE_SETTINGS, call_after, small_run, without_times
 
 torch = pytest.importorskip("torch")
 
-from ranks import together  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
@@ -98,7 +98,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, str],
 
     @functools.cache
     def run(size: int, place: str) -> list[dict[str, Any]]:
-        return together(size, iterated, tmp_path_factory.mktemp("ranks") / "run", device=place)
+        return run_ranks(size, iterated, tmp_path_factory.mktemp("ranks") / "run", device=place)
 
     return lambda name, size, place: [found[name] for found in run(size, place)]
 
@@ -181,14 +181,14 @@ def test_each_process_keeps_its_environment_and_the_observations_to_come() -> No
 def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
     names = ("one pass", "from a buffer")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    first, second = together(2, trained, tmp_path / "a", whole, names, None)
+    first, second = run_ranks(2, trained, tmp_path / "a", whole, names, None)
     assert [end["reason"] for end in (*first, *second)] == ["total_steps"] * 4
     assert [end["folder"] for end in (*first, *second)] == [*(str(whole / name) for name in names), None, None]
-    first, second = together(2, trained, tmp_path / "b", broken, names, 7)
+    first, second = run_ranks(2, trained, tmp_path / "b", broken, names, 7)
     for one, other in zip(first, second, strict=True):
         assert one["reason"] == other["reason"] == "interrupted"
         assert 7 <= one["iterations"] == other["iterations"] <= 9
-    again = together(2, gone_on, tmp_path / "c", [broken / name for name in names], {})
+    again = run_ranks(2, gone_on, tmp_path / "c", [broken / name for name in names], {})
     assert again == [["total_steps"] * 2] * 2
     for name in names:
         folders = (whole / name, broken / name)
@@ -204,7 +204,7 @@ def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
 
 def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) -> None:
     folder, steps = tmp_path / "one pass", 16 * EACH
-    together(2, trained, tmp_path / "a", tmp_path, ("one pass",), None)
+    run_ranks(2, trained, tmp_path / "a", tmp_path, ("one pass",), None)
     run = RunDirectory.open(folder)
     kept = load_run(run.checkpoints.paths()[-1])
     config = run.config()
@@ -227,7 +227,7 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
     assert (result.iterations, result.steps) == (30, 50 * steps)
     assert RunDirectory.open(folder).config().since == (20, 40 * steps)
     assert resume(folder, total_steps=52 * steps).iterations == 32  # as often as one likes
-    together(3, gone_on, tmp_path / "b", [folder], {"total_steps": 58 * steps})
+    run_ranks(3, gone_on, tmp_path / "b", [folder], {"total_steps": 58 * steps})
     assert RunDirectory.open(folder).config().since == (32, 52 * steps)
     rows = [tuple(map(int, line.split(",")[:2])) for line in (folder / "log.csv").read_text().splitlines()[1:]]
     assert rows == [(n, steps * (2 * min(n, 20) + min(max(n - 20, 0), 12) + 3 * max(n - 32, 0))) for n in range(1, 35)]
@@ -258,7 +258,7 @@ def made_by_each(group: Any, device: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", DEVICES)
 def test_modules_begin_with_the_weights_of_the_first(place: str, tmp_path: Path) -> None:
-    first, second = together(2, made_by_each, tmp_path, device=place)
+    first, second = run_ranks(2, made_by_each, tmp_path, device=place)
     assert len(first["first"]) == 9
     assert_same_bits(first, second)
     assert not torch.equal(first["first"]["1.running_mean"], first["last"]["1.running_mean"])
@@ -273,7 +273,7 @@ def made_in_other_orders(group: Any, device: str) -> list[str]:
 
 def test_modules_may_be_given_in_any_order(tmp_path: Path) -> None:
     """As of a set, whose order is another one in each process."""
-    first, second = together(2, made_in_other_orders, tmp_path)
+    first, second = run_ranks(2, made_in_other_orders, tmp_path)
     assert len(first) == 2
     assert first == second
 
@@ -291,7 +291,7 @@ def differing(group: Any, device: str, folder: Path) -> list[str]:
 
 
 def test_different_settings_and_rules_are_refused(tmp_path: Path) -> None:
-    first, second = together(2, differing, tmp_path, tmp_path)
+    first, second = run_ranks(2, differing, tmp_path, tmp_path)
     assert first == second
 
 
@@ -311,7 +311,7 @@ def left_waiting(group: Any, device: str, folder: Path) -> None:
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs two GPUs")
 def test_who_waits_in_vain_is_told(tmp_path: Path) -> None:
-    together(2, left_waiting, tmp_path, tmp_path, device="cuda")
+    run_ranks(2, left_waiting, tmp_path, tmp_path, device="cuda")
 
 
 @pytest.mark.slow

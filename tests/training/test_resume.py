@@ -26,7 +26,7 @@ from trainers import (
 
 torch = pytest.importorskip("torch")
 
-from dropping import seeded_dropout  # noqa: E402
+from dropout_policy import seeded_dropout  # noqa: E402
 
 from gpu_envs import Uniform  # noqa: E402
 from gpu_envs.cli import INTERRUPTED, OK, main  # noqa: E402

@@ -25,7 +25,7 @@ from trainers import (
 
 torch = pytest.importorskip("torch")
 
-from dropping import Dropping, seeded_dropout  # noqa: E402
+from dropout_policy import DropoutPolicy, seeded_dropout  # noqa: E402
 
 from gpu_envs.backend.background import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
@@ -119,7 +119,7 @@ def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: s
 
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
-    ours = Trainer(small_run("cuda", **MODULE_SETTINGS), modules={"agent": Dropping(reads_back=True)})
+    ours = Trainer(small_run("cuda", **MODULE_SETTINGS), modules={"agent": DropoutPolicy(reads_back=True)})
     with pytest.warns(UserWarning, match="without CUDA graphs"):
         ours.iterate(2)
     assert ours.no_graphs_reason

@@ -187,7 +187,7 @@ IN_DOUBLES = ("optimise", "schedule", "measure", "episodes")
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
 def test_nvrtc_compiles(architecture: str) -> None:
-    from nvrtc import compile_with_nvrtc, double_arithmetic, nvrtc_missing, resources
+    from nvrtc import compile_with_nvrtc, double_arithmetic, kernel_resources, nvrtc_missing
 
     missing = nvrtc_missing()
     if missing:
@@ -195,7 +195,7 @@ def test_nvrtc_compiles(architecture: str) -> None:
         pytest.skip(missing)
     for program in programs():
         ptx, cubin, _ = compile_with_nvrtc(program.source, architecture)
-        found = list(resources(cubin))
+        found = list(kernel_resources(cubin))
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
         assert 128 * program.staging_bytes <= 46 * 1024

@@ -11,8 +11,8 @@ from trainers import FIELD, MODULE_SETTINGS, off_policy_run, small_run
 
 torch = pytest.importorskip("torch")
 
-from dropping import Dropping  # noqa: E402
-from ranks import together  # noqa: E402
+from dropout_policy import DropoutPolicy  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run  # noqa: E402
@@ -152,7 +152,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
 
 @pytest.mark.slow
 def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
-    mine = Dropping(0.0)
+    mine = DropoutPolicy(0.0)
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
     config = small_run(device, num_envs="auto", total_steps=100, run_dir="", **MODULE_SETTINGS)
     number, _ = choose_num_envs(config, modules={"agent": mine})
@@ -204,7 +204,7 @@ def trained_by(group: Any, device: str, run: str) -> tuple[int, str, int]:
 
 def test_processes_take_the_smallest_of_theirs(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    first, second = together(2, trained_by, tmp_path / "ranks", str(run))
+    first, second = run_ranks(2, trained_by, tmp_path / "ranks", str(run))
     assert first[0] == second[0] == 16
     assert second[1].startswith("the smallest that was tried")
     assert first[2] == second[2] == 2 * 16 * 16 * 4

@@ -14,20 +14,20 @@ torch = pytest.importorskip("torch")
 
 from fused_cases import box, discrete, scale_of  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
-from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing  # noqa: E402
 from wide_tools import (  # noqa: E402
-    FEW,
+    FEW_BLOCKS,
     HOPPER,
-    OTHER_ORDER,
+    REORDERED_SUM_ERROR,
     ROUNDING,
     ROUNDINGS,
     check_flat,
+    gradient_scales,
     hopper,
     no_other_gpu,
-    off_by,
-    sizes_of,
+    record_layers,
+    relative_tolerance,
     split_like,
-    watched,
 )
 
 from gpu_envs.training import A2C, PPO, Network  # noqa: E402
@@ -104,7 +104,7 @@ def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
     network = wide_network(case.policy(precision), case.module(), 132)
     for program in network.programs().values():
-        found = list(resources(compile_with_nvrtc(program.source).cubin))
+        found = list(kernel_resources(compile_with_nvrtc(program.source).cubin))
         assert {f"kernel_{kernel}" for kernel in program.calls} <= {function for function, _, _ in found}
 
 
@@ -205,7 +205,7 @@ def reference(case: Case, given: Given, indices: Any, algorithm: PPO | A2C) -> t
     if given.batch.alive is not None:
         chosen = chosen[given.batch.alive.cpu()[chosen]]
     module = copy.deepcopy(given.module).double()
-    kept = watched(module)
+    kept = record_layers(module)
     of = {
         name: getattr(given.batch, name).cpu()[chosen].double()
         for name in ("actions", "log_probs", "advantages", "returns", "values")
@@ -220,7 +220,7 @@ def reference(case: Case, given: Given, indices: Any, algorithm: PPO | A2C) -> t
     loss = algorithm.value_loss(value, of["values"], of["returns"])
     total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
     total.backward()
-    sizes = sizes_of(kept)
+    sizes = gradient_scales(kept)
     grads: list[Any] = [parameter.grad for parameter in module.parameters()]
     magnitudes = []
     for parameter in module.parameters():
@@ -239,7 +239,7 @@ def reference(case: Case, given: Given, indices: Any, algorithm: PPO | A2C) -> t
 
 def check_gradients(case: Case, given: Given, indices: Any, algorithm: PPO | A2C, precision: str) -> None:
     found = []
-    for blocks in (None, None, FEW):
+    for blocks in (None, None, FEW_BLOCKS):
         wide, adam = wide_of(case, given, precision, blocks)
         totals = torch.full((6,), torch.nan, device="cuda")
         adam.gradient.fill_(torch.nan)
@@ -250,12 +250,12 @@ def check_gradients(case: Case, given: Given, indices: Any, algorithm: PPO | A2C
     assert torch.equal(found[0][1], found[1][1])
     grads, magnitudes, wanted = reference(case, given, indices, algorithm)
     names = [name for name, _ in given.module.named_parameters()]
-    check_flat(names, found[2][0].cpu(), split_like(found[1][0].cpu(), grads), magnitudes, OTHER_ORDER)
+    check_flat(names, found[2][0].cpu(), split_like(found[1][0].cpu(), grads), magnitudes, REORDERED_SUM_ERROR)
     off = ROUNDINGS * ROUNDING[precision]
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
     for each in found[1:]:
         gradient, totals = (part.cpu().double() for part in each)
-        check_flat(names, gradient, grads, magnitudes, off_by(precision, case.activation))
+        check_flat(names, gradient, grads, magnitudes, relative_tolerance(precision, case.activation))
         assert ((totals - wanted).abs() <= off * scale).all(), (totals, wanted)
 
 
@@ -308,7 +308,7 @@ def test_the_dead_and_the_forbidden_count_for_nothing(
 def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) -> None:
     case, rows = CASES[name], 5001
     given = given_of(case, rows, masked=case.head.kind == "discrete", scaled=name == "apart")
-    wide, _ = wide_of(case, given, precision, FEW if greedy else None)
+    wide, _ = wide_of(case, given, precision, FEW_BLOCKS if greedy else None)
     ops, head = Ops(case.head, "cuda"), case.head
     with torch.no_grad():
         outputs, value = copy.deepcopy(given.module).double()(scaled_of(given, given.observations.double()))

@@ -13,21 +13,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing  # noqa: E402
 from torch import nn  # noqa: E402
 from wide_tools import (  # noqa: E402
-    FEW,
-    OTHER_ORDER,
+    FEW_BLOCKS,
+    REORDERED_SUM_ERROR,
     ROUNDING,
     ROUNDINGS,
-    check_both_ways,
     check_flat,
+    check_recomputed_forward,
+    gradient_scales,
     hopper,
     no_other_gpu,
-    off_by,
-    sizes_of,
+    record_layers,
+    relative_tolerance,
     split_like,
-    watched,
 )
 
 from gpu_envs.training.engines import wide as engine  # noqa: E402
@@ -89,7 +89,7 @@ def test_functions_compile() -> None:
     case = FUNCTIONS["normalised critics"]
     network = case.network(case.modules(), "bf16")
     for name in ("act", "update", "reduce"):
-        assert list(resources(compile_with_nvrtc(network.programs()[name].source).cubin))
+        assert list(kernel_resources(compile_with_nvrtc(network.programs()[name].source).cubin))
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
     modules, g = case.modules(), torch.Generator().manual_seed(4)
     inputs, by = torch.randn(rows, case.features, generator=g), torch.randn(rows, case.nets, case.outputs, generator=g)
     exact = copy.deepcopy(modules).double()
-    kept, given = watched(exact), inputs.double().requires_grad_()
+    kept, given = record_layers(exact), inputs.double().requires_grad_()
     wanted: Any = torch.stack([module(given) for module in exact], 1)
     grad_inputs = torch.stack(
         [
@@ -162,11 +162,11 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         1,
     )
     wanted.backward(by.double())
-    sizes = sizes_of(kept)
+    sizes = gradient_scales(kept)
     wanted, parameters = wanted.detach(), list(exact.parameters())
     off, found = ROUNDINGS * ROUNDING[precision], []
     off_of_row = off**0.5 if case.activation == "relu" else off
-    for most, blocks in ((2**30, None), (1, None), (2**30, FEW)):  # all at once, in pieces, and by few blocks
+    for most, blocks in ((2**30, None), (1, None), (2**30, FEW_BLOCKS)):  # all at once, in pieces, and by few blocks
         monkeypatch.setattr(engine, "MAX_SAVED_BYTES", most)
         mine = copy.deepcopy(modules).cuda()
         adam = Adam(list(mine.parameters()), device="cuda")
@@ -181,14 +181,14 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         found.append((outputs, input_gradient, adam.gradient.clone()))
         functions.backward(by.cuda())  # and without what was asked for before
         assert torch.equal(adam.gradient, found[-1][2])
-        check_both_ways(
+        check_recomputed_forward(
             functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, input_gradient if case.grad_inputs else None
         )
         adam.gradient.copy_(found[-1][2])
         names, of = [name for name, _ in modules.named_parameters()], [sizes[id(each)] for each in parameters]
         flat, grads = adam.gradient.cpu().double(), [parameter.grad for parameter in parameters]
-        check_flat(names, flat, grads, of, off_by(precision, case.activation) if rows > 1 else off_of_row)
-        check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, OTHER_ORDER)
+        check_flat(names, flat, grads, of, relative_tolerance(precision, case.activation) if rows > 1 else off_of_row)
+        check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, REORDERED_SUM_ERROR)
     for outputs, input_gradient, _ in found[1:]:
         assert torch.equal(found[0][0], outputs)
         assert torch.equal(found[0][1], input_gradient)

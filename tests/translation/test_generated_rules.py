@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from generated_rules import FIELDS, Held, Numbers, held_spec, module_of, stepped
 from harness import HAS_CUDA
-from small_kernels import same_bits
-from translation_cases import module
+from small_kernels import assert_bits_equal
+from translation_cases import import_source
 
 import gpu_envs
 
@@ -31,7 +31,7 @@ SEEDS = range(FIRST, FIRST + max(1, TOTAL // FUNCTIONS))
 
 
 def spec_of(seed: int, folder: Path, *, exact: bool, count: int = FUNCTIONS) -> tuple[gpu_envs.EnvSpec, Any]:
-    python = module(module_of(seed, count, exact=exact), folder, f"generated{seed}{'' if exact else 'near'}")
+    python = import_source(module_of(seed, count, exact=exact), folder, f"generated{seed}{'' if exact else 'near'}")
     return held_spec(python, count), python
 
 
@@ -47,7 +47,7 @@ def inputs(seed: int, count: int = FUNCTIONS) -> dict[str, np.ndarray]:
 def assert_same(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> None:
     for name, values in expected.items():
         replica = np.repeat(np.arange(len(values)), values.size // len(values))
-        same_bits(f"{name} of replicas", replica, values.ravel(), actual[name].ravel())
+        assert_bits_equal(f"{name} of replicas", replica, values.ravel(), actual[name].ravel())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 from generated_rules import FIELDS, HEAD, Held, Numbers, held_spec, stepped
-from translation_cases import module
+from translation_cases import import_source
 
 CASES = [
     # bounds of a loop are evaluated once
@@ -90,7 +90,7 @@ def module_and_state(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.Mo
     ]
     head = "def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:"
     source = "\n".join([HEAD, *texts, head, *lines, "    return 0.0, False", ""])
-    python = module(source, tmp_path_factory.mktemp("order"), "order_of_evaluation")
+    python = import_source(source, tmp_path_factory.mktemp("order"), "order_of_evaluation")
     return python, stepped(held_spec(python, len(CASES)), {"x": np.full(REPLICAS * len(CASES), 0.5)}, "float64")
 
 

@@ -9,15 +9,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from refusals import BOX, ONE, TEAM, filled, one_spec, refusal, team_spec
-from translation_cases import HEADER, module, rules_of
+from refusals import BOX, SINGLE_AGENT_RULES, TEAM_RULES, fill_template, single_agent_spec, team_spec, translation_error
+from translation_cases import HEADER, import_source, rules_of
 
 import gpu_envs
 from gpu_envs.translation.translate import translate_rules
 
 
 def test_full_message(tmp_path: Path) -> None:
-    message = refusal(filled(ONE, "s.x = 1 + math.acos(s.x)  # <--"), one_spec, tmp_path)
+    message = translation_error(
+        fill_template(SINGLE_AGENT_RULES, "s.x = 1 + math.acos(s.x)  # <--"), single_agent_spec, tmp_path
+    )
     line = re.search(r"line (\d+)", message)
     assert line is not None
     assert message == (
@@ -60,29 +62,29 @@ def test_full_message(tmp_path: Path) -> None:
     ],
 )
 def test_refused_functions(old: str, new: str, expected: str, tmp_path: Path) -> None:
-    text = filled(ONE, "s.x = twice(s.x)")
+    text = fill_template(SINGLE_AGENT_RULES, "s.x = twice(s.x)")
     assert old in text
     text = "\ndef decorated(f):\n    return f\n" + text.replace(old, new)
-    assert re.search(expected, refusal(text, one_spec, tmp_path), re.S)
+    assert re.search(expected, translation_error(text, single_agent_spec, tmp_path), re.S)
 
 
 def test_other_callables_are_refused(tmp_path: Path) -> None:
-    made = module(HEADER + filled(ONE), tmp_path)
+    made = import_source(HEADER + fill_template(SINGLE_AGENT_RULES), tmp_path)
     rules = rules_of(made)
     for function in (None, len, functools.partial(rules.step), lambda *_: None):
         changed = gpu_envs.Rules(reset=rules.reset, step=rules.step, observe=function)  # type: ignore[arg-type]  # wrong on purpose
-        spec = one_spec(changed)
+        spec = single_agent_spec(changed)
         with pytest.raises(gpu_envs.TranslationError, match="observe"):
             translate_rules(spec, spec.check_params({}, 1))
 
 
 def test_functions_that_the_spec_does_not_use(tmp_path: Path) -> None:
-    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+    rules = rules_of(import_source(HEADER + fill_template(SINGLE_AGENT_RULES), tmp_path))
     parts = {"reset": rules.reset, "step": rules.step, "observe": rules.observe}
     cases = [
-        (one_spec(gpu_envs.Rules(**parts, look=rules.reset)), "only teams have look"),
-        (one_spec(gpu_envs.Rules(**parts, allow=rules.observe)), "action_mask=True"),
-        (one_spec(gpu_envs.Rules(**parts), action_mask=True), "have no allow"),
+        (single_agent_spec(gpu_envs.Rules(**parts, look=rules.reset)), "only teams have look"),
+        (single_agent_spec(gpu_envs.Rules(**parts, allow=rules.observe)), "action_mask=True"),
+        (single_agent_spec(gpu_envs.Rules(**parts), action_mask=True), "have no allow"),
     ]
     for spec, expected in cases:
         with pytest.raises(gpu_envs.TranslationError, match=expected):
@@ -95,12 +97,12 @@ def test_a_reset_that_sets_everything_on_every_path(tmp_path: Path) -> None:
     on_all_paths = (
         "    begin(s)\n    s.on = True\n    if s.x > 0:\n        s.small = 1\n    else:\n        s.small = 2\n"
     )
-    text = filled(ONE)
+    text = fill_template(SINGLE_AGENT_RULES)
     assert plain in text
-    spec = one_spec(rules_of(module(HEADER + text.replace(plain, on_all_paths), tmp_path)))
+    spec = single_agent_spec(rules_of(import_source(HEADER + text.replace(plain, on_all_paths), tmp_path)))
     translate_rules(spec, spec.check_params({}, 1))
     on_some_paths = text.replace(plain, on_all_paths.replace("    s.on = True\n", ""))
-    assert "reset sets 'on' on some paths only" in refusal(on_some_paths, one_spec, tmp_path)
+    assert "reset sets 'on' on some paths only" in translation_error(on_some_paths, single_agent_spec, tmp_path)
 
 
 PARTS = {
@@ -114,9 +116,9 @@ PARTS = {
 def test_parts_of_an_observation(seen: str, tmp_path: Path) -> None:
     image = gymnasium.spaces.Box(0, 255, (2, 2), np.uint8)
     space = gymnasium.spaces.Dict({"image": image, "near": gymnasium.spaces.Box(-1, 1, (2,), np.float32)})
-    start, end = ONE.index("    observation[0]"), ONE.index("    {seen}")
-    text = filled(ONE[:start] + ONE[end:], seen=seen)
-    message = refusal(text, lambda header: one_spec(header, observation=space), tmp_path)
+    start, end = SINGLE_AGENT_RULES.index("    observation[0]"), SINGLE_AGENT_RULES.index("    {seen}")
+    text = fill_template(SINGLE_AGENT_RULES[:start] + SINGLE_AGENT_RULES[end:], seen=seen)
+    message = translation_error(text, lambda header: single_agent_spec(header, observation=space), tmp_path)
     assert re.search(PARTS[seen], message), message
 
 
@@ -128,23 +130,23 @@ def test_rows_of_roles(tmp_path: Path) -> None:
         cats = gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5))
         return team_spec(header, roles=(cats, gpu_envs.Role("dog", dogs, wide, gymnasium.spaces.Discrete(5))))
 
-    text = filled(TEAM).replace("row[-1]", "row[2]")
-    message = refusal(text, lambda header: spec_with(header, 1), tmp_path)
+    text = fill_template(TEAM_RULES).replace("row[-1]", "row[2]")
+    message = translation_error(text, lambda header: spec_with(header, 1), tmp_path)
     assert re.search(r"does not write row\[3\].*space of 'dog' has 5 numbers", message, re.S), message
     complete = text.replace("row[2]", "row[2] = row[3] = row[-1]")
-    spec = spec_with(rules_of(module(HEADER + complete, tmp_path)), 1)
+    spec = spec_with(rules_of(import_source(HEADER + complete, tmp_path)), 1)
     translate_rules(spec, spec.check_params({}, 1))
 
 
 def test_names_that_are_not_imported(tmp_path: Path) -> None:
-    text = filled(ONE, "s.count = role_of(0)  # <--").replace(
+    text = fill_template(SINGLE_AGENT_RULES, "s.count = role_of(0)  # <--").replace(
         "import functools\n", "import functools\ndel role_of\n", 1
     )
-    assert "from gpu_envs.rules import role_of" in refusal(text, one_spec, tmp_path)
+    assert "from gpu_envs.rules import role_of" in translation_error(text, single_agent_spec, tmp_path)
 
 
 def test_errors_of_wrapped_functions_name_the_line(tmp_path: Path) -> None:
-    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+    rules = rules_of(import_source(HEADER + fill_template(SINGLE_AGENT_RULES), tmp_path))
 
     class Simulation:
         def step(self) -> None:
@@ -155,7 +157,7 @@ def test_errors_of_wrapped_functions_name_the_line(tmp_path: Path) -> None:
         (Simulation().step, Simulation.step, "method of a class"),
     ]
     for function, inner, words in cases:
-        spec = one_spec(gpu_envs.Rules(reset=rules.reset, step=function, observe=rules.observe))
+        spec = single_agent_spec(gpu_envs.Rules(reset=rules.reset, step=function, observe=rules.observe))
         with pytest.raises(gpu_envs.TranslationError, match=words) as caught:
             translate_rules(spec, spec.check_params({}, 1))
         code = inner.__code__
@@ -167,8 +169,8 @@ def test_constants_have_no_value_in_the_module(tmp_path: Path) -> None:
     """A constant of the spec cannot be tested, compared, added or used as an index in the module."""
     for line in ("STAGES = 3 if AGENTS else 1", "TWO = AGENTS == 2", "MORE = AGENTS + 1", "ONE = (4, 5)[AGENTS]"):
         with pytest.raises(TypeError, match="AGENTS has no value in the module"):
-            module(f"from gpu_envs.rules import AGENTS\n{line}\n", tmp_path)
+            import_source(f"from gpu_envs.rules import AGENTS\n{line}\n", tmp_path)
     held = "\nfrom gpu_envs.rules import AGENTS, CAT\n\nHELD = (AGENTS, CAT, 7)\n"
-    text = filled(TEAM, "for i in team.agents():\n    w.x[i] = HELD[0] + HELD[i]")
-    spec = team_spec(rules_of(module(HEADER + held + text, tmp_path)))
+    text = fill_template(TEAM_RULES, "for i in team.agents():\n    w.x[i] = HELD[0] + HELD[i]")
+    spec = team_spec(rules_of(import_source(HEADER + held + text, tmp_path)))
     assert "{2, 0, 7}" in translate_rules(spec, spec.check_params({}, 1))

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import numpy_of
-from refusals import TEAM, filled, marked, refusal, team_spec
-from translation_cases import HEADER, module, rules_of
+from refusals import TEAM_RULES, fill_template, mark_first_line, team_spec, translation_error
+from translation_cases import HEADER, import_source, rules_of
 
 import gpu_envs
 from gpu_envs.codegen import PRECISIONS
@@ -129,13 +129,13 @@ def spec_of(header: gpu_envs.Rules) -> gpu_envs.TeamSpec:
 
 @pytest.mark.parametrize("body", [*REFUSED_REDUCTIONS, *REFUSED_ELEMENTS])
 def test_refused_reductions(body: str, tmp_path: Path) -> None:
-    message = refusal(HELPERS + filled(TEAM, marked(body)), spec_of, tmp_path)
+    message = translation_error(HELPERS + fill_template(TEAM_RULES, mark_first_line(body)), spec_of, tmp_path)
     assert re.search({**REFUSED_REDUCTIONS, **REFUSED_ELEMENTS}[body], message, re.S), message
 
 
 @pytest.mark.parametrize("body", ALLOWED_ELEMENTS)
 def test_phases_over_a_matrix(body: str, tmp_path: Path) -> None:
-    spec = spec_of(rules_of(module(HEADER + filled(TEAM, ELEMENTS + body), tmp_path)))
+    spec = spec_of(rules_of(import_source(HEADER + fill_template(TEAM_RULES, ELEMENTS + body), tmp_path)))
     assert "FOR_EACH_ELEMENT(i, j, AGENTS, 3)" in translate_rules(spec, spec.check_params({}, 1))
     env = gpu_envs.MultiAgentEnv(spec, 2, device="cpu", autoreset_mode="Disabled")
     env.reset(seed=0)
@@ -148,7 +148,7 @@ def test_filtered_sums(field: str, tmp_path: Path) -> None:
     """The replacement in the message of a filter with if, for floats and ints."""
     value = {"mean": "w.x[i]", "left": "w.cargo[i, 0]"}[field]
     body = f"w.{field} = team.sum({value} if w.in_game[i] else 0 for i in team.agents())"
-    spec = spec_of(rules_of(module(HEADER + filled(TEAM, body), tmp_path)))
+    spec = spec_of(rules_of(import_source(HEADER + fill_template(TEAM_RULES, body), tmp_path)))
     assert "sum_over" in translate_rules(spec, spec.check_params({}, 1))
 
 
@@ -212,7 +212,7 @@ def market(tmp_path: Path) -> gpu_envs.TeamSpec:
     moves = gymnasium.spaces.Discrete(2)
     return gpu_envs.TeamSpec(
         id="Market-v0",
-        header=rules_of(module(HEADER + "from gpu_envs.rules import Metrics\n" + MARKET, tmp_path)),
+        header=rules_of(import_source(HEADER + "from gpu_envs.rules import Metrics\n" + MARKET, tmp_path)),
         roles=(
             gpu_envs.Role("cat", 2, box, moves),
             gpu_envs.Role("dog", 3, box, moves, state={"bones": field()}),

@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
-from translation_cases import HEADER, module, rules_of
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing, programs
+from translation_cases import HEADER, import_source, rules_of
 
 import gpu_envs
 
@@ -68,7 +68,7 @@ def test_a_team_with_all_features(tmp_path: Path) -> None:
     moves = gymnasium.spaces.MultiDiscrete([3, 2])
     spec = gpu_envs.TeamSpec(
         id="Roaming-v0",
-        header=rules_of(module(HEADER + ROAMING, tmp_path)),
+        header=rules_of(import_source(HEADER + ROAMING, tmp_path)),
         roles=(gpu_envs.Role("cat", 3, box, moves), gpu_envs.Role("dog", 2, box, moves)),
         state={"x": field("int"), "y": field(), "cargo": field("int", 3)},
         shared={"visits": field("int"), "board": field("int", 5)},
@@ -119,7 +119,7 @@ def hauling_spec(folder: Path) -> gpu_envs.TeamSpec:
     box, spaces = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces
     return gpu_envs.TeamSpec(
         id="Hauling-v0",
-        header=rules_of(module(HEADER + "\nLENGTH = 40\n" + HAULING, folder, "hauling")),
+        header=rules_of(import_source(HEADER + "\nLENGTH = 40\n" + HAULING, folder, "hauling")),
         roles=(
             gpu_envs.Role("cat", 3, box, spaces.MultiDiscrete([4] * 12)),
             gpu_envs.Role("dog", 2, box, spaces.MultiDiscrete([4 + j % 3 for j in range(40)])),
@@ -154,5 +154,5 @@ def test_long_actions(tmp_path: Path, device: str) -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "NVRTC is installed")
 def test_long_actions_are_not_copied(tmp_path: Path) -> None:
     (program,) = programs(hauling_spec(tmp_path), "SameStep", "float32")
-    usage = resources(compile_with_nvrtc(program.source).cubin)
+    usage = kernel_resources(compile_with_nvrtc(program.source).cubin)
     assert max(count for _, kind, count in usage if kind == "local") < 4 * 40  # less than an action

@@ -17,8 +17,8 @@ import python_pendulum
 import python_tag_grid
 from harness import MODES, assert_all_same, assert_same_bits, on_host
 from registered import draw_actions, numpy_by_role, record
-from small_envs import wrong
-from translation_cases import HEADER, computing_spec, functions, module, rules_of, samples
+from small_envs import check_message
+from translation_cases import HEADER, computing_spec, function_names, import_source, rules_of, samples
 
 import gpu_envs
 from gpu_envs import rules
@@ -50,7 +50,7 @@ def test_arithmetic_is_pythons(tmp_path: Path) -> None:
         env.state[name] = values
     env.step(np.zeros(replicas, np.int64))
     wrong = []
-    for name in functions():
+    for name in function_names():
         for k, actual in enumerate(env.state[f"r_{name}"]):
             x, y, i, j = inputs["x"][k], inputs["y"][k], int(inputs["m"][k]), int(inputs["n"][k])
             expected = getattr(python, name)(x, y, i, j)
@@ -159,9 +159,9 @@ def test_lines_are_the_authors(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_index_out_of_range_names_the_python_line(tmp_path: Path) -> None:
     text = HEADER + KINDS.replace("s.cells[action] +=", "s.cells[action + 4] +=")
-    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(text, tmp_path, "astray")))
+    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(import_source(text, tmp_path, "astray")))
     line = text[: text.index("action + 4")].count("\n") + 1
-    assert wrong(builds.undefined_values, spec).startswith(f"{tmp_path}/astray.py:{line}: index 5 of 'cells'")
+    assert check_message(builds.undefined_values, spec).startswith(f"{tmp_path}/astray.py:{line}: index 5 of 'cells'")
 
 
 # --- fields, tables, spaces and masks ---
@@ -196,7 +196,7 @@ def kinds_spec(folder: Path) -> gpu_envs.EnvSpec:
     field = gpu_envs.Field
     return gpu_envs.EnvSpec(
         id="Kinds-v0",
-        header=rules_of(module(HEADER + KINDS, folder)),
+        header=rules_of(import_source(HEADER + KINDS, folder)),
         state={
             "count": field("int"),
             "small": field("byte"),
@@ -259,7 +259,7 @@ def observation_spec(folder: Path) -> gpu_envs.EnvSpec:
     box = gymnasium.spaces.Box
     return gpu_envs.EnvSpec(
         id="Seen-v0",
-        header=rules_of(module(HEADER + OBSERVATIONS, folder, "seen")),
+        header=rules_of(import_source(HEADER + OBSERVATIONS, folder, "seen")),
         state={"at": gpu_envs.Field("int")},
         params={},
         observation=gymnasium.spaces.Dict(
@@ -302,7 +302,7 @@ def test_the_smallest_int_divided_by_minus_one(tmp_path: Path) -> None:
         "k = random.integer(1) - 1\n    m = -2147483647 + k\n    s.count, s.small, s.on = m // k + m % k, 250, True"
     )
     text = KINDS.replace("s.count, s.small, s.on = 3, 250, True", divided)
-    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(HEADER + text, tmp_path, "divided")))
+    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(import_source(HEADER + text, tmp_path, "divided")))
     env = make_env(spec, 2)
     env.reset(seed=0)
     assert env.state["count"].tolist() == [-(2**31)] * 2
@@ -325,7 +325,7 @@ reset = make_reset()
 
 def test_nested_functions_with_lines_further_left(tmp_path: Path) -> None:
     text = HEADER + NESTED + OBSERVATIONS[OBSERVATIONS.index("def step") :]
-    spec = dataclasses.replace(observation_spec(tmp_path), header=rules_of(module(text, tmp_path)))
+    spec = dataclasses.replace(observation_spec(tmp_path), header=rules_of(import_source(text, tmp_path)))
     assert "s.at = 1" in translate_rules(spec, spec.check_params({}, 1))
 
 

@@ -4,8 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from refusals import ONE, TEAM, filled, marked, one_spec, refusal, team_spec
-from translation_cases import HEADER, module, rules_of
+from refusals import (
+    SINGLE_AGENT_RULES,
+    TEAM_RULES,
+    fill_template,
+    mark_first_line,
+    single_agent_spec,
+    team_spec,
+    translation_error,
+)
+from translation_cases import HEADER, import_source, rules_of
 
 from gpu_envs.translation.translate import translate_rules
 
@@ -317,13 +325,19 @@ ROWS = {
 def test_a_step_is_refused(body: str, tmp_path: Path) -> None:
     expected = {**STATEMENTS, **EXPRESSIONS, **BLOCKS}[body]
     marked_elsewhere = expected.startswith("def ") or "forever" in body
-    message = refusal(filled(ONE, body if marked_elsewhere else marked(body)), one_spec, tmp_path)
+    message = translation_error(
+        fill_template(SINGLE_AGENT_RULES, body if marked_elsewhere else mark_first_line(body)),
+        single_agent_spec,
+        tmp_path,
+    )
     assert re.search(expected, message, re.S), message
 
 
 @pytest.mark.parametrize("seen", OBSERVATIONS)
 def test_an_observation_is_refused(seen: str, tmp_path: Path) -> None:
-    message = refusal(filled(ONE, seen=marked(seen)), one_spec, tmp_path)
+    message = translation_error(
+        fill_template(SINGLE_AGENT_RULES, seen=mark_first_line(seen)), single_agent_spec, tmp_path
+    )
     assert re.search(OBSERVATIONS[seen], message, re.S), message
 
 
@@ -340,7 +354,7 @@ BOUNDS = [
 
 TEAM_CASES = {
     **dict.fromkeys(BOUNDS, "the number of iterations depends on it.*a later phase"),
-    **{marked(body): message for body, message in PHASES.items()},
+    **{mark_first_line(body): message for body, message in PHASES.items()},
     **{LOOP + body: message for body, message in RACES.items()},
     **{ELEMENT_LOOP + body: message for body, message in ELEMENT_RACES.items()},
 }
@@ -356,17 +370,17 @@ TRANSLATED = {
 
 @pytest.mark.parametrize("body", TEAM_CASES)
 def test_a_phase_or_race_is_refused(body: str, tmp_path: Path) -> None:
-    message = refusal(filled(TEAM, body), team_spec, tmp_path)
+    message = translation_error(fill_template(TEAM_RULES, body), team_spec, tmp_path)
     assert re.search(TEAM_CASES[body], message, re.S), message
 
 
 @pytest.mark.parametrize("body", TRANSLATED)
 def test_code_without_races_is_translated(body: str, tmp_path: Path) -> None:
-    spec = team_spec(rules_of(module(HEADER + filled(TEAM, body), tmp_path)))
+    spec = team_spec(rules_of(import_source(HEADER + fill_template(TEAM_RULES, body), tmp_path)))
     assert TRANSLATED[body] in translate_rules(spec, spec.check_params({}, 1))
 
 
 @pytest.mark.parametrize("seen", ROWS)
 def test_a_row_is_refused(seen: str, tmp_path: Path) -> None:
-    message = refusal(filled(TEAM, "pass", marked(seen)), team_spec, tmp_path)
+    message = translation_error(fill_template(TEAM_RULES, "pass", mark_first_line(seen)), team_spec, tmp_path)
     assert re.search(ROWS[seen], message, re.S), message

@@ -10,7 +10,7 @@ from harness import HAS_CUDA, assert_same_bits, numpy_of, random_actions
 
 torch = pytest.importorskip("torch")
 
-from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, actions_of, made, on, torch_env  # noqa: E402
+from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, make_wrapped, random_action_tensors, to_device, torch_env  # noqa: E402
 
 from gpu_envs.wrappers import RecordEpisodeStatistics, TorchWrapper  # noqa: E402
 from gpu_envs.wrappers.moments import Normalizer  # noqa: E402
@@ -42,8 +42,8 @@ def public_state(env: Any) -> list[Any]:
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_graph_replays_equal_eager_steps(name: str, mode: str) -> None:
     """Replays of captured steps are bitwise equal to eager steps, also across resets."""
-    env, plain = (made(name, "cuda", mode, COUNT) for _ in range(2))
-    first = actions_of("cuda", 1, COUNT)[0]
+    env, plain = (make_wrapped(name, "cuda", mode, COUNT) for _ in range(2))
+    first = random_action_tensors("cuda", 1, COUNT)[0]
     for wrapper in (env, plain):
         wrapper.step(first)
     graph_actions = torch.zeros((STEPS, COUNT, 1), device="cuda")
@@ -59,9 +59,9 @@ def test_graph_replays_equal_eager_steps(name: str, mode: str) -> None:
     assert_same_bits(public_state(env), public_state(plain))  # a capture runs nothing
     for replay in range(4):
         block = random_actions("Pendulum-v1", STEPS, COUNT, seed=replay)
-        graph_actions.copy_(on("cuda", block))
+        graph_actions.copy_(to_device("cuda", block))
         graph.replay()
-        expected = [[numpy_of(part) for part in plain.step(actions)[:2]] for actions in on("cuda", block)]
+        expected = [[numpy_of(part) for part in plain.step(actions)[:2]] for actions in to_device("cuda", block)]
         assert_same_bits(numpy_of(stored), np.stack([step[0] for step in expected]), f"replay {replay}")
         assert_same_bits(numpy_of(rewards), np.stack([step[1] for step in expected]), f"replay {replay}")
         assert_same_bits(public_state(env), public_state(plain))
@@ -70,7 +70,7 @@ def test_graph_replays_equal_eager_steps(name: str, mode: str) -> None:
 def test_durations_in_a_graph() -> None:
     """Replays read the device's clock; a launch argument would be constant in a graph."""
     env = RecordEpisodeStatistics(torch_env("Pendulum-v1", 3, "SameStep", "cuda"))
-    action = actions_of("cuda", 1, 3)[0]
+    action = random_action_tensors("cuda", 1, 3)[0]
     begin = time.perf_counter()
     env.reset(seed=0)
     env.step(action)
@@ -90,12 +90,12 @@ def test_durations_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_no_synchronization(name: str, mode: str, synchronising: Callable[[str], None]) -> None:
-    env = made(name, "cuda", mode, COUNT)
-    blocks = actions_of("cuda", 4, COUNT)
+def test_no_synchronization(name: str, mode: str, sync_debug_mode: Callable[[str], None]) -> None:
+    env = make_wrapped(name, "cuda", mode, COUNT)
+    blocks = random_action_tensors("cuda", 4, COUNT)
     mask = torch.ones(COUNT, dtype=torch.bool, device="cuda")
     env.step(blocks[0])
-    synchronising("error")
+    sync_debug_mode("error")
     with pytest.raises(RuntimeError):
         blocks[0].cpu()  # proves that synchronizations raise errors now
     for actions in blocks:
@@ -108,8 +108,8 @@ def test_no_synchronization(name: str, mode: str, synchronising: Callable[[str],
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_steps_are_queued_while_the_device_is_busy(name: str) -> None:
     """Steps return while the device is busy. (Torch's debug mode does not see synchronizations by CuPy.)"""
-    env = made(name, "cuda", "SameStep", COUNT)
-    actions = actions_of("cuda", 1, COUNT)[0]
+    env = make_wrapped(name, "cuda", "SameStep", COUNT)
+    actions = random_action_tensors("cuda", 1, COUNT)[0]
     env.step(actions)
     torch.cuda.synchronize()
     torch.cuda._sleep(500_000_000)  # noqa: SLF001 - at least a quarter of a second
@@ -123,8 +123,8 @@ def test_steps_are_queued_while_the_device_is_busy(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_nothing_is_allocated(name: str) -> None:
-    env = made(name, "cuda", "SameStep", COUNT)
-    blocks = actions_of("cuda", 5, COUNT)
+    env = make_wrapped(name, "cuda", "SameStep", COUNT)
+    blocks = random_action_tensors("cuda", 5, COUNT)
     env.step(blocks[0])
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     for actions in blocks:
@@ -136,8 +136,8 @@ def test_nothing_is_allocated(name: str) -> None:
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_kernels_in_the_profiler(name: str) -> None:
     """The profiler sees the launches in ``LAUNCHES`` and the environment's kernel, and no other kernels."""
-    env = made(name, "cuda", "SameStep", COUNT)
-    blocks = actions_of("cuda", 5, COUNT)
+    env = make_wrapped(name, "cuda", "SameStep", COUNT)
+    blocks = random_action_tensors("cuda", 5, COUNT)
     env.step(blocks[0])
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from gymnasium.wrappers import vector  # noqa: E402
 from harness import IDS, numpy_of, on_host, random_actions  # noqa: E402
-from wrapper_cases import both, numpy_env, on, torch_env  # noqa: E402
+from wrapper_cases import numpy_env, step_both, to_device, torch_env  # noqa: E402
 
 from gpu_envs.wrappers import NormalizeReward, RecordEpisodeStatistics  # noqa: E402
 
@@ -22,7 +22,7 @@ def check(ours: Any, theirs: Any, env_id: str, steps: int, device: str) -> None:
     ours.reset(seed=1)
     theirs.reset(seed=1)
     ended, some = 0, np.arange(ours.num_envs) % 3 == 0
-    for number, taken in enumerate(both(ours, theirs, env_id, steps, device)):
+    for number, taken in enumerate(step_both(ours, theirs, env_id, steps, device)):
         if taken.mask is not None:
             continue
         infos, expected = taken.ours[4], taken.theirs[4]
@@ -43,7 +43,7 @@ def check(ours: Any, theirs: Any, env_id: str, steps: int, device: str) -> None:
         assert ours.length_queue.tolist() == list(theirs.length_queue)
         assert len(ours.time_queue) == len(theirs.time_queue)
         if number == 4:
-            ours.reset(options={"reset_mask": on(device, some)})
+            ours.reset(options={"reset_mask": to_device(device, some)})
             theirs.reset(options={"reset_mask": some.copy()})
     assert ended > 3 * ours.num_envs
 
@@ -79,7 +79,7 @@ def test_a_waiting_replica_is_counted_once(device: str) -> None:
     ours = RecordEpisodeStatistics(env)
     ours.reset(seed=0)
     for actions in random_actions("CartPole-v1", 20, 3):
-        infos = ours.step(on(device, actions))[4]
+        infos = ours.step(to_device(device, actions))[4]
     assert int(ours.episode_count) == 3
     assert not infos["_episode"].any()
     assert sorted(ours.length_queue.tolist()) == sorted(env.episode_length.tolist())
@@ -96,7 +96,7 @@ def test_durations(mode: str, device: str) -> None:
     for step, actions in enumerate(random_actions("Pendulum-v1", restart + 4, 5)):
         time.sleep(0.05)
         before = time.perf_counter()
-        taken = numpy_of(ours.step(on(device, actions))[4]["episode"]["t"])
+        taken = numpy_of(ours.step(to_device(device, actions))[4]["episode"]["t"])
         if step in (2, restart + 3):
             assert (taken > 0.1).all()
             assert (taken < time.perf_counter() - started).all()
@@ -116,7 +116,7 @@ def test_returns_sum_the_rewards_of_the_wrapped_env(device: str) -> None:
     ours.reset(seed=0)
     total = np.zeros(4)
     for actions in random_actions("Pendulum-v1", 11, 4):
-        results = ours.step(on(device, actions))
+        results = ours.step(to_device(device, actions))
         total += numpy_of(results[1])
     infos = on_host(results[4])
     assert infos["_episode"].all()
@@ -129,7 +129,7 @@ def test_stats_key(device: str) -> None:
     env = torch_env("CartPole-v1", 2, "SameStep", device)
     ours = RecordEpisodeStatistics(RecordEpisodeStatistics(env), stats_key="outer")
     ours.reset(seed=0)
-    infos = ours.step(on(device, np.zeros(2, np.int64)))[4]
+    infos = ours.step(to_device(device, np.zeros(2, np.int64)))[4]
     assert set(infos["outer"]) == {"r", "l", "t", *env.unwrapped.env_spec.metrics}
     assert {"episode", "_episode", "_outer"} <= set(infos)
     with pytest.raises(ValueError, match="with stats_key='episode' already; give another stats_key"):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gymnasium.wrappers import vector  # noqa: E402
 from harness import IDS, assert_all_same, is_discrete, numpy_of, on_host, random_actions  # noqa: E402
-from wrapper_cases import LIMIT, Array, both, numpy_env, on, torch_env  # noqa: E402
+from wrapper_cases import LIMIT, Array, numpy_env, step_both, to_device, torch_env  # noqa: E402
 
 from gpu_envs.wrappers import ClipAction, FlattenObservation, FrameStackObservation, RescaleAction  # noqa: E402
 
@@ -61,7 +61,7 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
             stacks.reset(replica, observations[replica])
         np.testing.assert_array_equal(stacked, stacks.stacked())
 
-    for number, taken in enumerate(both(ours, raw, env_id, 2 * LIMIT + 5, device)):
+    for number, taken in enumerate(step_both(ours, raw, env_id, 2 * LIMIT + 5, device)):
         if taken.mask is not None:
             check_reset(taken.mask, numpy_of(taken.ours[0]), taken.theirs[0])
             ended &= ~taken.mask
@@ -81,7 +81,7 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
         ended = done
         np.testing.assert_array_equal(numpy_of(taken.ours[0]), stacks.stacked())
         if number == 4:  # in the middle of an episode
-            stacked = numpy_of(ours.reset(options={"reset_mask": on(device, some)})[0])
+            stacked = numpy_of(ours.reset(options={"reset_mask": to_device(device, some)})[0])
             check_reset(some, stacked, raw.reset(options={"reset_mask": some.copy()})[0])
             ended &= ~some
     assert finals >= 2 * count or mode != "SameStep"
@@ -93,10 +93,10 @@ def test_a_waiting_replica_keeps_its_stack(device: str) -> None:
     ours = FrameStackObservation(env, 3)
     ours.reset(seed=1)
     for actions in random_actions("Pendulum-v1", LIMIT, 2):
-        last = numpy_of(ours.step(on(device, actions))[0])
+        last = numpy_of(ours.step(to_device(device, actions))[0])
     assert (last[:, 0] != last[:, 1]).any()
     for _ in range(2):
-        np.testing.assert_array_equal(numpy_of(ours.step(on(device, actions))[0]), last)
+        np.testing.assert_array_equal(numpy_of(ours.step(to_device(device, actions))[0]), last)
 
 
 def test_writes_into_a_returned_stack_change_no_later_stack(device: str) -> None:
@@ -104,8 +104,8 @@ def test_writes_into_a_returned_stack_change_no_later_stack(device: str) -> None
     ours.reset(seed=0)[0].fill_(7)
     other.reset(seed=0)
     for actions in random_actions("Pendulum-v1", 2, 4):
-        actual = ours.step(on(device, actions))[0]
-        np.testing.assert_array_equal(numpy_of(actual), numpy_of(other.step(on(device, actions))[0]))
+        actual = ours.step(to_device(device, actions))[0]
+        np.testing.assert_array_equal(numpy_of(actual), numpy_of(other.step(to_device(device, actions))[0]))
         actual.fill_(7)
 
 
@@ -134,7 +134,7 @@ def test_flat_stacks(mode: str, device: str) -> None:
     assert ours.observation_space.shape == (20, 12)
     first = ours.reset(seed=0)[0]
     np.testing.assert_array_equal(numpy_of(first), numpy_of(plain.reset(seed=0)[0]).reshape(20, 12))
-    for taken in both(ours, plain, "CartPole-v1", 15, device):
+    for taken in step_both(ours, plain, "CartPole-v1", 15, device):
         np.testing.assert_array_equal(numpy_of(taken.ours[0]), numpy_of(taken.theirs[0]).reshape(20, 12))
         if taken.mask is None and mode == "SameStep":
             final, expected = (numpy_of(results[4]["final_obs"]) for results in (taken.ours, taken.theirs))
@@ -150,7 +150,7 @@ def test_flat_observations_stay(device: str) -> None:
     )
     ours.reset(seed=0)
     plain.reset(seed=0)
-    for taken in both(ours, plain, "Acrobot-v1", LIMIT, device):
+    for taken in step_both(ours, plain, "Acrobot-v1", LIMIT, device):
         np.testing.assert_array_equal(numpy_of(taken.ours[0]), taken.theirs[0])
     np.testing.assert_array_equal(numpy_of(taken.ours[4]["final_obs"]), taken.theirs[4]["final_obs"])
 
@@ -177,7 +177,7 @@ def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) 
     assert ours.action_space == theirs.action_space
     ours.reset(seed=0)
     theirs.reset(seed=0)
-    for taken in both(ours, theirs, env_id, 30, device):
+    for taken in step_both(ours, theirs, env_id, 30, device):
         for mine, other in zip(on_host(taken.ours)[:4], taken.theirs[:4], strict=True):
             np.testing.assert_array_equal(mine, other)
 
@@ -185,8 +185,8 @@ def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) 
 def test_actions_of_any_library_and_type(device: str) -> None:
     ours = ClipAction(torch_env("Pendulum-v1", 3, "SameStep", device))
     values = [[-7.0], [0.5], [9.0]]
-    with_gradient = on(device, np.array(values, np.float32)).requires_grad_()
-    kinds = (np.array(values), np.array(values, np.float32), torch.tensor(values), on(device, np.array(values)))
+    with_gradient = to_device(device, np.array(values, np.float32)).requires_grad_()
+    kinds = (np.array(values), np.array(values, np.float32), torch.tensor(values), to_device(device, np.array(values)))
     results = []
     for actions in (values, *kinds, with_gradient):
         ours.reset(seed=0)
@@ -201,7 +201,7 @@ def test_double_precision_of_actions(device: str) -> None:
     ours.reset(seed=0)
     env.reset(seed=0)
     actions = np.array([[1 / 3], [-0.123456789012345], [1.0]])
-    results, expected = ours.step(on(device, actions)), env.step(on(device, 2 * actions))
+    results, expected = ours.step(to_device(device, actions)), env.step(to_device(device, 2 * actions))
     np.testing.assert_array_equal(numpy_of(results[1]), numpy_of(expected[1]))
 
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from harness import MODES, MULTITHREADED_COUNT, assert_same_bits, numpy_of, on_host, random_actions  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, actions_of, made, numpy_env, on  # noqa: E402
+from wrapper_cases import LAUNCHES, LIMIT, WRAPPERS, make_wrapped, numpy_env, random_action_tensors, to_device  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs import Step  # noqa: E402
@@ -52,8 +52,8 @@ def tensors(results: Any, path: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_steps_return_the_same_buffers(name: str, mode: str, device: str) -> None:
-    env = made(name, device, mode)
-    first, second = (tensors(env.step(actions)) for actions in actions_of(device, 2))
+    env = make_wrapped(name, device, mode)
+    first, second = (tensors(env.step(actions)) for actions in random_action_tensors(device, 2))
     assert {path: t.data_ptr() for path, t in first.items()} == {path: t.data_ptr() for path, t in second.items()}
     assert env.reset()[0].data_ptr() == second["/0"].data_ptr()
 
@@ -61,9 +61,9 @@ def test_steps_return_the_same_buffers(name: str, mode: str, device: str) -> Non
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_copies(name: str, mode: str, device: str) -> None:
     """With copy=True later steps do not change earlier results; final_obs is zero for replicas that did not end."""
-    copying, plain = made(name, device, mode, copy=True), made(name, device, mode)
+    copying, plain = make_wrapped(name, device, mode, copy=True), make_wrapped(name, device, mode)
     copies, expected = [copying.reset(seed=0)[0]], [on_host(plain.reset(seed=0)[0])]
-    for actions in actions_of(device, LIMIT):
+    for actions in random_action_tensors(device, LIMIT):
         copies.append(copying.step(actions))
         expected.append(on_host(plain.step(actions)))
         if mode == "SameStep" and len(copies) == 2 and name in OBSERVATIONS:
@@ -84,7 +84,7 @@ def test_copies(name: str, mode: str, device: str) -> None:
 @pytest.mark.parametrize("copy", [None, True])
 def test_out(name: str, mode: str, copy: bool | None, device: str) -> None:
     """Results are written into the caller's tensors, here rows of larger tensors."""
-    env, plain = made(name, device, mode, copy=copy), made(name, device, mode)
+    env, plain = make_wrapped(name, device, mode, copy=copy), make_wrapped(name, device, mode)
     shape = (LIMIT, *env.observation_space.shape)
     torch_device = plain.reset(seed=0)[0].device
     storage = {
@@ -96,7 +96,7 @@ def test_out(name: str, mode: str, copy: bool | None, device: str) -> None:
     if mode == "SameStep":
         storage["final_obs"] = torch.full(shape, 77.0, device=torch_device)
     env.reset(seed=0)
-    for t, actions in enumerate(actions_of(device, LIMIT)):
+    for t, actions in enumerate(random_action_tensors(device, LIMIT)):
         rows = {part: values[t] for part, values in storage.items()}
         results = env.step(actions, out=Step(**rows))
         expected = plain.step(actions)
@@ -116,20 +116,22 @@ def test_out(name: str, mode: str, copy: bool | None, device: str) -> None:
 
 def test_wrong_out(device: str) -> None:
     """A wrong ``out`` raises an error before the state changes."""
-    action = actions_of(device, 1)[0]
+    action = random_action_tensors(device, 1)[0]
     for name in ("NormalizeObservation", "FrameStackObservation", "FlattenObservation", "ObservationNoise"):
-        env = made(name, device)
+        env = make_wrapped(name, device)
         before, shape = env.unwrapped.get_state(), env.observation_space.shape
         match = r"out\.observations is float32 \[20, 7\].* give contiguous float32 \[20, "
         with pytest.raises(ValueError, match=match):
-            env.step(action, out=Step(observations=on(device, np.zeros((20, 7), np.float32))))
+            env.step(action, out=Step(observations=to_device(device, np.zeros((20, 7), np.float32))))
         with pytest.raises(TypeError, match=r"out\.final_obs is ndarray; .* writes into torch tensors"):
             env.step(action, out=Step(final_obs=np.zeros(shape, np.float32)))
         assert_same_bits(before, env.unwrapped.get_state())
         with pytest.raises(ValueError, match=r"out\.final_obs is written in autoreset_mode='SameStep' only"):
-            made(name, device, "NextStep").step(action, out=Step(final_obs=on(device, np.zeros(shape, np.float32))))
+            make_wrapped(name, device, "NextStep").step(
+                action, out=Step(final_obs=to_device(device, np.zeros(shape, np.float32)))
+            )
     with pytest.raises(ValueError, match=r"out\.rewards is float64 \[20\]"):
-        made("NormalizeReward", device).step(action, out=Step(rewards=on(device, np.zeros(20))))
+        make_wrapped("NormalizeReward", device).step(action, out=Step(rewards=to_device(device, np.zeros(20))))
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types no __init_subclass__
@@ -163,8 +165,8 @@ def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, mode: str, device:
             return counted
 
         monkeypatch.setattr(kernels, "bind", counting)
-    env = made(name, device, mode)
-    first, *others = actions_of(device, 3)
+    env = make_wrapped(name, device, mode)
+    first, *others = random_action_tensors(device, 3)
     env.step(first)
     for actions in others:
         record.clear()
@@ -175,11 +177,11 @@ def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, mode: str, device:
 
 
 def test_frozen_statistics_launch_less(device: str) -> None:
-    env = made("NormalizeObservation", device)
+    env = make_wrapped("NormalizeObservation", device)
     env.update_running_mean = False
     record: list[str] = []
     env._measure = env._merge = lambda *_: record.append("launch")  # noqa: SLF001 - in place of the kernels
-    env.step(actions_of(device, 1)[0])
+    env.step(random_action_tensors(device, 1)[0])
     assert record == []
 
 
@@ -195,11 +197,11 @@ def test_same_bits_on_all_devices(name: str, mode: str, device: str, monkeypatch
         monkeypatch.setattr(blocks, "MAX_BLOCKS", 7)
     devices = ("cpu", "cpu", device)
     envs = [
-        made(name, env_device, mode, count=MULTITHREADED_COUNT, threads=threads)
+        make_wrapped(name, env_device, mode, count=MULTITHREADED_COUNT, threads=threads)
         for env_device, threads in zip(devices, (1, 2, None), strict=True)
     ]
     for actions in random_actions("Pendulum-v1", LIMIT + 2, MULTITHREADED_COUNT):
-        results = [env.step(on(env_device, actions)) for env, env_device in zip(envs, devices, strict=True)]
+        results = [env.step(to_device(env_device, actions)) for env, env_device in zip(envs, devices, strict=True)]
         done = numpy_of(results[0][2] | results[0][3])
         arrays = [{path: numpy_of(t) for path, t in tensors(r).items()} for r in results]
         for by_path in arrays:
@@ -243,14 +245,14 @@ def programs(mode: str) -> list[Any]:
     ("architecture", "mode"), [*(("sm_90a", mode) for mode in MODES), ("sm_80", MODES[0]), ("sm_100", MODES[0])]
 )
 def test_nvrtc_compiles(architecture: str, mode: str) -> None:
-    from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
+    from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing
 
     missing = nvrtc_missing()
     if missing:
         assert os.environ.get("REQUIRE_NVRTC") != "1", missing
         pytest.skip(missing)
     for compiled in programs(mode):
-        usage = list(resources(compile_with_nvrtc(compiled.source, architecture).cubin))
+        usage = list(kernel_resources(compile_with_nvrtc(compiled.source, architecture).cubin))
         names = {name for name, kind, _ in usage if kind == "registers" and name.startswith("kernel_")}
         assert names == {f"kernel_{name}" for name in compiled.calls}
         assert [(name, value) for name, kind, value in usage if kind == "local" and value > 0] == []

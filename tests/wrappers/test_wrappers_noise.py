@@ -15,9 +15,9 @@ from custom import CRANE  # noqa: E402
 from digger import actions_of as digger_actions  # noqa: E402
 from digger import digger  # noqa: E402
 from harness import MODES, Make, assert_same_bits, is_discrete, numpy_of, on_host, random_actions  # noqa: E402
-from noise_model import ACTION, COUNT, OBSERVATION, OF_REPEATING, PUSH, SEED, Clock, unit  # noqa: E402
+from noise_model import ACTION, COUNT, OBSERVATION, PUSH, REPEAT_DRAW, SEED, ReplicaClock, unit_floats  # noqa: E402
 from small_envs import walk  # noqa: E402
-from wrapper_cases import LIMIT, Array, numpy_env, on, torch_env, waiting  # noqa: E402
+from wrapper_cases import LIMIT, Array, allow_frozen, numpy_env, to_device, torch_env  # noqa: E402
 
 from gpu_envs import ActionError, Field, VectorEnv  # noqa: E402
 from gpu_envs.codegen import PRECISIONS  # noqa: E402
@@ -51,13 +51,13 @@ def mask_of(step: int, done: Array, mode: str) -> Array | None:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], noise: str, device: str) -> None:
     """Observations are delayed within their episode, then noisy; final observations continue the sequence."""
-    raw = waiting(numpy_env(env_id, COUNT, mode))
+    raw = allow_frozen(numpy_env(env_id, COUNT, mode))
     (features,) = raw.single_observation_space.shape or ()
     scale = np.linspace(0, 0.5, features, dtype=np.float32) * np.float32(noise != "none")
     distribution = "normal" if noise == "normal" else "uniform"
-    inner = waiting(torch_env(env_id, COUNT, mode, device))
+    inner = allow_frozen(torch_env(env_id, COUNT, mode, device))
     ours = ObservationNoise(inner, scale, distribution=distribution, delay=delay)
-    clock = Clock(OBSERVATION, mode)
+    clock = ReplicaClock(OBSERVATION, mode)
 
     def noisy(replica: int, episode: list[Array], back: int = 0) -> Array:
         late: Array = episode[max(0, len(episode) - 1 - clock.whole(replica, delay, back))]
@@ -78,7 +78,7 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
     check(observations, [noisy(i, history) for i, history in enumerate(histories)])
     ends = 0
     for t, actions in enumerate(random_actions(env_id, 3 * LIMIT, COUNT)):
-        mine, theirs = ours.step(on(device, actions)), raw.step(actions)
+        mine, theirs = ours.step(to_device(device, actions)), raw.step(actions)
         assert_same_bits([numpy_of(part) for part in mine[1:4]], list(theirs[1:4]))
         done = theirs[2] | theirs[3]
         ends += done.sum()
@@ -95,7 +95,7 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
         check(mine[0], [noisy(i, history) for i, history in enumerate(histories)])
         mask = mask_of(t, done, mode)
         if mask is not None:
-            options = {"reset_mask": on(device, mask)}
+            options = {"reset_mask": to_device(device, mask)}
             observations, first = ours.reset(options=options)[0], raw.reset(options={"reset_mask": mask})[0]
             clock.reset(mask)
             histories = [[first[i]] if mask[i] else history for i, history in enumerate(histories)]
@@ -122,12 +122,12 @@ def test_noise_widens_the_observation_space(device: str) -> None:
 @pytest.mark.parametrize("size", [3, 90])
 def test_delays_and_stacks_commute(mode: str, size: int, device: str) -> None:
     """Stacks of 9 features, and of 270: more than a block has threads."""
-    inner = [waiting(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2)]
+    inner = [allow_frozen(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2)]
     delay_first: Any = FlattenObservation(FrameStackObservation(ObservationNoise(inner[0], delay=(0, 3)), size))
     stack_first: Any = ObservationNoise(FlattenObservation(FrameStackObservation(inner[1], size)), delay=(0, 3))
     assert_same_bits(numpy_of(delay_first.reset(seed=SEED)[0]), numpy_of(stack_first.reset(seed=SEED)[0]))
     for actions in random_actions("Pendulum-v1", 2 * LIMIT + 5, 9):
-        actual, expected = (on_host(env.step(on(device, actions))) for env in (delay_first, stack_first))
+        actual, expected = (on_host(env.step(to_device(device, actions))) for env in (delay_first, stack_first))
         assert_same_bits(actual[:4], expected[:4])
         if mode == "SameStep":
             ended = expected[4]["_final_obs"]
@@ -149,7 +149,7 @@ def test_image_and_dict_observations(kind: str, device: str) -> None:
     before, ends = raw.reset(seed=0)[0], 0
     assert_same_bits(numpy_of(ours.reset(seed=0)[0]), before)
     for actions in digger_actions(9, 12):
-        actual, expected = ours.step(on(device, actions)), raw.step(actions)
+        actual, expected = ours.step(to_device(device, actions)), raw.step(actions)
         ended = expected[2] | expected[3]
         assert_same_bits(numpy_of(actual[4]["final_obs"])[ended], before[ended])
         shown = np.where(ended[:, None, None, None], expected[0], before)
@@ -161,12 +161,14 @@ def test_image_and_dict_observations(kind: str, device: str) -> None:
 # --- actions ---
 
 
-def delayed(clock: Clock, actions: Array, sent: list[list[Any]], repeat: float, delay: Any, initial: Any) -> Array:
+def delayed(
+    clock: ReplicaClock, actions: Array, sent: list[list[Any]], repeat: float, delay: Any, initial: Any
+) -> Array:
     """Return repeated and delayed actions; ``sent`` has the repeated actions of each replica's episode so far."""
     arrived = np.empty_like(actions)
     for i, action in enumerate(actions):
         del sent[i][clock.step[i] :]
-        repeats = clock.step[i] > 0 and unit(clock.words(i, [OF_REPEATING]))[0, 0] < np.float32(repeat)
+        repeats = clock.step[i] > 0 and unit_floats(clock.words(i, [REPEAT_DRAW]))[0, 0] < np.float32(repeat)
         sent[i].append(sent[i][-1] if repeats else action)
         when = clock.step[i] - clock.whole(i, delay)
         arrived[i] = sent[i][when] if when >= 0 else initial
@@ -186,19 +188,19 @@ def test_actions(
     """Actions are repeated, delayed, then noisy: the steps are the same as with the model's actions."""
     if precision == "float64" and device != "cpu":
         pytest.skip("float64 results differ between devices in the last bits")
-    raw = waiting(numpy_env(env_id, COUNT, mode, precision=precision))
+    raw = allow_frozen(numpy_env(env_id, COUNT, mode, precision=precision))
     discrete = is_discrete(env_id)
     scale = np.float32(0.0 if discrete else 0.8)
     initial: Any = 1 if discrete else np.full(raw.single_action_space.shape, 0.5, np.float32)
     ours = ActionNoise(
-        waiting(torch_env(env_id, COUNT, mode, device, precision=precision)),
+        allow_frozen(torch_env(env_id, COUNT, mode, device, precision=precision)),
         scale,
         distribution="uniform",
         delay=delay,
         initial_action=initial,
         repeat_action_probability=repeat,
     )
-    clock = Clock(ACTION, mode)
+    clock = ReplicaClock(ACTION, mode)
     sent: list[list[Any]] = [[] for _ in range(COUNT)]
     assert_same_bits(numpy_of(ours.reset(seed=SEED)[0]), raw.reset(seed=SEED)[0])
     for t, actions in enumerate(random_actions(env_id, 2 * LIMIT + 5, COUNT)):
@@ -207,13 +209,13 @@ def test_actions(
             space: Any = raw.single_action_space
             noise = np.stack([scale * clock.uniform(i, changed.shape[1]) for i in range(COUNT)])
             changed = np.clip(changed.astype(precision) + noise.astype(precision), space.low, space.high)
-        mine, theirs = ours.step(on(device, actions)), raw.step(changed)
+        mine, theirs = ours.step(to_device(device, actions)), raw.step(changed)
         assert_same_bits([numpy_of(part) for part in mine[:4]], list(theirs[:4]), f"step {t}")
         done = theirs[2] | theirs[3]
         clock.stepped(done)
         mask = mask_of(t, done, mode)
         if mask is not None:
-            options = {"reset_mask": on(device, mask)}
+            options = {"reset_mask": to_device(device, mask)}
             assert_same_bits(numpy_of(ours.reset(options=options)[0]), raw.reset(options={"reset_mask": mask})[0])
             clock.reset(mask)
 
@@ -224,12 +226,12 @@ def test_multi_discrete_actions(make: Make, device: str) -> None:
     ours = ActionNoise(make(CRANE, COUNT, output="torch", **options), delay=1, repeat_action_probability=0.5)
     raw = make(CRANE, COUNT, **options)
     space: Any = raw.single_action_space
-    clock = Clock(ACTION, "SameStep")
+    clock = ReplicaClock(ACTION, "SameStep")
     sent: list[list[Any]] = [[] for _ in range(COUNT)]
     ours.reset(seed=SEED)
     raw.reset(seed=SEED)
     for actions in np.random.default_rng(0).integers(space.start, space.start + space.nvec, (20, COUNT, 3)):
-        mine = ours.step(on(device, actions))
+        mine = ours.step(to_device(device, actions))
         theirs = raw.step(delayed(clock, actions, sent, 0.5, 1, space.start))
         assert_same_bits([numpy_of(part) for part in mine[:4]], [numpy_of(part) for part in theirs[:4]])
         clock.stepped(numpy_of(theirs[2] | theirs[3]))
@@ -252,7 +254,7 @@ def test_default_initial_action(env_id: str, space: Any, expected: float, device
     late.reset(seed=0)
     raw.reset(seed=0)
     for actions in random_actions(env_id, LIMIT - 1, 2):
-        actual = numpy_of(late.step(on(device, actions))[0])
+        actual = numpy_of(late.step(to_device(device, actions))[0])
         np.testing.assert_array_equal(actual, raw.step(np.full_like(actions, expected))[0])
 
 
@@ -261,9 +263,15 @@ def test_actions_of_any_library_and_type(device: str) -> None:
     discrete = ActionNoise(torch_env("CartPole-v1", 3, "SameStep", device), delay=1)
     frozen = np.array([[-1.0], [0.5], [2.0]])
     frozen.setflags(write=False)
-    real = [frozen.tolist(), frozen, frozen.astype(np.float32), on(device, frozen), torch.tensor(frozen.tolist())]
-    integers = [[0, 1, 1], np.array([0, 1, 1], np.uint8), on(device, np.array([0, 1, 1], np.int32))]
-    integers += [torch.tensor([False, True, True]), on(device, np.array([[0, 1, 1], [0, 0, 0]]).T[:, 0])]
+    real = [
+        frozen.tolist(),
+        frozen,
+        frozen.astype(np.float32),
+        to_device(device, frozen),
+        torch.tensor(frozen.tolist()),
+    ]
+    integers = [[0, 1, 1], np.array([0, 1, 1], np.uint8), to_device(device, np.array([0, 1, 1], np.int32))]
+    integers += [torch.tensor([False, True, True]), to_device(device, np.array([[0, 1, 1], [0, 0, 0]]).T[:, 0])]
     for env, kinds in ((box, real), (discrete, integers)):
         results = []
         for actions in kinds:
@@ -294,7 +302,7 @@ def test_an_error_changes_nothing(device: str) -> None:
         for actions in random_actions(env_id, 2 * LIMIT, 3):
             with pytest.raises(ActionError, match=message):
                 ours.step(wrong)
-            actual, expected = ours.step(on(device, actions)), other.step(on(device, actions))
+            actual, expected = ours.step(to_device(device, actions)), other.step(to_device(device, actions))
             assert_same_bits(on_host(actual[:4]), on_host(expected[:4]))
 
 
@@ -320,15 +328,15 @@ def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, devi
     """The steps are the same as in an environment whose state is changed by hand."""
     if precision == "float64" and device != "cpu":
         pytest.skip("float64 results differ between devices in the last bits")
-    raw = waiting(numpy_env("CartPole-v1", COUNT, mode, precision=precision))
-    inner = waiting(torch_env("CartPole-v1", COUNT, mode, device, precision=precision))
+    raw = allow_frozen(numpy_env("CartPole-v1", COUNT, mode, precision=precision))
+    inner = allow_frozen(torch_env("CartPole-v1", COUNT, mode, device, precision=precision))
     scale = {"theta": np.float32(0.01), "x_dot": np.float32(0.5)}
     ours = RandomPushes(inner, scale, interval=interval, distribution="uniform")
-    clock, pushed = Clock(PUSH, mode), 0
+    clock, pushed = ReplicaClock(PUSH, mode), 0
     ours.reset(seed=SEED)
     raw.reset(seed=SEED)
     for t, actions in enumerate(random_actions("CartPole-v1", 3 * LIMIT, COUNT)):
-        mine, theirs = ours.step(on(device, actions)), raw.step(actions)
+        mine, theirs = ours.step(to_device(device, actions)), raw.step(actions)
         assert_same_bits([numpy_of(part) for part in mine[:4]], list(theirs[:4]), f"step {t}")
         done = theirs[2] | theirs[3]
         clock.stepped(done)
@@ -341,7 +349,7 @@ def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, devi
         assert_same_bits({f: numpy_of(v) for f, v in inner.state.items()}, dict(raw.state))
         mask = mask_of(t, done, mode)
         if mask is not None:
-            options = {"reset_mask": on(device, mask)}
+            options = {"reset_mask": to_device(device, mask)}
             assert_same_bits(numpy_of(ours.reset(options=options)[0]), raw.reset(options={"reset_mask": mask})[0])
             clock.reset(mask)
     assert pushed > COUNT
@@ -355,10 +363,10 @@ def test_pushes_of_arrays(tmp_path: Path, distribution: str, device: str) -> Non
     env = VectorEnv(spec, COUNT, device=device, output="torch", autoreset_mode="SameStep")
     scale = np.arange(6, dtype=np.float32).reshape(2, 3)
     ours = RandomPushes(env, {"wind": scale}, interval=2, distribution=distribution)
-    clock, wind = Clock(PUSH, "SameStep"), np.zeros((COUNT, 2, 3), np.float32)
+    clock, wind = ReplicaClock(PUSH, "SameStep"), np.zeros((COUNT, 2, 3), np.float32)
     ours.reset(seed=SEED)
     for _ in range(6):
-        ours.step(on(device, np.zeros(COUNT, int)))
+        ours.step(to_device(device, np.zeros(COUNT, int)))
         clock.stepped(np.zeros(COUNT, bool))
         if clock.step[0] % 2 == 0:
             numbers = clock.normal if distribution == "normal" else clock.uniform
@@ -427,7 +435,7 @@ NOISY: dict[str, Callable[[Any], TorchWrapper]] = {
 def run(env: TorchWrapper, device: str, replicas: slice, steps: int = 2 * LIMIT) -> list[Any]:
     """Return the results of steps with the actions of these replicas, from actions for 60 replicas."""
     blocks = random_actions("Pendulum-v1", steps, 60)
-    return [[numpy_of(part) for part in env.step(on(device, block[replicas]))[:2]] for block in blocks]
+    return [[numpy_of(part) for part in env.step(to_device(device, block[replicas]))[:2]] for block in blocks]
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
@@ -448,14 +456,17 @@ def test_noise_depends_on_the_seed_only(name: str, mode: str, device: str) -> No
 
 def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> None:
     """Zero noise changes no bit, even in actions out of bounds and negative zeros."""
-    plain = waiting(torch_env(env_id, COUNT, mode, device))
-    inner = waiting(torch_env(env_id, COUNT, mode, device))
+    plain = allow_frozen(torch_env(env_id, COUNT, mode, device))
+    inner = allow_frozen(torch_env(env_id, COUNT, mode, device))
     field = next(name for name, values in inner.state.items() if values.dtype.is_floating_point)
     ours = ObservationNoise(ActionNoise(RandomPushes(inner, {field: 0}, interval=1), 0, delay=0), 0.0, delay=(0, 0))
     assert (ours.observation_space, ours.action_space) == (plain.observation_space, plain.action_space)
     assert_same_bits(on_host(ours.reset(seed=0)), on_host(plain.reset(seed=0)))
     for actions in random_actions(env_id, 2 * LIMIT, COUNT):
-        actual, expected = on_host(ours.step(on(device, actions))), on_host(plain.step(on(device, actions)))
+        actual, expected = (
+            on_host(ours.step(to_device(device, actions))),
+            on_host(plain.step(to_device(device, actions))),
+        )
         if mode == "SameStep":
             done = expected[4]["_final_obs"]
             for results in (actual, expected):

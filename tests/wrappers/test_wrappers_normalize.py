@@ -15,12 +15,12 @@ from wrapper_cases import (  # noqa: E402
     EPS,
     ROUNDINGS,
     Array,
-    Seen,
+    SampleMoments,
     assert_close,
     assert_statistics,
-    both,
     numpy_env,
-    on,
+    step_both,
+    to_device,
     torch_env,
 )
 
@@ -38,11 +38,11 @@ COUNTS = (37, 700)
 @pytest.mark.parametrize("count", COUNTS)
 def test_observations_against_numpy(env_id: str, mode: str, count: int, device: str) -> None:
     ours, raw = NormalizeObservation(torch_env(env_id, count, mode, device)), numpy_env(env_id, count, mode)
-    samples = Seen()
+    samples = SampleMoments()
     actual = numpy_of(ours.reset(seed=2)[0])
     samples.add(raw.reset(seed=2)[0])
     finals = 0
-    for taken in both(ours, raw, env_id, 30, device):
+    for taken in step_both(ours, raw, env_id, 30, device):
         observations = taken.theirs[0]
         samples.add(observations if taken.mask is None else observations[taken.mask])
         mean, var, _ = samples.moments()
@@ -65,12 +65,12 @@ def test_many_features(stack: int, device: str) -> None:
     def stacked() -> FrameStackObservation:
         return FrameStackObservation(torch_env("CartPole-v1", 600, "SameStep", device), stack)
 
-    ours, raw, samples = NormalizeObservation(stacked()), stacked(), Seen()
+    ours, raw, samples = NormalizeObservation(stacked()), stacked(), SampleMoments()
     samples.add(numpy_of(raw.reset(seed=2)[0]))
     ours.reset(seed=2)
     for actions in random_actions("CartPole-v1", 13, 600):
-        actual, infos = ours.step(on(device, actions))[::4]
-        observations, expected = raw.step(on(device, actions))[::4]
+        actual, infos = ours.step(to_device(device, actions))[::4]
+        observations, expected = raw.step(to_device(device, actions))[::4]
         samples.add(numpy_of(observations))
     mean, var, _ = samples.moments()
     # A thread sums up to 256 rows: the bound holds even if all 256 rounding errors have the same sign.
@@ -85,10 +85,10 @@ def test_observations_far_from_zero(device: str) -> None:
     """A mean of a million standard deviations loses no digits: each block sums squares of deviations from its mean."""
     env = torch_env("MountainCar-v0", 2000, "SameStep", device)
     env.reset(seed=0)
-    ours, samples = NormalizeObservation(env), Seen()
+    ours, samples = NormalizeObservation(env), SampleMoments()
     rng = np.random.default_rng(0)
     for _ in range(20):
-        env.state["position"].copy_(on(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
+        env.state["position"].copy_(to_device(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
         raw = env.observe()
         ours._update_statistics(raw, None)  # noqa: SLF001 - observations of no environment
         samples.add(numpy_of(raw))
@@ -105,7 +105,7 @@ def test_observations_far_from_zero(device: str) -> None:
     assert float(ours.obs_rms.mean[0]) == pytest.approx(last.mean(), rel=1e-12)
     assert float(ours.obs_rms.var[0]) == pytest.approx(last.var(), rel=ROUNDINGS * EPS)
     ours.update_running_mean = False
-    actual = numpy_of(ours.step(on(device, np.ones(2000, np.int64)))[0])[:, 0]
+    actual = numpy_of(ours.step(to_device(device, np.ones(2000, np.int64)))[0])[:, 0]
     moved = numpy_of(env.state["position"]).astype(np.float64)
     assert_close(actual, (moved - last.mean()) / np.sqrt(last.var() + 1e-8))
 
@@ -134,21 +134,21 @@ def test_a_waiting_replica_is_not_counted(device: str) -> None:
     env, raw = (torch_env("CartPole-v1", 3, "Disabled", env_device) for env_device in (device, "cpu"))
     for wrapped in (env, raw):
         wrapped.allow_frozen_steps()
-    ours, samples = NormalizeObservation(env), Seen()
+    ours, samples = NormalizeObservation(env), SampleMoments()
     ours.reset(seed=0)
     samples.add(numpy_of(raw.reset(seed=0)[0]))
     waits = np.zeros(3, bool)
     for actions in random_actions("CartPole-v1", 14, 3):
-        ours.step(on(device, actions))
-        observations, _, terminations, truncations, _ = on_host(raw.step(on("cpu", actions)))
+        ours.step(to_device(device, actions))
+        observations, _, terminations, truncations, _ = on_host(raw.step(to_device("cpu", actions)))
         samples.add(observations[~waits])
         waits = terminations | truncations
     assert waits.all()
     assert_statistics(ours.obs_rms, samples)
     ours.reset()
     samples.add(numpy_of(raw.reset()[0]))
-    ours.step(on(device, actions))
-    samples.add(numpy_of(raw.step(on("cpu", actions))[0]))
+    ours.step(to_device(device, actions))
+    samples.add(numpy_of(raw.step(to_device("cpu", actions))[0]))
     assert_statistics(ours.obs_rms, samples)
 
 
@@ -160,7 +160,7 @@ def test_clip(clip: float, device: str) -> None:
     plain.reset(seed=0)
     cut = 0
     for actions in random_actions("CartPole-v1", 12, 64):
-        actual, expected = (on_host(env.step(on(device, actions))) for env in (ours, plain))
+        actual, expected = (on_host(env.step(to_device(device, actions))) for env in (ours, plain))
         np.testing.assert_array_equal(actual[0], expected[0].clip(-clip, clip))
         ended = actual[4]["_final_obs"]
         np.testing.assert_array_equal(actual[4]["final_obs"][ended], expected[4]["final_obs"][ended].clip(-clip, clip))
@@ -199,7 +199,7 @@ def test_rewards_as_gymnasium(env_id: str, mode: str, count: int, device: str) -
     theirs = vector.NormalizeReward(numpy_env(env_id, count, mode), gamma=0.9)
     ours.reset(seed=2)
     theirs.reset(seed=2)
-    for taken in both(ours, theirs, env_id, 40, device):
+    for taken in step_both(ours, theirs, env_id, 40, device):
         np.testing.assert_array_equal(numpy_of(ours.accumulated_reward), theirs.accumulated_reward)
         mean, var = float(theirs.return_rms.mean), float(theirs.return_rms.var)
         assert float(ours.return_rms.count) == pytest.approx(theirs.return_rms.count, rel=1e-12)
@@ -215,10 +215,10 @@ def test_rewards_against_numpy(env_id: str, mode: str, precision: str, device: s
     count, gamma = 300, 0.95
     ours = NormalizeReward(torch_env(env_id, count, mode, device, precision=precision), gamma=gamma, epsilon=1e-4)
     raw = numpy_env(env_id, count, mode, precision=precision)
-    update_returns, samples = discounted_returns(mode, gamma, count), Seen()
+    update_returns, samples = discounted_returns(mode, gamma, count), SampleMoments()
     ours.reset(seed=2)
     raw.reset(seed=2)
-    for taken in both(ours, raw, env_id, 30, device):
+    for taken in step_both(ours, raw, env_id, 30, device):
         if taken.mask is not None:
             update_returns(*taken.theirs[:1] * 3, mask=taken.mask)
             continue
@@ -241,7 +241,7 @@ def trained(kind: str, device: str, count: int = 40, mode: str = "SameStep") -> 
     wrapper = KINDS[kind](torch_env("Pendulum-v1", count, mode, device))
     wrapper.reset(seed=0)
     for actions in random_actions("Pendulum-v1", 15, count):
-        wrapper.step(on(device, actions))
+        wrapper.step(to_device(device, actions))
     return wrapper
 
 
@@ -265,11 +265,11 @@ def test_frozen_statistics_do_not_change(kind: str, mode: str, device: str) -> N
     raw = numpy_env("Pendulum-v1", 40, mode)
     raw.reset(seed=1)
     for actions in random_actions("Pendulum-v1", 15, 40, seed=2):
-        actual, expected = wrapper.step(on(device, actions)), raw.step(actions)
+        actual, expected = wrapper.step(to_device(device, actions)), raw.step(actions)
         assert_normalised(kind, actual, expected, before)
     assert_same_bits(before, wrapper.state_dict())
     wrapper.update_running_mean = True
-    wrapper.step(on(device, actions))
+    wrapper.step(to_device(device, actions))
     assert float(wrapper.state_dict()["count"]) > float(before["count"])
 
 
@@ -289,7 +289,7 @@ def test_saved_statistics(kind: str, device: str, tmp_path: Path) -> None:
     for env in (from_file, from_dict):
         env.reset(seed=4)
     action = np.zeros((3, 1), np.float32)
-    results, expected = (on_host(env.step(on("cpu", action))) for env in (from_file, from_dict))
+    results, expected = (on_host(env.step(to_device("cpu", action))) for env in (from_file, from_dict))
     assert_same_bits(results[:4], expected[:4])
 
 
@@ -304,13 +304,13 @@ def test_shared_statistics(kind: str, device: str) -> None:
     raw = numpy_env("Pendulum-v1", 8, "NextStep")
     raw.reset(seed=3)
     for actions in random_actions("Pendulum-v1", 5, 40, seed=8):
-        training.step(on(device, actions))
-        unshared.step(on(device, actions))
-        actual, expected = evaluation.step(on(device, actions[:8])), raw.step(actions[:8])
+        training.step(to_device(device, actions))
+        unshared.step(to_device(device, actions))
+        actual, expected = evaluation.step(to_device(device, actions[:8])), raw.step(actions[:8])
         assert_same_bits(training.state_dict(), unshared.state_dict())
         assert_normalised(kind, actual, expected, training.state_dict())
     evaluation.update_running_mean = True
-    evaluation.step(on(device, actions[:8]))
+    evaluation.step(to_device(device, actions[:8]))
     assert float(getattr(training, kind).count) == pytest.approx(float(unshared.state_dict()["count"]) + 8)
 
 

@@ -23,11 +23,11 @@ def actions_for(env_id: str, num_envs: int, steps: int) -> list[Any]:
     return drawn
 
 
-def assert_alike(one: np.ndarray, other: np.ndarray) -> None:
+def assert_similar_frames(one: np.ndarray, other: np.ndarray) -> None:
     """Fails unless two frames are the same but for roundings: NumPy's sines differ with their number."""
     assert one.shape == other.shape
     assert np.abs(one.astype(int) - other.astype(int)).max() <= 2
 
 
-def nothing(_: object) -> None:
+def do_nothing(_: object) -> None:
     """Does not look."""

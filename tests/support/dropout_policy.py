@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class Dropping(nn.Module):
+class DropoutPolicy(nn.Module):
     """A small policy with dropout of a share of its hidden layer, which may do what no graph can."""
 
     def __init__(self, share: float = 0.3, *, reads_back: bool = False) -> None:
@@ -26,4 +26,4 @@ def seeded_dropout() -> dict[str, Any]:
     """Modules for CartPole's agent: the same weights every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return {"agent": Dropping()}
+        return {"agent": DropoutPolicy()}
