@@ -130,15 +130,15 @@ def read_offsets(sim: Simulation, seed: object, offsets: Any) -> np.ndarray:
         generator = np.random.PCG64(checked_seed)
         generator.advance(sim.config.first_replica)  # skips the numbers of the replicas before these, one each
         return (np.random.Generator(generator).random(count) * limit).astype(np.int64)
-    offsets = to_numpy(offsets)
-    if offsets.shape != (count,) or offsets.dtype.kind not in "iu":
-        raise ValueError(f"stagger got offsets {offsets.dtype} {offsets.shape}; give {count} integers")
-    if offsets.min() < 0 or offsets.max() >= limit:
+    values = to_numpy(offsets)
+    if values.shape != (count,) or values.dtype.kind not in "iu":
+        raise ValueError(f"stagger got offsets {values.dtype} {values.shape}; give {count} integers")
+    if values.min() < 0 or values.max() >= limit:
         raise ValueError(
-            f"stagger got offsets from {offsets.min()} to {offsets.max()}; allowed are 0 to {limit - 1}, less than the "
+            f"stagger got offsets from {values.min()} to {values.max()}; allowed are 0 to {limit - 1}, less than the "
             "time limit"
         )
-    return offsets
+    return values
 
 
 def reset_replicas(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:

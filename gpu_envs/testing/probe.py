@@ -104,7 +104,7 @@ class Bare:
         self._subject = subject
         arrays, n = self.sim.arrays, config.num_envs
         self._readers = {
-            role.name: ActionReader(role.action, role.rows(n), backend.device, arrays, config.precision)
+            role.name: ActionReader(role.action, role.batch_shape(n), backend.device, arrays, config.precision)
             for role in subject.roles.values()
         }
 
@@ -125,7 +125,7 @@ class Bare:
         """Steps with the actions that these numbers draw, and returns everything."""
         read = []
         for name, role in self._subject.roles.items():
-            mask = self.sim.buffers.get(role.named("action_mask"))
+            mask = self.sim.buffers.get(role.array_name("action_mask"))
             possible = None if mask is None else self.sim.arrays.read(mask)
             read.append(self._readers[name].read(sample_actions(role.action, draw[name], possible)))
         self._blot()

@@ -80,7 +80,7 @@ def _look_at(subject: Subject, moment: Moment, result: str, present: dict[str, n
         role = subject.roles[part if subject.team else SINGLE_ROLE]
         name = f"the observation{f' {part!r}' if part else ''}"
         there = present[role.name]
-        shape = (*role.rows(len(there)), *(space.shape or ()))
+        shape = (*role.batch_shape(len(there)), *(space.shape or ()))
         if values.shape != shape or values.dtype != space.dtype:
             raise FailedError(f"{name} is {values.dtype} {values.shape} {when}; the space says {space.dtype} {shape}")
         assert isinstance(space, gymnasium.spaces.Box)
@@ -141,7 +141,7 @@ def _look_at_masks(subject: Subject, moment: Moment, run: Run, when: str) -> Non
         if name not in moment:
             raise FailedError(f"infos has no {name!r} {when}, though the spec says action_mask=True")
         mask, counts = moment[name], choices(role.action)
-        shape = (*role.rows(run.num_envs), sum(counts))
+        shape = (*role.batch_shape(run.num_envs), sum(counts))
         if mask.shape != shape or mask.dtype != np.int8:
             raise FailedError(f"{name} is {mask.dtype} {mask.shape} {when}; expected int8 {shape}")
         if ((mask != 0) & (mask != 1)).any():

@@ -197,7 +197,7 @@ class ActionNoise(TorchWrapper):
         simulator._check_ready("step")
         read = simulator._reader.read(actions)
         if read.host is not None:
-            simulator._inspect(read)
+            simulator._check_actions(read)
         owner = np.require(read.owner, requirements="W") if isinstance(read.owner, np.ndarray) else read.owner
         clean = torch.as_tensor(owner).to(self._noisy_actions.dtype)
         self._perturb(clean.data_ptr(), self._noisy_actions.data_ptr(), None, None, 0, None, 0)
