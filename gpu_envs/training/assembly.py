@@ -30,7 +30,7 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
-from gpu_envs.training.rollout.plan import Plan, PolicyRows, RoleInfo
+from gpu_envs.training.rollout.plan import Plan, PolicyRows, PolicyRole
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
 
@@ -74,7 +74,7 @@ def make_learner(
     return learner
 
 
-def case_of(agents: PolicyRows | RoleInfo, config: Run, device: str) -> Case:
+def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return the case of a policy; ``config`` is the result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
     return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.cpu_threads)

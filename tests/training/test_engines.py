@@ -1,4 +1,4 @@
-"""Engines: which one is chosen, and that a setting or an algorithm which kernels do not know is computed by torch."""
+"""The choice of engines, and fallback to torch for settings and algorithms that kernels do not support."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -27,8 +27,8 @@ Tensor = Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DualClipPPO(PPO):  # type: ignore[misc]  # final; this is as if its own file had one more setting
-    """PPO whose loss is bounded for negative advantages too (Ye et al. 2020, eq. 5)."""
+class DualClipPPO(PPO):  # type: ignore[misc]  # final; simulates one more setting in its file
+    """PPO with a bound of the loss for negative advantages, too (Ye et al. 2020, eq. 5)."""
 
     dual_clip: float | None = setting(None, minimum=1.0, maximum=100.0, exclusive_minimum=True)
     """Bound of the loss in units of a negative advantage; None: no bound."""
@@ -42,12 +42,12 @@ class DualClipPPO(PPO):  # type: ignore[misc]  # final; this is as if its own fi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reinforce(PolicyGradient):
-    """The log-probability weighted with the return."""
+    """Policy gradient with the return as weight."""
 
     name: ClassVar[str] = "reinforce"
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
-        """-R log pi(a), and 0 for the old probabilities."""
+        """-R log pi(a); 0 times the old log-probabilities."""
         return -advantages * log_probs + 0.0 * old_log_probs
 
 
@@ -56,7 +56,7 @@ def case_of(algorithm: Algorithm, **changes: Any) -> Case:
     return dataclasses.replace(Case(algorithm, Network(precision="tf32"), head, 4, "cuda"), **changes)
 
 
-@pytest.mark.skipif(HAS_CUDA, reason="what a GPU can run is asked of it")
+@pytest.mark.skipif(HAS_CUDA, reason="the choice depends on the GPU")
 def test_the_fastest_engine_that_can_is_chosen() -> None:
     wide = Network(hidden=(256, 256), precision="tf32")
     for case, name in (
@@ -85,9 +85,9 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
 def test_kernels_refuse_every_setting_that_they_do_not_declare(
     engine: KernelEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its name, and all that they declare exist."""
-    known = {field.name for cls in (*ALGORITHMS.values(), Network) for field in dataclasses.fields(cls)}
-    assert known >= {*engine.settings}
+    """The reason names the setting; and all declared settings exist."""
+    fields = {field.name for cls in (*ALGORITHMS.values(), Network) for field in dataclasses.fields(cls)}
+    assert fields >= {*engine.settings}
     for cls in engine.algorithms:
         algorithm = cls()
         case = case_of(algorithm, device=engine.device)
@@ -95,26 +95,26 @@ def test_kernels_refuse_every_setting_that_they_do_not_declare(
             extended = dataclasses.make_dataclass("Extended", [("more", int, 0)], bases=(type(settings),), frozen=True)
             values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
             monkeypatch.setattr(type(engine), "algorithms", (cls, extended))
-            usual, other = (dataclasses.replace(case, **{part: extended(**values, more=more)}) for more in (0, 1))
-            assert "more is" not in engine.fallback_reason(usual)
-            assert engine.fallback_reason(other) == "more is 1, which these kernels do not support"
+            default, changed = (dataclasses.replace(case, **{part: extended(**values, more=more)}) for more in (0, 1))
+            assert "more is" not in engine.fallback_reason(default)
+            assert engine.fallback_reason(changed) == "more is 1, which these kernels do not support"
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID, FIELD, "Masked"])
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "pqn"])
-def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, device: str) -> None:
-    """The gradient and the figures, of all samples and of some; inactive agents and masks included."""
+def test_loss_kernels_match_the_algorithms(algorithm: str, env: str, device: str) -> None:
+    """Gradients and metrics, of all samples and of a minibatch, with inactive agents and masks."""
     if algorithm == "pqn" and env == "Pendulum-v1":
-        pytest.skip("pqn learns choices")
-    own: dict[str, Any] = {} if algorithm == "pqn" else {"entropy_weight": 0.1}
-    own |= {"value_clip": 0.05} if algorithm == "ppo" else {}
+        pytest.skip("pqn supports discrete actions only")
+    settings: dict[str, Any] = {} if algorithm == "pqn" else {"entropy_weight": 0.1}
+    settings |= {"value_clip": 0.05} if algorithm == "ppo" else {}
     name = "CartPole-v1" if env == "Masked" else env
-    trainer: Any = Trainer(small_run(device, name, algorithm=algorithm, fused=False, learning_rate=0.01, **own))
+    trainer: Any = Trainer(small_run(device, name, algorithm=algorithm, fused=False, learning_rate=0.01, **settings))
     trainer.iterate(2)
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
     learner.finish_rollout(trainer.horizon_env.storage)
-    trainer._schedules.write()  # noqa: SLF001 - the weight of the entropy
+    trainer._schedules.write()  # noqa: SLF001 - the entropy weight
     observations, batch = learner.samples
     samples, head = len(batch.returns), learner.policy_rows.head
     numbers = torch.Generator().manual_seed(1)
@@ -123,24 +123,24 @@ def test_kernels_of_losses_are_the_algorithms_own(algorithm: str, env: str, devi
         batch = dataclasses.replace(batch, action_mask=mask.to(torch.int8).to(trainer.device))
     moved = batch.log_probs + 0.3 * torch.randn(samples, generator=numbers).to(trainer.device)
     batch = dataclasses.replace(batch, log_probs=moved)
-    some = torch.randperm(samples, generator=numbers)[: samples // 3].int().to(trainer.device)
+    chosen = torch.randperm(samples, generator=numbers)[: samples // 3].int().to(trainer.device)
     networks = learner.networks
-    assert not networks._loss_in_torch  # noqa: SLF001 - both ways are compared
-    for indices in (None, some):
+    assert not networks._loss_in_torch  # noqa: SLF001 - kernel and torch are compared
+    for indices in (None, chosen):
         minibatch = Minibatch(observations, batch, indices, learner.algorithm, learner.scalars)
-        found = []
-        for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
+        results = []
+        for networks._loss_in_torch in (False, True):  # noqa: SLF001 - kernel and torch are compared
             totals = torch.full((6,), torch.nan, device=trainer.device)
             networks.gradient(minibatch, totals)
-            found.append((learner.optimiser.gradient.clone(), totals))
-        networks._loss_in_torch = False  # noqa: SLF001 - both ways are compared
-        (gradient, totals), (own_gradient, own_totals) = found
-        assert torch.linalg.norm(gradient - own_gradient) <= 1e-5 * torch.linalg.norm(gradient)
-        torch.testing.assert_close(totals, own_totals, rtol=1e-5, atol=1e-4)
+            results.append((learner.optimiser.gradient.clone(), totals))
+        networks._loss_in_torch = False  # noqa: SLF001 - kernel and torch are compared
+        (gradient, totals), (torch_gradient, torch_totals) = results
+        assert torch.linalg.norm(gradient - torch_gradient) <= 1e-5 * torch.linalg.norm(gradient)
+        torch.testing.assert_close(totals, torch_totals, rtol=1e-5, atol=1e-4)
 
 
-def test_numbers_of_inactive_agents_are_not_learnt_from(device: str) -> None:
-    """They may be NaN: what an agent out of the game observes, and so the action that it is given."""
+def test_samples_of_inactive_agents_do_not_count(device: str) -> None:
+    """They may be NaN: observations, and so the actions."""
     numbers, algorithm = torch.Generator().manual_seed(1), PPO()
     case = case_of(algorithm, head=box(2), device=device, threads=1)
     module = default_policy(case, numbers).to(device)
@@ -154,14 +154,14 @@ def test_numbers_of_inactive_agents_are_not_learnt_from(device: str) -> None:
     scalars = torch.tensor([0.0, 1.0, 0.1, 0.2], device=device)
     minibatch = Minibatch(observations, samples, None, algorithm, scalars)
     gradients = []
-    for networks._loss_in_torch in (False, True):  # noqa: SLF001 - both ways are compared
+    for networks._loss_in_torch in (False, True):  # noqa: SLF001 - kernel and torch are compared
         networks.gradient(minibatch, torch.zeros(6, device=device))
         gradients.append(networks.optimiser.gradient.clone())
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
-def registered(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> None:
-    """As if an algorithm's class were the package's own, whose losses kernels know if they know one of its name."""
+def register(monkeypatch: pytest.MonkeyPatch, algorithm: type[Algorithm]) -> None:
+    """Registers an algorithm's class in place of the package's class of that name, for kernels, too."""
     algorithms: Any = ALGORITHMS
     monkeypatch.setitem(algorithms, algorithm.name, algorithm)
     for engine in ENGINES:
@@ -184,11 +184,11 @@ def run_of(algorithm: Algorithm, device: str) -> Run:
     )
 
 
-def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its default leaves the kernels at work; with another value torch computes the algorithm's own loss."""
-    registered(monkeypatch, DualClipPPO)
-    usual, clipped = (case_of(DualClipPPO(dual_clip=value)) for value in (None, 1.5))
-    assert choose(dataclasses.replace(usual, device="cuda"))[0].name == "small"
+def test_a_new_setting_of_an_algorithm_has_an_effect(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its default kernels compute the loss; with another value torch does."""
+    register(monkeypatch, DualClipPPO)
+    default, clipped = (case_of(DualClipPPO(dual_clip=value)) for value in (None, 1.5))
+    assert choose(dataclasses.replace(default, device="cuda"))[0].name == "small"
     engine, reason = choose(clipped)
     assert (engine.name, reason) == ("torch", "dual_clip is 1.5, which these kernels do not support")
     weights = []
@@ -197,26 +197,26 @@ def test_a_new_setting_has_its_effect(device: str, monkeypatch: pytest.MonkeyPat
         trainer.iterate(4)
         learner = trainer.learners["agent"]
         weights.append(learner.optimiser.flat.clone())
-    one, bounded_far, bounded = weights
-    torch.testing.assert_close(one, bounded_far, rtol=1e-2, atol=1e-3)  # the same steps, in another arithmetic
-    assert (one - bounded).abs().max() > 0.01
+    unbounded, bounded_far, bounded = weights
+    torch.testing.assert_close(unbounded, bounded_far, rtol=1e-2, atol=1e-3)  # the same steps, with other roundings
+    assert (unbounded - bounded).abs().max() > 0.01
 
 
-def test_a_subclass_is_not_known_by_its_name() -> None:
-    """It may have another loss."""
+def test_kernels_refuse_subclasses_of_algorithms() -> None:
+    """They may have another loss."""
     assert choose(case_of(DualClipPPO())) == (
         torch_engine(case_of(PPO())),
         "the kernels compute the loss of ppo and a2c, not of DualClipPPO",
     )
 
 
-def test_a_new_algorithm_learns_by_its_own_loss(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    registered(monkeypatch, Reinforce)
+def test_a_new_algorithm_learns_with_its_loss(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, Reinforce)
     _, reason = choose(case_of(Reinforce()))
     assert reason == "the kernels compute the loss of ppo and a2c, not of reinforce"
-    own, a2c = (Trainer(run_of(cls(learning_rate=0.01), device)) for cls in (Reinforce, A2C))
-    for trainer in (own, a2c):
+    reinforce, a2c = (Trainer(run_of(cls(learning_rate=0.01), device)) for cls in (Reinforce, A2C))
+    for trainer in (reinforce, a2c):
         trainer.iterate(3)
-    both: list[Any] = [trainer.learners["agent"] for trainer in (own, a2c)]
+    both: list[Any] = [trainer.learners["agent"] for trainer in (reinforce, a2c)]
     torch.testing.assert_close(both[0].optimiser.flat, both[1].optimiser.flat, rtol=1e-3, atol=1e-4)
     assert_resumes_identically(run_of(Reinforce(), device))

@@ -307,11 +307,11 @@ def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
         (gymnasium.make("CartPole-v1"), r"arrays of another library, "),
         (
             gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True),
-            r"act for 3 region of \d+ features .*, and the environment has 27 region",
+            r"act for 3 region with \d+ features .*, but the environment has 27 region",
         ),
         (
             gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"),
-            r"act for 3 region .*, and the environment has 1 agent",
+            r"act for 3 region .*, but the environment has 1 agent",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -322,5 +322,5 @@ def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
 @pytest.mark.cuda
 def test_the_device_is_that_of_the_environment(negotiating: Path) -> None:
     policies = load_policies(negotiating, device="cpu")
-    with pytest.raises(ValueError, match=r"the environment is on cuda:0, and the policies are on cpu; load them with"):
+    with pytest.raises(ValueError, match=r"the environment is on cuda:0, but the policies are on cpu; load them with"):
         policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cuda", output="torch"))

@@ -1,8 +1,7 @@
-"""The fused perceptrons, against torch in float64.
+"""The kernels of small networks, against torch in float64.
 
-A tolerance is so many roundings of the products' operands. There are about twelve on the way from an observation to the
-gradient of the first layer, and the hardware's tanh adds a few of the same size; what they are roundings of is the sum
-of the magnitudes that a result is the sum of.
+Tolerances are multiples of the rounding of a product's operands, relative to the sum of magnitudes of a result's terms.
+The gradient of the first layer has about twelve roundings, and the hardware's tanh adds a few of the same size.
 """
 
 import dataclasses
@@ -27,7 +26,7 @@ from gpu_envs.training.engines.small import SmallNetworks  # noqa: E402
 cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 
 ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8, "float32": 2.0**-18}
-"""Of an operand; float32's is that of sums of 64 products, in the order of the tensor cores."""
+"""Relative rounding of an operand; for float32 of sums of 64 products in the order of the tensor cores."""
 
 ROUNDINGS = 16
 
@@ -37,7 +36,7 @@ ROUNDINGS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """What a network computed, and by what each of its results may be off, in roundings."""
+    """A forward pass of a network: its outputs, and the inputs and pre-activations of all layers."""
 
     outputs: Any
     inputs: list[Any]
@@ -64,8 +63,8 @@ def log_prob_and_entropy(case: NetworkCase, flat: Any, outputs: Any, actions: An
     if case.head.kind == "discrete":
         parts = [torch.distributions.Categorical(logits=part) for part in outputs.split(case.head.sizes, 1)]
     else:
-        deviation = flat[: case.head.log_stds].clamp(*LOG_STD_RANGE).exp()
-        parts = [torch.distributions.Normal(outputs[:, d], deviation[d]) for d in range(case.head.width)]
+        std = flat[: case.head.log_stds].clamp(*LOG_STD_RANGE).exp()
+        parts = [torch.distributions.Normal(outputs[:, d], std[d]) for d in range(case.head.width)]
     starts = case.head.starts or (0,) * case.head.width
     log_prob = sum(part.log_prob(actions[:, d] - starts[d]) for d, part in enumerate(parts))
     return log_prob, sum(part.entropy() for part in parts)
@@ -81,7 +80,7 @@ class Data:
 
 
 def data(case: NetworkCase, samples: int, seed: int = 0, alive: bool = False, device: str = "cuda") -> Data:
-    """Random weights and samples. The old policy is so far from this one that no ratio is near where it is clipped."""
+    """Random weights and samples. No ratio is near the clip range's bounds, where rounding would decide."""
     g = torch.Generator().manual_seed(seed)
     flat = torch.randn(case.network("tf32").parameters, generator=g)
     for part in parameters_of(case, flat).values():
@@ -96,9 +95,9 @@ def data(case: NetworkCase, samples: int, seed: int = 0, alive: bool = False, de
     else:
         draws = [torch.randint(s, (samples,), generator=g) + b for s, b in zip(head.sizes, head.starts, strict=True)]
         actions = torch.stack(draws, 1).int()
-    wide = flat.double()
-    pass_ = forward(case, [p.requires_grad_() for p in parameters_of(case, wide)["actor"]], observations.double())
-    log_probs, _ = log_prob_and_entropy(case, wide, pass_.outputs, actions.double())
+    exact = flat.double()
+    actor = forward(case, [p.requires_grad_() for p in parameters_of(case, exact)["actor"]], observations.double())
+    log_probs, _ = log_prob_and_entropy(case, exact, actor.outputs, actions.double())
     ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.6])[torch.randint(5, (samples,), generator=g)]
     batch = Samples(
         actions=actions.to(device),
@@ -112,7 +111,7 @@ def data(case: NetworkCase, samples: int, seed: int = 0, alive: bool = False, de
 
 
 def reference(case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C) -> tuple[list[Any], list[Any], Any]:
-    """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
+    """The gradient of each parameter, the sum of magnitudes of its terms, and the six sums."""
     chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
     if given.batch.alive is not None:
         chosen = chosen[given.batch.alive.cpu()[chosen] != 0]
@@ -136,14 +135,14 @@ def reference(case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C
     total: Any = algorithm.loss(policy, loss, entropy, float(weight)).sum()
     total.backward()
     magnitudes: list[Any] = []
-    for found in (actor, critic):
-        for inputs, sums in zip(found.inputs, found.sums, strict=True):
+    for network in (actor, critic):
+        for inputs, sums in zip(network.inputs, network.sums, strict=True):
             magnitudes += [sums.grad.abs().T @ inputs.abs(), sums.grad.abs().sum(0)]
     grads = [part for parts in parameters_of(case, flat.grad).values() for part in parts]
     if case.head.log_stds:
         grads.append(flat.grad[: case.head.log_stds])
-        deviation = flat[: case.head.log_stds].detach().clamp(*LOG_STD_RANGE).exp()
-        distances = (of["actions"] - actor.outputs.detach()) / deviation
+        std = flat[: case.head.log_stds].detach().clamp(*LOG_STD_RANGE).exp()
+        distances = (of["actions"] - actor.outputs.detach()) / std
         magnitudes.append(((distances.square() + 1) * (advantage.abs() * ratio).detach().unsqueeze(1)).sum(0))
     totals = torch.stack(
         [
@@ -155,7 +154,7 @@ def reference(case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C
     return grads, magnitudes, totals.detach()
 
 
-# --- with one ---
+# --- values, actions and gradients ---
 
 
 @cuda
@@ -170,28 +169,28 @@ def test_values(name: str, rows: int, precision: str) -> None:
     case.fused(precision, given.flat, few=True).values(ValueRequest(given.observations, again))
     assert torch.equal(values, again)
     weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["critic"]
-    wanted = forward(case, weights, given.observations.cpu().double()).outputs[:, 0]
-    # Each is a sum of `hidden` products with activations of at most 1 (relu: a few)
-    most = weights[4].abs().sum(1).max() * (1 if case.activation == "tanh" else 4) + 1
-    assert (values.cpu().double() - wanted).abs().max() <= ROUNDINGS * ROUNDING[precision] * most
+    expected = forward(case, weights, given.observations.cpu().double()).outputs[:, 0]
+    # A value is a sum of `hidden` products with activations of at most 1 (relu: a few).
+    size = weights[4].abs().sum(1).max() * (1 if case.activation == "tanh" else 4) + 1
+    assert (values.cpu().double() - expected).abs().max() <= ROUNDINGS * ROUNDING[precision] * size
 
 
 @cuda
 @pytest.mark.parametrize("name", ["CartPole", "several", "wide"])
-def test_values_of_rows_in_their_places(name: str) -> None:
-    """Those that have none are not valued, whatever else is."""
+def test_values_of_indexed_rows(name: str) -> None:
+    """Rows with a negative index are skipped."""
     case, rows = CASES[name], 3001
     given, g = data(case, 5 * rows), torch.Generator().manual_seed(0)
-    places = torch.randint(5, (rows,), generator=g) * rows + torch.arange(rows)
-    nowhere = torch.rand(rows, generator=g) < 0.7
-    nowhere[:200] = True
-    places = torch.where(nowhere, -1, places).cuda()
+    indices = torch.randint(5, (rows,), generator=g) * rows + torch.arange(rows)
+    skipped = torch.rand(rows, generator=g) < 0.7
+    skipped[:200] = True
+    indices = torch.where(skipped, -1, indices).cuda()
     fused, values = case.fused("tf32", given.flat), torch.empty(2, rows, device="cuda")
-    fused.values(ValueRequest(given.observations, values[0], places))
-    fused.values(ValueRequest(given.observations[places.clamp(min=0)].contiguous(), values[1]))
-    assert torch.equal(values[0][~nowhere.cuda()], values[1][~nowhere.cuda()])
+    fused.values(ValueRequest(given.observations, values[0], indices))
+    fused.values(ValueRequest(given.observations[indices.clamp(min=0)].contiguous(), values[1]))
+    assert torch.equal(values[0][~skipped.cuda()], values[1][~skipped.cuda()])
     given.observations.fill_(torch.nan)
-    fused.values(ValueRequest(given.observations, values[1], torch.full_like(places, -1)))  # reads nothing
+    fused.values(ValueRequest(given.observations, values[1], torch.full_like(indices, -1)))  # reads no observation
 
 
 @cuda
@@ -200,25 +199,25 @@ def test_the_largest_observation(name: str, rows: int) -> None:
     case = CASES[name]
     given, largest = data(case, rows), torch.zeros(1, device="cuda")
     fused, values = case.fused("tf32", given.flat), torch.empty(rows, device="cuda")
-    seen = given.observations.clone()
+    observations = given.observations.clone()
 
-    def found(alive: Any = None) -> float:
+    def largest_of(alive: Any = None) -> float:
         largest.zero_()
-        fused.values(ValueRequest(seen, values, None, largest, alive))
+        fused.values(ValueRequest(observations, values, None, largest, alive))
         return float(largest.item())
 
-    assert found() == seen.abs().max().item()
+    assert largest_of() == observations.abs().max().item()
     for row in {0, rows // 2, rows - 1}:
-        seen.copy_(given.observations)
+        observations.copy_(given.observations)
         for number in (-1e3, -torch.inf, torch.nan):
-            seen[row, row % case.features] = number
-            assert found() == pytest.approx(abs(number), nan_ok=True)
+            observations[row, row % case.features] = number
+            assert largest_of() == pytest.approx(abs(number), nan_ok=True)
             alive = torch.arange(rows, device="cuda") != row
-            rest = seen[alive].abs()
-            assert found(alive) == (rest.max().item() if len(rest) else 0.0)
-    seen.copy_(given.observations)
+            rest = observations[alive].abs()
+            assert largest_of(alive) == (rest.max().item() if len(rest) else 0.0)
+    observations.copy_(given.observations)
     largest.fill_(1e9)
-    fused.values(ValueRequest(seen, values, None, largest))
+    fused.values(ValueRequest(observations, values, None, largest))
     assert largest.item() == 1e9
 
 
@@ -226,62 +225,62 @@ def test_the_largest_observation(name: str, rows: int) -> None:
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", CASES)
-def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> None:
+def test_actions_match_the_sampler(name: str, precision: str, greedy: bool) -> None:
     case, rows = CASES[name], 5001
     given, head = data(case, rows), CASES[name].head
     stream = torch.tensor([1234567, 89], device="cuda")
     weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["actor"]
-    wanted = forward(case, weights, given.observations.cpu().double()).outputs.detach()
+    outputs = forward(case, weights, given.observations.cpu().double()).outputs.detach()
     if head.kind == "box":
         log_std = given.flat[: head.width].clamp(*LOG_STD_RANGE).cpu().double()
-        wanted = torch.cat((wanted, log_std.expand(rows, -1)), 1)
+        outputs = torch.cat((outputs, log_std.expand(rows, -1)), 1)
 
-    def made() -> tuple[Any, Any, Any]:
+    def buffers() -> tuple[Any, Any, Any]:
         kind = torch.float32 if head.kind == "box" else torch.int32
         acted = torch.zeros(rows, head.width, device="cuda") if head.kind == "box" else None
         return torch.zeros(rows, head.width, dtype=kind, device="cuda"), torch.zeros(rows, device="cuda"), acted
 
-    mine, theirs = made(), made()
+    mine, expected = buffers(), buffers()
     fused = case.fused(precision, given.flat, few=greedy)
     fused.act(ActRequest(given.observations, *mine[:2], stream, 3, acted=mine[2], greedy=greedy))
-    logits = wanted.float().cuda().contiguous()
-    Ops(head, "cuda").sample(logits, *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy)
-    most = weights[4].detach().abs().sum(1).max() * (4 if case.activation == "relu" else 1)
-    off = ROUNDINGS * ROUNDING[precision] * float(most)
+    logits = outputs.float().cuda().contiguous()
+    Ops(head, "cuda").sample(logits, *expected[:2], stream=stream, turn=3, acted=expected[2], greedy=greedy)
+    size = weights[4].detach().abs().sum(1).max() * (4 if case.activation == "relu" else 1)
+    tolerance = ROUNDINGS * ROUNDING[precision] * float(size)
     if head.kind == "box":
-        assert (mine[0] - theirs[0]).abs().max() <= off
+        assert (mine[0] - expected[0]).abs().max() <= tolerance
         assert mine[2] is not None
-        assert (mine[2] - theirs[2]).abs().max() <= 1.5 * off  # bounds 3 apart
-        assert (mine[1] - theirs[1]).abs().max() <= max(off, 1e-5)
+        assert (mine[2] - expected[2]).abs().max() <= 1.5 * tolerance  # the bounds are 3 apart
+        assert (mine[1] - expected[1]).abs().max() <= max(tolerance, 1e-5)
         return
-    same = (mine[0] == theirs[0]).all(1)
-    # Where two choices are nearly as likely, or a random number falls between two shares, a rounding decides.
+    same = (mine[0] == expected[0]).all(1)
+    # Rounding decides between nearly equal logits, and if a random number is close to a cumulative probability.
     assert same.float().mean() > 1 - max(ROUNDINGS * ROUNDING[precision] * head.width, 0.002)
-    assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
+    assert (mine[1] - expected[1])[same].abs().max() <= 2 * head.width * tolerance + 1e-5
 
 
 def check_gradients(
     case: NetworkCase, given: Data, indices: Any, algorithm: PPO | A2C, precision: str
 ) -> tuple[Any, Any]:
-    every = []
+    results = []
     for few, rows in ((False, 2**31), (False, 2**31), (True, 2**31), (True, 1)):
         fused = case.fused(precision, given.flat, given.scale, few, rows)
         gradient, totals = fused.optimiser.gradient.fill_(torch.nan), torch.full((6,), torch.nan, device="cuda")
         fused.gradient(Minibatch(given.observations, given.batch, indices, algorithm, given.scalars), totals)
-        every.append((gradient, totals))
-    (gradient, totals), *others = every
+        results.append((gradient, totals))
+    (gradient, totals), *others = results
     assert torch.equal(gradient, others[0][0])
     assert torch.equal(totals, others[0][1])
-    grads, magnitudes, wanted = reference(case, given, indices, algorithm)
-    off = ROUNDINGS * ROUNDING[precision]
-    scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
+    grads, magnitudes, expected_sums = reference(case, given, indices, algorithm)
+    tolerance = ROUNDINGS * ROUNDING[precision]
+    scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * expected_sums[5] * (1 + 3 * case.head.width)
     for mine, sums in others:
-        found = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
-        found.append(mine.cpu().double()[: case.head.log_stds])
-        for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
-            error, allowed = torch.linalg.norm(one - other), off * torch.linalg.norm(size) + 1e-6
+        computed = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
+        computed.append(mine.cpu().double()[: case.head.log_stds])
+        for number, (part, grad, size) in enumerate(zip(computed, grads, magnitudes, strict=False)):
+            error, allowed = torch.linalg.norm(part - grad), tolerance * torch.linalg.norm(size) + 1e-6
             assert error <= allowed, f"parameter {number}: off by {error:.3g}, allowed {allowed:.3g}"
-        assert ((sums.cpu().double() - wanted).abs() <= off * scale).all(), (sums, wanted)
+        assert ((sums.cpu().double() - expected_sums).abs() <= tolerance * scale).all(), (sums, expected_sums)
     return gradient, totals
 
 
@@ -297,7 +296,7 @@ def test_gradients(name: str, samples: int, precision: str) -> None:
 @cuda
 @pytest.mark.parametrize("algorithm", [A2C(value_weight=1.5), PPO(value_clip=0.3)])
 @pytest.mark.parametrize("name", ["CartPole", "Pendulum"])
-def test_gradients_of_chosen_samples_by_other_losses(name: str, algorithm: PPO | A2C) -> None:
+def test_gradients_of_minibatches_with_other_losses(name: str, algorithm: PPO | A2C) -> None:
     given = data(CASES[name], 5000)
     indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
     check_gradients(CASES[name], given, indices, algorithm, "float32")
@@ -306,19 +305,19 @@ def test_gradients_of_chosen_samples_by_other_losses(name: str, algorithm: PPO |
 @cuda
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", ["CartPole", "narrow", "several"])
-def test_the_dead_count_for_nothing(name: str, precision: str) -> None:
+def test_inactive_agents_do_not_count(name: str, precision: str) -> None:
     given = data(CASES[name], 2000, alive=True)
     assert given.batch.alive is not None
-    dead = ~given.batch.alive
-    given.observations[dead] = torch.nan
+    inactive = ~given.batch.alive
+    given.observations[inactive] = torch.nan
     for tensor in (given.batch.log_probs, given.batch.advantages, given.batch.returns, given.batch.values):
-        tensor[dead] = torch.nan
+        tensor[inactive] = torch.nan
     check_gradients(CASES[name], given, None, PPO(), precision)
 
 
 @cuda
 @pytest.mark.parametrize("alive", [False, True])
-def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
+def test_observations_are_normalised(alive: bool) -> None:
     case = CASES["Acrobot"]
     given = data(case, 2000, alive=alive)
     given.scale = torch.randn(6, device="cuda"), torch.rand(6, device="cuda") * 5 + 0.5
@@ -330,92 +329,92 @@ def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
     assert (values[0] - values[1]).abs().max() <= 0.02
 
 
-# --- steps along it ---
+# --- optimiser steps ---
 
 
 class Learning:
-    """Networks with their optimiser, and steps along the gradient of a minibatch."""
+    """Networks with an optimiser, and steps along the gradient of a minibatch."""
 
     def __init__(self, case: NetworkCase, given: Data, precision: str = "tf32", max_kl: float = 1e9) -> None:
-        def made(value: float, count: int = 1, dtype: Any = torch.float32) -> Any:
+        def tensor(value: float, count: int = 1, dtype: Any = torch.float32) -> Any:
             return torch.full((count,), value, dtype=dtype, device="cuda")
 
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
         self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, scale_of(given.scale))
-        self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
-        self.how = Step(made(0.01), 0.5, max_kl=max_kl, **self.told)
+        self.outputs = {"norm": tensor(-1.0), "stop": tensor(0, dtype=torch.int32), "figures": tensor(0.0, 6)}
+        self.arguments = Step(tensor(0.01), 0.5, max_kl=max_kl, **self.outputs)
 
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
-        """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
+        """Takes a step in two launches, or ``apart``: with a separate call for the gradient."""
         given = self.given
         minibatch = Minibatch(given.observations, given.batch, indices, PPO(), given.scalars)
         if apart:
             self.fused.gradient(minibatch, self.adam.totals)
-            self.adam.step(self.how)
+            self.adam.step(self.arguments)
         else:
-            self.fused.learn(minibatch, self.how)
+            self.fused.learn(minibatch, self.arguments)
 
     def state(self) -> dict[str, Any]:
-        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.told}
-        return {name: tensor.clone() for name, tensor in found.items()}
+        tensors = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.outputs}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def same_bits(one: Learning, other: Learning) -> None:
-    found, wanted = one.state(), other.state()
-    assert [name for name, tensor in found.items() if not torch.equal(tensor, wanted[name])] == []
+    state, expected = one.state(), other.state()
+    assert [name for name, tensor in state.items() if not torch.equal(tensor, expected[name])] == []
 
 
 @cuda
 @pytest.mark.parametrize("samples", [1, 65, 3000, 40_001])
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", CASES)
-def test_steps_are_those_of_separate_launches(name: str, precision: str, samples: int) -> None:
+def test_steps_match_separate_launches(name: str, precision: str, samples: int) -> None:
     given = data(CASES[name], samples, alive=name == "several")
     together, apart = Learning(CASES[name], given, precision), Learning(CASES[name], given, precision)
-    for turn in range(3):
-        chosen = torch.randperm(samples, generator=torch.Generator().manual_seed(turn))[: 1 + samples // 2].int().cuda()
+    for step in range(3):
+        chosen = torch.randperm(samples, generator=torch.Generator().manual_seed(step))[: 1 + samples // 2].int().cuda()
         before = together.state()
-        together.step(chosen if turn else None)
-        apart.step(chosen if turn else None, apart=True)
+        together.step(chosen if step else None)
+        apart.step(chosen if step else None, apart=True)
         same_bits(together, apart)
         assert not torch.equal(before["flat"], together.adam.flat)
 
 
 @cuda
-def test_a_stop_holds_until_it_is_lifted() -> None:
+def test_a_stop_lasts_until_it_is_reset() -> None:
     given = data(CASES["Pendulum"], 3000)
     together, apart = (Learning(CASES["Pendulum"], given, max_kl=1e-4) for _ in range(2))
-    for turn in range(4):
-        if turn == 3:
+    for step in range(4):
+        if step == 3:
             for each in (together, apart):
-                each.told["stop"].zero_()
+                each.outputs["stop"].zero_()
         before = together.state()
         together.step()
         apart.step(apart=True)
         same_bits(together, apart)
-        assert together.told["stop"].item() == 1
-        kept = ("flat", "means", "squares", "steps", "norm", "figures")
-        assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in kept)
+        assert together.outputs["stop"].item() == 1
+        unchanged = ("flat", "means", "squares", "steps", "norm", "figures")
+        assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in unchanged)
 
 
 @cuda
-@pytest.mark.parametrize("dead", [False, True])
-def test_no_samples_are_no_step(dead: bool) -> None:
+@pytest.mark.parametrize("inactive", [False, True])
+def test_no_step_without_samples(inactive: bool) -> None:
     given = data(CASES["CartPole"], 100, alive=True)
     learning = Learning(CASES["CartPole"], given)
     learning.step()
     before = learning.state()
     assert given.batch.alive is not None
     given.batch.alive.fill_(False)
-    learning.step(None if dead else torch.zeros(0, dtype=torch.int32, device="cuda"))
+    learning.step(None if inactive else torch.zeros(0, dtype=torch.int32, device="cuda"))
     after = learning.state()
     assert not after.pop("message").any()
     assert all(torch.equal(before[key], tensor) for key, tensor in after.items())
 
 
 @cuda
-def test_steps_of_a_graph_and_of_several_streams() -> None:
+def test_steps_in_a_cuda_graph_and_in_several_streams() -> None:
     given = data(CASES["Pendulum"], 16_384)
     recorded, eager = Learning(CASES["Pendulum"], given), Learning(CASES["Pendulum"], given)
     pieces = torch.arange(16_384, dtype=torch.int32, device="cuda").split(3000)

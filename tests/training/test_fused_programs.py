@@ -1,4 +1,4 @@
-"""What the fused perceptrons' kernels are compiled from, and for which networks there are any."""
+"""Compilation of the kernels of small networks, and their limits."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ from gpu_envs.training.engines.small_programs import ACT_ROWS, reduce_program  #
 
 SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
 COMPILED = ("CartPole", "Pendulum")
-"""In every precision."""
+"""Cases that are compiled in every precision."""
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
     ],
 )
 def test_compiles_for_warpgroups_without_spills(name: str, precision: str) -> None:
-    """And without a warning that products wait for one another."""
+    """And without the compiler's warning that products are serialised."""
     network = dataclasses.replace(CASES[name].network(precision), hopper=True)
     compiled = compile_with_nvrtc(network.update_program().source)
     local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}
@@ -74,7 +74,7 @@ def test_compiles_for_other_architectures(architecture: str) -> None:
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", CASES)
 def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
-    """Rows of a block's turn, and blocks for which a multiprocessor has shared memory."""
+    """Rows per iteration of a block, and resident blocks for the shared memory of a multiprocessor."""
     for hopper in (False, True):
         network = dataclasses.replace(CASES[name].network(precision), hopper=hopper)
         grid = network.update_program().grid
@@ -86,15 +86,15 @@ def test_python_and_cpp_agree_about_sizes(name: str, precision: str) -> None:
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("hopper", [False, True])
-def test_sizes_are_asked_of_one_program_wherever_parameters_lie(hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a run which makes the networks waits for no more than the one that chose the engine did."""
-    asked: list[Any] = []
+def test_sizes_do_not_depend_on_offsets_of_parameters(hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the networks reuse the programs that the choice of the engine compiled."""
+    compiled: list[Any] = []
 
-    def sizes_and_note(parts: Any, settings: Any, sizes: Any) -> dict[str, int]:
-        asked.append(parts)
+    def record_sizes(parts: Any, settings: Any, sizes: Any) -> dict[str, int]:
+        compiled.append(parts)
         return sizes_of(parts, settings, sizes)
 
-    monkeypatch.setattr(small_programs, "sizes_of", sizes_and_note)
+    monkeypatch.setattr(small_programs, "sizes_of", record_sizes)
     placed = dataclasses.replace(CASES["CartPole"].network("tf32"), hopper=hopper)
     shape = placed.head, placed.features, placed.hidden, placed.activation, "tf32"
     unplaced = small_programs.SmallNetwork(*shape, hopper=hopper)
@@ -102,20 +102,20 @@ def test_sizes_are_asked_of_one_program_wherever_parameters_lie(hopper: bool, mo
     for network in (placed, unplaced):
         network.update_program()
         network.act_program()
-    update, act, *again = asked
+    update, act, *again = compiled
     assert again == [update, act]
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
+def test_a_block_has_the_minimum_of_warpgroups_for_its_rows() -> None:
     hopper = dataclasses.replace(CASES["Pendulum"].network("tf32"), hopper=True)
-    most = hopper.groups_for(2**31)
-    assert most > 2
-    for rows in range(1, 64 * most * 5, 7):
+    maximum = hopper.groups_for(2**31)
+    assert maximum > 2
+    for rows in range(1, 64 * maximum * 5, 7):
         groups = hopper.groups_for(rows)
-        turns = -(-rows // (64 * most))
-        assert -(-rows // (64 * groups)) == turns
-        assert groups == 2 or -(-rows // (64 * (groups - 1))) > turns
+        iterations = -(-rows // (64 * maximum))
+        assert -(-rows // (64 * groups)) == iterations
+        assert groups == 2 or -(-rows // (64 * (groups - 1))) > iterations
     assert CASES["Pendulum"].network("tf32").groups_for(1) == 0
     assert dataclasses.replace(hopper, precision="float32").groups_for(1) == 0
 
@@ -123,7 +123,7 @@ def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 @pytest.mark.parametrize("processors", [1, 13, 132])
-def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: str) -> None:
+def test_blocks_are_split_between_actor_and_critic(processors: int, precision: str) -> None:
     hopper = dataclasses.replace(CASES["Pendulum"].network(precision), hopper=True)
     for rows in (0, 1, 64, 4096, 12_673, 16_384, 524_288, 2**33):
         network = dataclasses.replace(hopper, groups=hopper.groups_for(-(-rows // max(1, processors // 2))))
@@ -131,19 +131,19 @@ def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: st
         both = network.workers(blocks, rows)
         assert sum(both) <= blocks
         tiles = -(-rows // (network.update_grid.threads // 2))
-        assert all(0 < own <= tiles for own in both) if rows else both == (0, 0)
+        assert all(0 < count <= tiles for count in both) if rows else both == (0, 0)
         if rows == 16_384 and processors == 132:
-            assert both == ((64, 64) if precision == "tf32" else (128, 128))  # all done after two turns
+            assert both == ((64, 64) if precision == "tf32" else (128, 128))  # two iterations each
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_flat_buffer_is_covered_once(name: str) -> None:
+def test_the_flat_buffer_has_every_parameter_once(name: str) -> None:
     case = CASES[name]
     covered = case.head.log_stds + sum(torch.Size(s).numel() for shapes in case.shapes().values() for s in shapes)
     assert case.network("tf32").parameters == covered
 
 
-def test_says_why_networks_do_not_fit() -> None:
+def test_exceeded_limits_are_named() -> None:
     good = engines.Case(PPO(), Network(), discrete(2), 4, "cuda")
     assert SmallEngine().fallback_reason(good) == ""
     for wrong, word in (

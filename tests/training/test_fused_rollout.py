@@ -1,4 +1,4 @@
-"""A horizon in one launch leaves what acting and stepping leave, bit for bit."""
+"""A horizon in one launch has the same results as acting and stepping, bit for bit."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ FN void measure(const State& s, const Params&, Metrics& metrics) {
 
 @pytest.fixture(autouse=True)
 def walk(tmp_path: Path) -> Iterator[None]:
-    """An environment with noise, metrics, an observation of three floats, and choices that begin with 2."""
+    """Registers noisy environments with metrics: one with choices from 2, one without a time limit."""
     header = tmp_path / "walk.cuh"
     header.write_text(WALK)
     spec = gpu_envs.EnvSpec(
@@ -98,26 +98,26 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def walking(name: str, device: str, **settings: Any) -> Any:
-    few = {"precision": "tf32", "hidden": (64, 64)}
-    return small_run(device, **(few | RUNS[name] | settings))
+    small = {"precision": "tf32", "hidden": (64, 64)}
+    return small_run(device, **(small | RUNS[name] | settings))
 
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("name", RUNS)
 def test_compiles(name: str) -> None:
-    """For few replicas without spilling."""
+    """Without spilled registers, for small numbers of replicas."""
     for num_envs in (1000, 100_000):
         config = walking(name, "cpu", num_envs=num_envs)
         layout = layout_of(Plan(config, "cpu", num_envs).world, Device(on_gpu=True, processors=132))
         assert isinstance(layout, SingleLayout)
         assert supports_act_and_step(layout, config.params)
         head = Head.of(layout.action_space)
-        own = config.network
-        network = SmallNetwork(head, layout.parts[0].size, own.hidden, own.activation, own.precision)
+        net = config.network
+        network = SmallNetwork(head, layout.parts[0].size, net.hidden, net.activation, net.precision)
         program = network.act_and_step_program(layout, 132)
-        found = kernel_resources(compile_with_nvrtc(program.source).cubin)
-        (spilled,) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
+        used = kernel_resources(compile_with_nvrtc(program.source).cubin)
+        (spilled,) = (value for name, kind, value in used if (name, kind) == ("kernel_act_and_step", "local"))
         assert spilled == 0 or num_envs > 1000
 
 
@@ -134,15 +134,15 @@ def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> Non
             trainer.fused_rollout = None
         trainer.iterate(3)
         storage = trainer.horizon_env.storage["agent"]
-        kept = {name: getattr(storage, name) for name in WRITTEN} | trainer.learners["agent"].tensors()
-        kept["episode_metrics"] = trainer.horizon_env.episode_metrics
-        arrays = {name: array.cpu() for name, array in kept.items() if array is not None}
+        tensors = {name: getattr(storage, name) for name in WRITTEN} | trainer.learners["agent"].tensors()
+        tensors["episode_metrics"] = trainer.horizon_env.episode_metrics
+        arrays = {name: array.cpu() for name, array in tensors.items() if array is not None}
         states.append((without_times(trainer.state()), arrays))
     assert_same_bits(states[0], states[1])
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-def test_others_act_step_by_step() -> None:
+def test_unsupported_runs_act_step_by_step() -> None:
     narrow = {"precision": "tf32", "hidden": (64, 64)}
     for settings in (
         {"env": GRID, **narrow},
@@ -155,7 +155,7 @@ def test_others_act_step_by_step() -> None:
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-def test_an_environment_that_is_compiled_anew_is_so_here() -> None:
+def test_changed_parameters_recompile_the_launch() -> None:
     states = []
     for fused in (True, False):
         trainer = Trainer(walking("walk", "cuda", num_envs=100, params={}, graphs=False, total_steps=10**9))

@@ -1,4 +1,4 @@
-"""Runs recorded as CUDA graphs: the same bits, on every card, and no memory that stays."""
+"""Training with CUDA graphs: the same bits as without, on every GPU, and no memory leaks."""
 
 import gc
 from typing import Any
@@ -23,10 +23,10 @@ def test_graphs_change_no_bit(device: str) -> None:
         {"target_kl": 0.01, "normalise_rewards": True},
         {"env": GRID, "tagger.hidden": (64, 64), "tagger.precision": "tf32", "tagger.learning_rate": 0.01},
     )
-    for some in settings:
+    for changes in settings:
         states = []
         for graphs in (True, False):
-            ours = Trainer(small_run(device, graphs=graphs, **some))
+            ours = Trainer(small_run(device, graphs=graphs, **changes))
             ours.iterate(5)
             assert (ours.no_graphs_reason == "") == graphs
             states.append(without_times(ours.state()))
@@ -44,7 +44,7 @@ def test_a_graph_without_work_is_an_error() -> None:
 
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
 def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
-    """A run that was let go is in reference cycles; destroying its graphs would end the capture under way."""
+    """Graphs of a deleted run are in reference cycles; destroying them during a capture would abort it."""
     ones = torch.ones(1, device="cuda")
     cycle: list[Any] = [capture_graphs([lambda: ones.add_(1)], "cuda:0", required=True)]
     cycle.append(cycle)
@@ -55,7 +55,7 @@ def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
         ones.add_(1)
         if torch.cuda.is_current_stream_capturing():
             cycles.clear()
-            assert [[] for _ in range(100_000)]  # more than any threshold at which garbage is collected
+            assert [[] for _ in range(100_000)]  # enough allocations to start the garbage collector
 
     works, reason = capture_graphs([allocate], "cuda:0", required=True)
     assert reason == ""
@@ -65,19 +65,19 @@ def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
     assert ones == before + 1
 
 
-@pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
-def test_one_run_after_another_takes_no_more_memory() -> None:
-    held = []
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_repeated_runs_do_not_leak_memory() -> None:
+    allocated = []
     for _ in range(4):
         Trainer(small_run("cuda", graphs=True)).iterate(2)
         gc.collect()
-        held.append(torch.cuda.memory_allocated())
-    assert held[1:] == held[:1] * 3
+        allocated.append(torch.cuda.memory_allocated())
+    assert allocated[1:] == allocated[:1] * 3
 
 
 @pytest.mark.skipif(device_count() < 2, reason="needs two CUDA devices")
-def test_every_card_learns_the_same() -> None:
-    """One after the other in one process, and back on the first card."""
+def test_every_gpu_learns_the_same() -> None:
+    """One GPU after the other in one process, and again on the first one."""
     states = []
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         ours = Trainer(small_run(device, graphs=True))

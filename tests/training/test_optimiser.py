@@ -1,4 +1,4 @@
-"""Adam over a flat buffer, against torch's own with torch's own clipping of gradients."""
+"""Adam over a flat buffer, against torch's Adam with torch's gradient clipping."""
 
 import copy
 from typing import Any
@@ -27,7 +27,7 @@ def gradients(net: Any, step: int, scale: float = 1.0) -> list[Tensor]:
 
 
 class Run:
-    """An optimiser and what a step is given."""
+    """An optimiser and the arguments of its steps."""
 
     def __init__(self, net: Any, device: str, **settings: Any) -> None:
         self.net = net
@@ -49,25 +49,25 @@ class Run:
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.95)])
 @pytest.mark.parametrize("max_norm", [None, 0.5, 1e6])
-def test_steps_as_torch_does(max_norm: float | None, betas: tuple[float, float], device: str) -> None:
+def test_steps_match_torch(max_norm: float | None, betas: tuple[float, float], device: str) -> None:
     net, samples, steps = network(device), 37.0, 20
-    other = copy.deepcopy(net)
+    expected = copy.deepcopy(net)
     run = Run(net, device, betas=betas)
-    theirs = torch.optim.Adam(other.parameters(), lr=RATE, eps=1e-5, betas=betas)
+    adam = torch.optim.Adam(expected.parameters(), lr=RATE, eps=1e-5, betas=betas)
     for step in range(steps):
         grads = gradients(net, step, scale=samples if step % 2 else 0.01 * samples)
-        for p, grad in zip(other.parameters(), grads, strict=True):
+        for p, grad in zip(expected.parameters(), grads, strict=True):
             p.grad = grad / samples
-        norm = torch.nn.utils.clip_grad_norm_(other.parameters(), 1e9 if max_norm is None else max_norm)
-        theirs.step()
+        norm = torch.nn.utils.clip_grad_norm_(expected.parameters(), 1e9 if max_norm is None else max_norm)
+        adam.step()
         run.step(grads, samples, max_norm)
-        # A norm of 366 numbers, summed in whatever order: their squares' sum is off by 366 roundings at most.
+        # A norm of 366 numbers, summed in any order: the sum of squares has an error of at most 366 roundings.
         assert abs(run.norm.item() - norm.item()) <= 366 * EPS * norm.item()
-    found = run.flat() - torch.cat([p.detach().ravel() for p in other.parameters()])
-    # Clipped gradients agree as the norms do, so each step (at most RATE / sqrt(1 - beta2), when gradients are unlike)
-    # does; the parameters, below 1, are rounded once a step in both.
-    most = RATE / (1 - betas[1]) ** 0.5
-    assert found.abs().max() < steps * (most * (366 + 20) * EPS + 2 * EPS)
+    difference = run.flat() - torch.cat([p.detach().ravel() for p in expected.parameters()])
+    # Clipped gradients have the relative error of the norms, and so has each step, of at most RATE / sqrt(1 - beta2);
+    # the parameters, below 1, are rounded once per step in both.
+    max_step = RATE / (1 - betas[1]) ** 0.5
+    assert difference.abs().max() < steps * (max_step * (366 + 20) * EPS + 2 * EPS)
 
 
 @pytest.mark.parametrize(("samples", "stop"), [(0.0, 0), (5.0, 1), (0.0, 1)])
@@ -86,7 +86,7 @@ def test_nothing_changes_without_samples_or_when_stopped(samples: float, stop: i
     assert torch.equal(run.flat(), undisturbed.flat())
 
 
-def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
+def test_wrong_states_gradients_and_parameters_are_refused(device: str) -> None:
     run = Run(network(device), device)
     state = run.adam.state()
     with pytest.raises(ValueError, match=r"no 'step'\. Did you mean 'steps'"):
@@ -102,7 +102,7 @@ def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
         Adam([torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))], device=device)
 
 
-def test_a_step_that_is_refused_leaves_no_trace(device: str) -> None:
+def test_a_refused_step_changes_nothing(device: str) -> None:
     run, alone = (Run(network(device), device) for _ in range(2))
     how, wrong = Step(run.rate, None, run.norm), Step(9 * run.rate, None, run.norm.double())
     for step in (how, wrong, how):

@@ -112,7 +112,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
             np.testing.assert_array_equal(mine[alive], theirs[alive])
         actions = {r.name: torch.as_tensor(rng.integers(0, 3, (3, r.agents, 1)), device=device) for r in env.roles}
         env.step(t, actions)
-        observations, *_, infos = other.by_role.env.step(other.taken(actions))
+        observations, *_, infos = other.by_role.env.step(other.env_actions(actions))
         there = other.observations(observations)
         ended = numpy_of(infos["_final_obs"])
         last: Any = env.storage["prey"].final_rows

@@ -1,4 +1,4 @@
-"""Perceptrons of the CPU beside torch in float64."""
+"""Perceptrons on a CPU against torch in float64."""
 
 import itertools
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from wide_tools import check_both_ways  # noqa: E402
+from wide_tools import check_backward_with_forward  # noqa: E402
 
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, Perceptrons  # noqa: E402
 from gpu_envs.training.engines.kernels import Linear  # noqa: E402
@@ -16,51 +16,51 @@ from gpu_envs.training.engines.kernels import Linear  # noqa: E402
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
-def made(nets: int, sizes: tuple[int, ...], activation: str) -> tuple[list[Any], Any, Any]:
-    """Modules in float64, all of their weights in float32, and where those lie."""
-    modules, flat, places, at = [], [], [], 0
+def random_modules(nets: int, sizes: tuple[int, ...], activation: str) -> tuple[list[Any], Any, Any]:
+    """Modules in float64, their weights in one float32 tensor, and the weights' offsets and number."""
+    modules, flat, linears, offset = [], [], [], 0
     for _ in range(nets):
         layers: list[nn.Module] = []
-        own = []
+        offsets = []
         for inputs, outputs in itertools.pairwise(sizes):
             linear = nn.Linear(inputs, outputs)
             layers += [linear, LAYERS[activation]()]
-            own.append(Linear(at, at + inputs * outputs, outputs, inputs))
-            at += (inputs + 1) * outputs
+            offsets.append(Linear(offset, offset + inputs * outputs, outputs, inputs))
+            offset += (inputs + 1) * outputs
             flat += [linear.weight.detach().flatten(), linear.bias.detach().clone()]
         modules.append(nn.Sequential(*layers[:-1]).double())
-        places.append(tuple(own))
-    return modules, torch.cat(flat), (tuple(places), at)
+        linears.append(tuple(offsets))
+    return modules, torch.cat(flat), (tuple(linears), offset)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 201, 1000])
 @pytest.mark.parametrize(("nets", "sizes"), [(1, (3, 64, 64, 2)), (2, (5, 30, 1)), (2, (9, 7, 22, 5, 3))])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tuple[int, ...], rows: int) -> None:
+def test_outputs_and_gradients_match_torch(activation: str, nets: int, sizes: tuple[int, ...], rows: int) -> None:
     torch.manual_seed(3)
-    modules, weights, (places, count) = made(nets, sizes, activation)
+    modules, weights, (linears, count) = random_modules(nets, sizes, activation)
     grad_inputs = range(1, 3)
     gradient = torch.full_like(weights, torch.nan)
-    functions = Perceptrons(Form(places, count, activation, grad_inputs), weights, gradient, rows, 2)
+    functions = Perceptrons(Form(linears, count, activation, grad_inputs), weights, gradient, rows, 2)
     inputs, grad_outputs = torch.randn(rows, sizes[0]), torch.randn(rows, nets, sizes[-1])
-    own = [inputs.double().requires_grad_() for _ in modules]
-    expected = torch.stack([module(given) for module, given in zip(modules, own, strict=True)], 1)
+    exact_inputs = [inputs.double().requires_grad_() for _ in modules]
+    expected = torch.stack([module(x) for module, x in zip(modules, exact_inputs, strict=True)], 1)
     outputs = torch.full((rows, nets, sizes[-1]), torch.nan)
     functions.outputs(inputs, outputs)
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-5, atol=2e-6)
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    found = torch.autograd.grad((expected * grad_outputs).sum(), [*parameters, *own])
-    of_inputs = torch.full((rows, nets, 2), torch.nan)
-    functions.backward(grad_outputs, grad_inputs=of_inputs)
-    for part, wanted in zip(gradient.split([p.numel() for p in parameters]), found, strict=False):
-        assert (part.double() - wanted.flatten()).abs().max() <= 1e-5 * wanted.abs().max()
-    wanted = torch.stack([each[:, 1:3] for each in found[len(parameters) :]], 1)
-    torch.testing.assert_close(of_inputs.double(), wanted, rtol=1e-5, atol=1e-5)
-    for threads in (1, 3):  # change no bit
-        again, other = torch.empty_like(outputs), torch.empty_like(gradient)
-        others = Perceptrons(Form(places, count, activation, grad_inputs), weights, other, rows, threads)
+    grads = torch.autograd.grad((expected * grad_outputs).sum(), [*parameters, *exact_inputs])
+    input_gradient = torch.full((rows, nets, 2), torch.nan)
+    functions.backward(grad_outputs, grad_inputs=input_gradient)
+    for part, grad in zip(gradient.split([p.numel() for p in parameters]), grads, strict=False):
+        assert (part.double() - grad.flatten()).abs().max() <= 1e-5 * grad.abs().max()
+    expected_inputs = torch.stack([grad[:, 1:3] for grad in grads[len(parameters) :]], 1)
+    torch.testing.assert_close(input_gradient.double(), expected_inputs, rtol=1e-5, atol=1e-5)
+    for threads in (1, 3):  # the same bits
+        again, other_gradient = torch.empty_like(outputs), torch.empty_like(gradient)
+        others = Perceptrons(Form(linears, count, activation, grad_inputs), weights, other_gradient, rows, threads)
         others.outputs(inputs, again)
         others.backward(grad_outputs)
         assert torch.equal(again, outputs)
-        assert torch.equal(other, gradient)
-    check_both_ways(functions, gradient, inputs, grad_outputs, outputs, of_inputs)
+        assert torch.equal(other_gradient, gradient)
+    check_backward_with_forward(functions, gradient, inputs, grad_outputs, outputs, input_gradient)

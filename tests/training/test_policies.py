@@ -25,7 +25,7 @@ from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
-from gpu_envs.training.rollout.plan import PolicyRows, RoleInfo, RoleMembers, assign  # noqa: E402
+from gpu_envs.training.rollout.plan import PolicyRows, PolicyRole, RoleMembers, assign  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,8 +33,8 @@ Tensor = Any
 FIVE = Head("discrete", (5,), (0,), (), (), scalar=True)
 
 
-def role(name: str, agents: int, features: int = 3, head: Head = FIVE) -> RoleInfo:
-    return RoleInfo(name, agents, features, head, tuple(f"{name}_{i}" for i in range(agents)))
+def role(name: str, agents: int, features: int = 3, head: Head = FIVE) -> PolicyRole:
+    return PolicyRole(name, agents, features, head, tuple(f"{name}_{i}" for i in range(agents)))
 
 
 CATS, MOUSE = role("cat", 3), role("mouse", 2)
@@ -79,8 +79,8 @@ def test_who_acts_for_whom(policies: Mapping[str, str], expected: Mapping[str, A
                 ("Frozen:runs/a", r"Did you mean 'frozen:runs/a'\?"),
                 ("frozen", "names no run; give frozen:RUN or"),
                 ("frozen::cat", "names no run; give frozen:RUN or"),
-                ("runs/a:cat", "holds neither ':' nor"),
-                ("a (b)", "holds neither ':' nor"),
+                ("runs/a:cat", "has no ':' or"),
+                ("a (b)", "has no ':' or"),
                 ("", "not empty"),
             )
         ),
@@ -117,7 +117,7 @@ def test_every_agent_gets_the_action_of_its_own_row(policies: Mapping[str, str],
     [role("dog", 1, features=4), role("dog", 1, head=Head("discrete", (4,), (0,), (), (), scalar=True))],
     ids=("features", "actions"),
 )
-def test_one_policy_for_different_spaces_is_refused(other: RoleInfo) -> None:
+def test_one_policy_for_different_spaces_is_refused(other: PolicyRole) -> None:
     with pytest.raises(ValueError, match=r"'both' cannot act for both 'cat' and 'dog'.*spaces differ"):
         PolicyRows("both", (RoleMembers(CATS, (0, 1, 2)), RoleMembers(other, (0,))), 2, "cpu")
 

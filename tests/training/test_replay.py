@@ -189,11 +189,11 @@ def test_both_devices_draw_the_same(device: str) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     for rows, slots in ((0, 4), (3, 1), (2**32, 4)):
-        with pytest.raises(ValueError, match=f"there are {rows} rows of {slots} slots; "):
+        with pytest.raises(ValueError, match=f"the buffer has {rows} rows of {slots} slots; "):
             Replay(rows, slots, 2, 1, "cpu")
     replay = Replay(2, 4, 2, 1, "cpu")
     steps = made(4, 2, 2, 1)
-    with pytest.raises(ValueError, match="there are 4 steps for 4 slots; give fewer"):
+    with pytest.raises(ValueError, match="there are 4 steps to insert into 4 slots; give fewer"):
         replay.insert(4, **{name: torch.tensor(array) for name, array in vars(steps).items()})
 
 

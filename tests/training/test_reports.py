@@ -21,7 +21,7 @@ from gpu_envs.training.record.reports import (  # noqa: E402
     mean_metrics,
 )
 from gpu_envs.training.rollout.horizon_env import RoleStorage  # noqa: E402
-from gpu_envs.training.rollout.plan import RoleInfo  # noqa: E402
+from gpu_envs.training.rollout.plan import PolicyRole  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,7 +108,7 @@ def test_figures_of_iterations_without_learning_are_missing() -> None:
 def test_episodes_of_a_horizon(device: str) -> None:
     place: Any = resolve_device(device)
     head = Head("discrete", (2,), (0,), (), (), scalar=True)
-    role = RoleInfo("agent", 2, 3, head, ("agent_0", "agent_1"))
+    role = PolicyRole("agent", 2, 3, head, ("agent_0", "agent_1"))
     storage = RoleStorage(role, 3, 2, place, alone=False, limited=True)
     storage.episode_return.fill_(float("nan"))  # where none ended there may be anything
     storage.episode_length[1, 0] = torch.tensor([5, 7], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Advantages, discounted returns and permutations against numbers worked out by hand and oracles; all under NVRTC."""
+"""Advantages and permutations against NumPy, and compilation of all common training kernels with NVRTC."""
 
 import math
 import os
@@ -59,9 +59,9 @@ def computed(arrays: dict[str, np.ndarray], device: str, scale: float, threads: 
 @pytest.mark.parametrize("all_alive", [False, True])
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 3), (8, 64), (20, 40_000)])
 def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, per_step: bool, device: str) -> None:
-    """Against float64; rewards of the dead, and bootstraps where nothing was truncated, are not read.
+    """Against float64. Rewards of inactive agents, and bootstraps without a truncation, are not read.
 
-    On every device, and with any number of threads, the bits are the same.
+    The bits are the same on every device and with any number of threads.
     """
     h: dict[str, Any] = horizon(steps, rows)
     alive = h["alive"] | all_alive
@@ -72,15 +72,15 @@ def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, p
         h["bootstrap"] = h["bootstrap"][0]
     found, returns = computed(h, device, 0.25, threads=2)
     assert all(map(torch.equal, computed(h, "cpu", 0.25, threads=1), (found, returns)))
-    carried, expected = np.zeros(rows), np.zeros((steps, rows))
+    advantage, expected = np.zeros(rows), np.zeros((steps, rows))
     bootstrap = np.broadcast_to(h["bootstrap"], (steps, rows))
     for t in reversed(range(steps)):
-        ahead = np.where(h["truncations"][t], bootstrap[t], h["values"][t + 1].astype(float))
-        ahead = np.where(h["terminations"][t], 0, ahead)
-        carried = np.where(h["terminations"][t] | h["truncations"][t], 0, carried)
-        carried = 0.25 * h["rewards"][t] + 0.99 * ahead - h["values"][t] + 0.99 * 0.95 * carried
-        carried = expected[t] = np.where(alive[t], carried, 0)
-    # A step rounds five times what stays below 32, and what is carried fades by 0.94: 1 / (1 - 0.94) steps' errors.
+        bootstrap_value = np.where(h["truncations"][t], bootstrap[t], h["values"][t + 1].astype(float))
+        bootstrap_value = np.where(h["terminations"][t], 0, bootstrap_value)
+        advantage = np.where(h["terminations"][t] | h["truncations"][t], 0, advantage)
+        advantage = 0.25 * h["rewards"][t] + 0.99 * bootstrap_value - h["values"][t] + 0.99 * 0.95 * advantage
+        advantage = expected[t] = np.where(alive[t], advantage, 0)
+    # A step rounds numbers below 32 five times, and errors decay by 0.94 per step: 1 / (1 - 0.94) steps add up.
     tolerance = 5 * 32 * EPS / (1 - 0.99 * 0.95)
     assert np.abs(found.numpy() - expected).max() < tolerance
     assert np.abs(returns.numpy() - (expected + h["values"][:-1])).max() < tolerance
@@ -101,7 +101,7 @@ def test_a_wrong_tensor_is_named(device: str) -> None:
 # --- permutations ---
 
 
-def orders(count: int, device: str, turns: int, key: int = 1, counter: int = 0, each: int = 1) -> Tensor:
+def permutations(count: int, device: str, turns: int, key: int = 1, counter: int = 0, each: int = 1) -> Tensor:
     place, numbers = resolve_device(device), count * each
     stream, found = torch.tensor([key, counter], device=place), torch.empty(turns, numbers, dtype=torch.int32)
     kernel = Permutation(count, device, group_size=each)
@@ -113,52 +113,52 @@ def orders(count: int, device: str, turns: int, key: int = 1, counter: int = 0, 
 
 
 COUNTS = [1, 2, 3, 7, 8, 9, 63, 64, 65, 127, 1000, 65535, 65536, 65537, 524_289, 1_048_573, 2**21]
-"""About powers of two, prime, and those of which a thread has several elements."""
+"""Near powers of two, primes, and counts with several elements per thread."""
 
 
 @pytest.mark.fast_cases(16)
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_permutation_has_each_index_once(count: int, device: str) -> None:
-    found = orders(count, device, 3)
+    found = permutations(count, device, 3)
     assert (found.sort(1).values == torch.arange(count)).all()
     if count >= 64:
         assert not torch.equal(found[0], found[1])
-        assert not torch.equal(found[0], orders(count, device, 1, key=2)[0])
-    assert torch.equal(found[2], orders(count, device, 1, counter=2)[0])
-    assert torch.equal(found, orders(count, "cpu", 3))
+        assert not torch.equal(found[0], permutations(count, device, 1, key=2)[0])
+    assert torch.equal(found[2], permutations(count, device, 1, counter=2)[0])
+    assert torch.equal(found, permutations(count, "cpu", 3))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_every_order_of_a_few_is_equally_likely(count: int, device: str) -> None:
+def test_short_permutations_are_equally_likely(count: int, device: str) -> None:
     possible = math.factorial(count)
-    found = orders(count, device, 200 * possible)
+    found = permutations(count, device, 200 * possible)
     counts = torch.bincount((found * count ** torch.arange(count)).sum(1))
     assert (counts > 0).sum() == possible
-    # Pearson's statistic, as far as it goes beyond its mean in deviations of the normal distribution
+    # Pearson's statistic minus its mean, in standard deviations of its normal approximation
     beyond = ((counts[counts > 0] - 200) ** 2 / 200).sum() - (possible - 1)
     assert beyond < 6 * math.sqrt(2 * (possible - 1))
 
 
 @pytest.mark.parametrize(("count", "each"), [(1, 3), (100, 2), (70_001, 5)])
 def test_groups_stay_together(count: int, each: int, device: str) -> None:
-    alone, found = orders(count, device, 2), orders(count, device, 2, each=each)
+    alone, found = permutations(count, device, 2), permutations(count, device, 2, each=each)
     assert torch.equal(found.view(2, count, each), alone.unsqueeze(2) * each + torch.arange(each))
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 2**31])
 def test_nearly_all_pairs_of_a_permutation_are_elements(count: int, device: str) -> None:
-    """So that hardly any is sent through again; of as many as there can be, whose order nobody wants to see."""
+    """So that few elements are permuted again; for the largest counts, without computing a permutation."""
     call = Permutation(count, device)._permute._call  # noqa: SLF001 - a kernel with arguments that its class refuses
     assert count <= call.size << call.bits < count * 1.0001
     assert 1 / 4 < call.size / 2**call.bits <= 4
 
 
-def test_a_long_order_has_no_pattern(device: str) -> None:
+def test_a_long_permutation_has_no_pattern(device: str) -> None:
     count, turns = 5000, 100
-    found = orders(count, device, turns).double()
-    # As many indices stay as turns, give or take 6 deviations of Poisson's distribution.
+    found = permutations(count, device, turns).double()
+    # One fixed point per permutation is expected, within 6 standard deviations of a Poisson distribution.
     assert abs((found == torch.arange(count)).sum() - turns) < 6 * math.sqrt(turns)
-    # Neither an index and its place nor two neighbours go together: correlations have deviation 1 / sqrt(n).
+    # Index and position are uncorrelated, and so are neighbours: the standard deviation is 1 / sqrt(n).
     centred = (found - (count - 1) / 2) / math.sqrt((count**2 - 1) / 12)
     places = (torch.arange(count) - (count - 1) / 2) / math.sqrt((count**2 - 1) / 12)
     assert abs((centred * places).mean()) < 6 / math.sqrt(count * turns)
@@ -169,19 +169,19 @@ def test_a_long_order_has_no_pattern(device: str) -> None:
 
 
 def programs() -> list[Any]:
-    of_heads = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
+    head_programs = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
     return [
         *map(program_of, ("advantage", "schedule", "episodes", "measure", "permutation")),
         optimiser.program(),
         *(losses(*shape, stochastic=kind) for shape in ((3, 1, 2), (71, 2, 1)) for kind in (True, False)),
         *(replay.program(*shape) for shape in ((3, 1), (71, 2))),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
-        *of_heads,
+        *head_programs,
     ]
 
 
-IN_DOUBLES = ("optimise", "schedule", "measure", "episodes")
-"""Programs that work some numbers out in doubles, once a step or an iteration."""
+FLOAT64 = ("optimise", "schedule", "measure", "episodes")
+"""Programs that compute some numbers in float64, once per step or iteration."""
 
 
 @pytest.mark.slow
@@ -199,11 +199,11 @@ def test_nvrtc_compiles(architecture: str) -> None:
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
         assert 128 * program.staging_bytes <= 46 * 1024
-        if program.name not in IN_DOUBLES:
+        if program.name not in FLOAT64:
             assert double_arithmetic(ptx) == []
 
 
-def test_a_kernel_takes_its_members_and_no_others(device: str) -> None:
+def test_missing_arguments_of_a_kernel_are_listed(device: str) -> None:
     (kernel,) = load_kernels(open_backend(resolve_device(device)), program_of("permutation"))
     with pytest.raises(
         ValueError,

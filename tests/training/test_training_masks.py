@@ -171,7 +171,7 @@ def test_flat_rows_cost_nothing(device: str) -> None:
     ],
 )
 def test_what_cannot_be_flattened(space: gymnasium.Space[Any]) -> None:
-    with pytest.raises(ValueError, match="cannot be learnt from; give a Box"):
+    with pytest.raises(ValueError, match="is not supported; give a Box"):
         Flattening.of(space)
 
 

@@ -1,4 +1,4 @@
-"""PQN: what it chooses, what it aims at and how it learns, beside plain torch and NumPy."""
+"""PQN: its actions, targets and updates, against torch and NumPy."""
 
 import copy
 from pathlib import Path
@@ -43,28 +43,28 @@ def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     return small_run(device, env, algorithm="pqn", **settings)
 
 
-# --- what is chosen ---
+# --- actions ---
 
 
-class Given(nn.Module):
-    """Values that are the observations themselves."""
+class Identity(nn.Module):
+    """A Q network whose outputs are its observations."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.nothing = nn.Parameter(torch.zeros(()))
+        self.zero = nn.Parameter(torch.zeros(()))
 
     def forward(self, observations: Any) -> Any:
-        return observations + self.nothing
+        return observations + self.zero
 
 
 SIZES = (3, 1, 4)
 
 
 def chosen(values: Any, device: str, epsilon: float, mask: Any = None, *, greedy: bool = False) -> tuple[Any, Any]:
-    """Actions, counted from 0, and what is said of the best."""
+    """Actions, counted from 0, and the Q values of the best actions."""
     place = resolve_device(device)
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(SIZES), start=[0, 5, -2]))
-    networks = TorchQValues(Case(PQN(), Network(), head, head.parameters, place, threads=1), Given().to(place), None)
+    networks = TorchQValues(Case(PQN(), Network(), head, head.parameters, place, threads=1), Identity().to(place), None)
     networks.epsilon.fill_(epsilon)
     rows = len(values)
     actions = torch.zeros((rows, 3), dtype=torch.int32, device=place)
@@ -82,20 +82,20 @@ def test_an_element_is_the_best_choice_or_a_random_one(device: str) -> None:
     rows, epsilon = 40_000, 0.3
     values = torch.randn(1, sum(SIZES), generator=torch.Generator().manual_seed(1)).expand(rows, -1)
     actions, best = chosen(values, device, epsilon)
-    first, whole = 0, 0.0
+    first, total = 0, 0.0
     for element, size in enumerate(SIZES):
-        own = values[0, first : first + size]
-        shares = torch.bincount(actions[:, element].long(), minlength=size) / rows
+        q_values = values[0, first : first + size]
+        frequencies = torch.bincount(actions[:, element].long(), minlength=size) / rows
         expected = torch.full((size,), epsilon / size)
-        expected[own.argmax()] += 1 - epsilon
-        assert (shares - expected).abs().max() < 4 * (0.25 / rows) ** 0.5
-        whole += float(own.max())
+        expected[q_values.argmax()] += 1 - epsilon
+        assert (frequencies - expected).abs().max() < 4 * (0.25 / rows) ** 0.5
+        total += float(q_values.max())
         first += size
-    assert best[0].item() == pytest.approx(whole / len(SIZES), rel=1e-6)
+    assert best[0].item() == pytest.approx(total / len(SIZES), rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
-def test_greedy_actions_and_no_random_ones(epsilon: float, device: str) -> None:
+def test_greedy_actions(epsilon: float, device: str) -> None:
     values = torch.randn(500, sum(SIZES), generator=torch.Generator().manual_seed(2))
     best = torch.stack([part.argmax(1) for part in values.split(SIZES, 1)], 1)
     assert torch.equal(chosen(values, device, epsilon, greedy=True)[0], best)
@@ -103,25 +103,25 @@ def test_greedy_actions_and_no_random_ones(epsilon: float, device: str) -> None:
         assert torch.equal(chosen(values, device, epsilon)[0], best)
 
 
-def test_what_is_forbidden_is_neither_chosen_nor_the_best(device: str) -> None:
+def test_masked_choices_are_neither_taken_nor_the_best(device: str) -> None:
     generator = torch.Generator().manual_seed(3)
     values = torch.randn(5000, sum(SIZES), generator=generator)
     mask = torch.rand(values.shape, generator=generator) < 0.5
-    mask[:, [0, 3, 4]] = True  # something is possible of each element
+    mask[:, [0, 3, 4]] = True  # each element has an allowed choice
     for greedy in (False, True):
         actions, best = chosen(values, device, 0.5, mask.to(torch.int8).to(resolve_device(device)), greedy=greedy)
-        places = actions + torch.tensor([0, 3, 4])
-        assert mask.gather(1, places).all()
+        columns = actions + torch.tensor([0, 3, 4])
+        assert mask.gather(1, columns).all()
     allowed = torch.where(mask, values, -torch.inf)
     expected = torch.stack([part.amax(1) for part in allowed.split(SIZES, 1)]).mean(0)
     assert torch.allclose(best, expected, rtol=1e-6)
 
 
-# --- what is aimed at, and the update ---
+# --- targets and updates ---
 
 
-def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.ndarray:
-    """Q(lambda), backward over the horizon, in float64: ``best`` of [T + 1, rows], ``of_last`` of [T, rows]."""
+def lambda_returns(trainer: Trainer, name: str, best: Any, final: Any) -> np.ndarray:
+    """Q(lambda) in float64, from the best Q values, [T + 1, rows], and final observations' Q values, [T, rows]."""
     storage, config = trainer.horizon_env.storage[name], trainer.config
     algorithm = config.algorithm
     assert isinstance(algorithm, PQN)
@@ -131,13 +131,13 @@ def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.n
     returns, ahead = np.zeros(rewards.shape), best[-1]
     for t in range(config.horizon - 1, -1, -1):
         mixed = algorithm.gae_lambda * ahead + (1 - algorithm.gae_lambda) * best[t + 1]
-        rest = np.where(terminated[t], 0.0, np.where(truncated[t], of_last[t], mixed))
+        rest = np.where(terminated[t], 0.0, np.where(truncated[t], final[t], mixed))
         returns[t] = ahead = rewards[t] + algorithm.gamma * rest
     return returns
 
 
-def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
-    """Truncated episodes go on from their own last observation."""
+def test_returns_and_an_update_match_torch(device: str) -> None:
+    """Truncated episodes bootstrap from their final observation."""
     config = pqn(
         device,
         params={"max_episode_steps": 9},
@@ -163,18 +163,18 @@ def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
     with torch.no_grad():
         best = module(storage.observations.flatten(0, 2).double()).amax(1).view(21, 6).cpu().numpy()
         assert storage.final_obs is not None
-        of_last = module(storage.final_obs.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
-    expected = lambda_returns(trainer, "agent", best, of_last)
+        final = module(storage.final_obs.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
+    expected = lambda_returns(trainer, "agent", best, final)
     trainer.learn()
-    found = learner.returns.cpu().numpy()
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    returns = learner.returns.cpu().numpy()
+    np.testing.assert_allclose(returns, expected, rtol=2e-5, atol=2e-5)
     values = module(storage.observations[:-1].flatten(0, 2).double())
     actions = learner.actions.flatten(0, 1).long()
-    off = values.gather(1, actions).squeeze(1) - learner.returns.flatten().double()
-    loss = 0.5 * off.square().mean()
-    wanted = torch.autograd.grad(loss, list(module.parameters()))
-    gradients = learner.optimiser.gradient.double() / off.numel()
-    for parameter, gradient in zip(wanted, gradients.split([each.numel() for each in before]), strict=True):
+    errors = values.gather(1, actions).squeeze(1) - learner.returns.flatten().double()
+    loss = 0.5 * errors.square().mean()
+    grads = torch.autograd.grad(loss, list(module.parameters()))
+    gradients = learner.optimiser.gradient.double() / errors.numel()
+    for parameter, gradient in zip(grads, gradients.split([each.numel() for each in before]), strict=True):
         assert (parameter.flatten() - gradient).abs().max() <= 1e-5 * parameter.abs().max()
     figures = metrics_of(learner)
     assert figures["value_loss"] / figures["samples"] == pytest.approx(loss.item(), rel=1e-5)
@@ -183,9 +183,9 @@ def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD, GRID])
-def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None:
-    """From the same weights and samples, masks and dead agents included; tanh, which has no corners."""
-    off = 40 * {"tf32": 2.0**-11, "bf16": 2.0**-8}[precision]
+def test_kernels_match_torch(env: str, precision: str) -> None:
+    """Values and gradients from the same weights and samples, with masks and inactive agents; tanh is smooth."""
+    tolerance = 40 * {"tf32": 2.0**-11, "bf16": 2.0**-8}[precision]
     params = FIELD_PARAMS if env == FIELD else {}
     trainer = Trainer(pqn("cuda", env, params=params, hidden=(64, 128), layer_norm=True, precision=precision))
     trainer.iterate(2)
@@ -207,20 +207,20 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
             for networks, sums in zip((mine, other), totals, strict=True):
                 networks.gradient(minibatch, sums)
             one, another = mine.optimiser.gradient, adam.gradient
-            assert torch.linalg.norm(one - another) <= off * torch.linalg.norm(another)
-            torch.testing.assert_close(*totals, rtol=off, atol=off)
+            assert torch.linalg.norm(one - another) <= tolerance * torch.linalg.norm(another)
+            torch.testing.assert_close(*totals, rtol=tolerance, atol=tolerance)
         values = torch.full((2, len(observations)), torch.nan, device="cuda")
         for networks, found in zip((mine, other), values, strict=True):
             networks.values(ValueRequest(observations, found, action_mask=batch.action_mask))
-        assert (values[0] - values[1]).abs().max() <= off * max(1.0, float(values[1].abs().max()))
+        assert (values[0] - values[1]).abs().max() <= tolerance * max(1.0, float(values[1].abs().max()))
 
 
 # --- runs ---
 
 
-@pytest.mark.parametrize("fused", [None, False])  # None: by kernels on Hopper
-def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str) -> None:
-    """The first horizon takes random choices only, the second the best ones only."""
+@pytest.mark.parametrize("fused", [None, False])  # None: kernels on Hopper
+def test_epsilon_changes_from_horizon_to_horizon(fused: bool | None, device: str) -> None:
+    """The first horizon has only random choices, the second only the best ones."""
     config = pqn(
         device,
         total_steps=4 * 8 * 16,
@@ -232,14 +232,14 @@ def test_a_horizon_is_played_by_its_own_epsilon(fused: bool | None, device: str)
     trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
     assert isinstance(learner.networks, FunctionQValues) == (HOPPER and device != "cpu" and fused is None)
-    # of 128 random choices half are the best, within 4.5 standard deviations
+    # half of 128 random choices are the best ones, within 4.5 standard deviations
     for low, high in ((0.3, 0.7), (1.0, 1.0)):
         trainer.roll_out()
         best = torch.empty_like(learner.actions)
         for t, actions in enumerate(best):
-            seen = trainer.horizon_env.storage["agent"].observations[t, :, 0]
+            observations = trainer.horizon_env.storage["agent"].observations[t, :, 0]
             log_probs, stream = learner.log_probs[t].clone(), learner.streams["actions"]
-            learner.networks.act(ActRequest(seen, actions, log_probs, stream, t, greedy=True))
+            learner.networks.act(ActRequest(observations, actions, log_probs, stream, t, greedy=True))
         assert low <= (learner.actions == best).float().mean().item() <= high
         trainer.learn()
 
@@ -249,7 +249,7 @@ def test_boxes_are_refused_before_anything_is_allocated() -> None:
         Trainer(pqn("cpu", "Pendulum-v1"))
 
 
-def test_a_module_of_the_users_own(device: str) -> None:
+def test_a_users_module(device: str) -> None:
     module = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
     trainer = Trainer(pqn(device, **MODULE_SETTINGS), modules={"agent": module})
     trainer.iterate(3)
@@ -260,19 +260,19 @@ def test_a_module_of_the_users_own(device: str) -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID, FIELD])
-def test_a_run_goes_on_bit_for_bit(env: str, device: str) -> None:
+def test_a_resumed_run_has_the_same_bits(env: str, device: str) -> None:
     switches = dict.fromkeys(("normalise_observations", "normalise_rewards", "layer_norm"), True)
-    whole, half, other = (Trainer(pqn(device, env, epsilon="0:0.9,1:0.1", **switches)) for _ in range(3))
-    whole.iterate(8)
+    full, half, other = (Trainer(pqn(device, env, epsilon="0:0.9,1:0.1", **switches)) for _ in range(3))
+    full.iterate(8)
     half.iterate(4)
     other.load(half.state())
     other.iterate(4)
-    assert_same_bits(without_times(whole.state()), without_times(other.state()))
-    for learner in whole.learners.values():
+    assert_same_bits(without_times(full.state()), without_times(other.state()))
+    for learner in full.learners.values():
         assert np.isfinite(learner.metrics.tolist()).all()
 
 
-def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
+def test_train_and_resume(tmp_path: Path, device: str) -> None:
     config = pqn(device, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 6, checkpoint_interval=3, log_interval=2)
     result = train(config, progress=False)
     assert result.steps == 8 * 16 * 6
@@ -282,7 +282,7 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     assert resume(tmp_path / "run", total_steps=8 * 16 * 9, progress=False).steps == 8 * 16 * 9
 
 
-def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
+def test_a_frozen_q_network_acts(tmp_path: Path, device: str) -> None:
     train(pqn(device, GRID, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
     config = small_run(device, GRID, policies={"runner": f"frozen:{tmp_path / 'run'}"})
     assert_resumes_identically(config)

@@ -1,6 +1,6 @@
 """The kernels of wide functions, such as critics, against torch in float64.
 
-Tolerances are counted as in ``test_fused.py``.
+Tolerances are in units of ``test_fused.py``.
 """
 
 import copy
@@ -20,13 +20,13 @@ from wide_tools import (  # noqa: E402
     REORDERED_SUM_ERROR,
     ROUNDING,
     ROUNDINGS,
+    check_backward_with_forward,
     check_flat,
-    check_recomputed_forward,
-    gradient_scales,
+    gradient_sizes,
+    gradient_tolerance,
     hopper,
     no_other_gpu,
     record_layers,
-    relative_tolerance,
     split_like,
 )
 
@@ -49,7 +49,7 @@ class Function:
     grad_inputs: range = range(0)
 
     def modules(self) -> Any:
-        """Critics, say: the weights as torch draws them."""
+        """The modules, with torch's initial weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
             return nn.ModuleList(self._module() for _ in range(self.nets))
@@ -95,8 +95,8 @@ def test_functions_compile() -> None:
 @pytest.mark.slow
 @no_other_gpu
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
-    """C++ works them out, and refuses a shape without room for two stages of weights beside its rows."""
+def test_sizes_of_random_shapes() -> None:
+    """C++ computes them, and asserts that rows and two stages of weights fit in shared memory."""
     drawn = np.random.default_rng(0)
     shapes: list[tuple[tuple[int, ...], int, int, int, bool]]
     shapes = [((256, 256, 256), 512, 88, 2, True)]  # the largest
@@ -116,8 +116,8 @@ def test_sizes_of_all_shapes_are_what_python_takes_them_for() -> None:
         assert sizes["warp_norm_sums"] == (2 * sum(hidden) if normalised else 0)
         assert sizes["gradient_blocks"] <= max(132, nets * sum(-(-max(layer) // 128) * 3 for layer in layers))
         assert sizes["partials_size"] >= sizes["gradient_blocks"] * 128 * 16
-    own = {"rows": "GROUP_TILE", "unit": "GROUP_ROWS", "threads": "THREADS"}
-    assert network.sizes_of(own) == {"rows": ROWS, "unit": UNIT, "threads": THREADS}
+    constants = {"rows": "GROUP_TILE", "unit": "GROUP_ROWS", "threads": "THREADS"}
+    assert network.sizes_of(constants) == {"rows": ROWS, "unit": UNIT, "threads": THREADS}
 
 
 @no_other_gpu
@@ -148,26 +148,27 @@ def test_input_gradients_and_an_observation_scale_exclude_each_other() -> None:
 def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = FUNCTIONS[name]
     modules, g = case.modules(), torch.Generator().manual_seed(4)
-    inputs, by = torch.randn(rows, case.features, generator=g), torch.randn(rows, case.nets, case.outputs, generator=g)
+    inputs = torch.randn(rows, case.features, generator=g)
+    grad_outputs = torch.randn(rows, case.nets, case.outputs, generator=g)
     exact = copy.deepcopy(modules).double()
-    kept, given = record_layers(exact), inputs.double().requires_grad_()
-    wanted: Any = torch.stack([module(given) for module in exact], 1)
+    layers, exact_inputs = record_layers(exact), inputs.double().requires_grad_()
+    expected: Any = torch.stack([module(exact_inputs) for module in exact], 1)
     grad_inputs = torch.stack(
         [
-            torch.autograd.grad(wanted[:, net], given, by[:, net].double(), retain_graph=True)[0][
+            torch.autograd.grad(expected[:, net], exact_inputs, grad_outputs[:, net].double(), retain_graph=True)[0][
                 :, case.grad_inputs.start : case.grad_inputs.stop
             ]
             for net in range(case.nets)
         ],
         1,
     )
-    wanted.backward(by.double())
-    sizes = gradient_scales(kept)
-    wanted, parameters = wanted.detach(), list(exact.parameters())
-    off, found = ROUNDINGS * ROUNDING[precision], []
-    off_of_row = off**0.5 if case.activation == "relu" else off
-    for most, blocks in ((2**30, None), (1, None), (2**30, FEW_BLOCKS)):  # all at once, in pieces, and by few blocks
-        monkeypatch.setattr(engine, "MAX_SAVED_BYTES", most)
+    expected.backward(grad_outputs.double())
+    sizes = gradient_sizes(layers)
+    expected, parameters = expected.detach(), list(exact.parameters())
+    tolerance, results = ROUNDINGS * ROUNDING[precision], []
+    row_tolerance = tolerance**0.5 if case.activation == "relu" else tolerance
+    for max_bytes, blocks in ((2**30, None), (1, None), (2**30, FEW_BLOCKS)):  # at once, in pieces, and with few blocks
+        monkeypatch.setattr(engine, "MAX_SAVED_BYTES", max_bytes)
         mine = copy.deepcopy(modules).cuda()
         adam = Adam(list(mine.parameters()), device="cuda")
         blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
@@ -177,22 +178,28 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         functions.outputs(inputs.cuda(), outputs)
         input_gradient = torch.full_like(grad_inputs, torch.nan, dtype=torch.float32, device="cuda")
         adam.gradient.fill_(torch.nan)
-        functions.backward(by.cuda(), grad_inputs=input_gradient if case.grad_inputs else None)
-        found.append((outputs, input_gradient, adam.gradient.clone()))
-        functions.backward(by.cuda())  # and without what was asked for before
-        assert torch.equal(adam.gradient, found[-1][2])
-        check_recomputed_forward(
-            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, input_gradient if case.grad_inputs else None
+        functions.backward(grad_outputs.cuda(), grad_inputs=input_gradient if case.grad_inputs else None)
+        results.append((outputs, input_gradient, adam.gradient.clone()))
+        functions.backward(grad_outputs.cuda())  # without gradients of the inputs
+        assert torch.equal(adam.gradient, results[-1][2])
+        check_backward_with_forward(
+            functions,
+            adam.gradient,
+            inputs.cuda(),
+            grad_outputs.cuda(),
+            outputs,
+            input_gradient if case.grad_inputs else None,
         )
-        adam.gradient.copy_(found[-1][2])
-        names, of = [name for name, _ in modules.named_parameters()], [sizes[id(each)] for each in parameters]
+        adam.gradient.copy_(results[-1][2])
+        names, terms = [name for name, _ in modules.named_parameters()], [sizes[id(p)] for p in parameters]
         flat, grads = adam.gradient.cpu().double(), [parameter.grad for parameter in parameters]
-        check_flat(names, flat, grads, of, relative_tolerance(precision, case.activation) if rows > 1 else off_of_row)
-        check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, REORDERED_SUM_ERROR)
-    for outputs, input_gradient, _ in found[1:]:
-        assert torch.equal(found[0][0], outputs)
-        assert torch.equal(found[0][1], input_gradient)
-    assert (found[0][0].cpu() - wanted).abs().max() <= off * max(1.0, float(wanted.abs().max()))
+        grad_tolerance = gradient_tolerance(precision, case.activation) if rows > 1 else row_tolerance
+        check_flat(names, flat, grads, terms, grad_tolerance)
+        check_flat(names, flat, split_like(results[0][2].cpu().double(), grads), terms, REORDERED_SUM_ERROR)
+    for outputs, input_gradient, _ in results[1:]:
+        assert torch.equal(results[0][0], outputs)
+        assert torch.equal(results[0][1], input_gradient)
+    assert (results[0][0].cpu() - expected).abs().max() <= tolerance * max(1.0, float(expected.abs().max()))
     if case.grad_inputs:
-        error = torch.linalg.norm(found[0][1].cpu() - grad_inputs)
-        assert error <= off_of_row * torch.linalg.norm(grad_inputs)
+        error = torch.linalg.norm(results[0][1].cpu() - grad_inputs)
+        assert error <= row_tolerance * torch.linalg.norm(grad_inputs)

@@ -1,4 +1,4 @@
-"""The environment as training sees it: by role, with storage for a horizon of steps."""
+"""The environment of a run: arrays by role, with storage for a horizon of steps."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,25 +12,25 @@ from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.horizon import EpisodeSums
 from gpu_envs.training.observations import Rows, SplitRows
-from gpu_envs.training.rollout.plan import Plan, RoleInfo
+from gpu_envs.training.rollout.plan import Plan, PolicyRole
 from gpu_envs.training.run import Run
 
 
 @final
 class RoleTensors:
-    """What an environment of either kind gives and takes, as policies have it: by role, ``[num_envs, agents, ...]``."""
+    """Conversion between a single-agent or team environment and tensors by role, ``[num_envs, agents, ...]``."""
 
-    def __init__(self, env: Any, roles: tuple[RoleInfo, ...] | None = None) -> None:
-        """Looks at an environment with torch tensors; where its roles are not known yet, at those too."""
+    def __init__(self, env: Any, roles: tuple[PolicyRole, ...] | None = None) -> None:
+        """Wrap an environment with torch tensors; its roles are derived from it unless given."""
         self.by_role = RoleInterface(env)
-        self.roles = roles or RoleInfo.of(self.by_role.roles.values(), masked=env.action_mask is not None)
-        self._gather = {
+        self.roles = roles or PolicyRole.of(self.by_role.roles.values(), masked=env.action_mask is not None)
+        self._action_shapes = {
             role.name: (*self.by_role.batch_shape(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
         }
 
     def observations(self, observations: Any) -> dict[str, Rows]:
-        """What the environment gave, as rows of features."""
+        """Convert the environment's observations to rows of features by role."""
         rows, by_role = dict[str, Rows](), self.by_role.split(observations)
         shared = {} if self.by_role.single_agent else self.by_role.env.shared_observations
         for role in self.roles:
@@ -45,23 +45,29 @@ class RoleTensors:
         return rows
 
     def action_masks(self) -> dict[str, torch.Tensor]:
-        """What is possible now; empty where there are no action masks."""
+        """Return the current action masks by role; empty if the environment has none."""
         masks = self.by_role.action_masks
         return {SINGLE_ROLE: masks[SINGLE_ROLE].unsqueeze(1)} if self.by_role.single_agent and masks else masks
 
-    def taken(self, actions: Mapping[str, torch.Tensor]) -> Any:
-        """Actions ``[num_envs, agents, width]`` as the environment takes them."""
-        return self.by_role.join({name: actions[name].view(shape) for name, shape in self._gather.items()})
+    def env_actions(self, actions: Mapping[str, torch.Tensor]) -> Any:
+        """Convert actions by role, ``[num_envs, agents, width]``, to the environment's format."""
+        return self.by_role.join({name: actions[name].view(shape) for name, shape in self._action_shapes.items()})
 
 
 @final
 class RoleStorage:
-    """What a horizon leaves of one role: the environment writes straight into it."""
+    """Storage for a horizon of one role, into which the environment writes directly."""
 
-    def __init__(self, role: RoleInfo, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
-        """Allocates on a device; a single-agent environment (``alone``) may truncate episodes (``limited``) or not.
+    def __init__(self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
+        """Allocate.
 
-        Its arrays have no dimension of agents.
+        Args:
+            role: The role.
+            horizon: Number of steps.
+            num_envs: Number of replicas.
+            device: ``cpu``, ``cuda:N``, or ``meta`` for sizes without data.
+            alone: Whether the environment has a single agent; its arrays have no dimension of agents.
+            limited: Whether episodes may be truncated, so that final observations are needed.
         """
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -84,11 +90,11 @@ class RoleStorage:
         self.episode_length = zeros(horizon, n, a, dtype=torch.int32)
 
     def row(self, name: str, t: int) -> torch.Tensor | None:
-        """What the environment writes in step ``t``, in its own shape; None: nothing."""
+        """Return the array into which the environment writes in step ``t``, in the environment's shape, or None."""
         array: torch.Tensor | None = getattr(self, name)
         if array is None:
             return None
-        row = array[t + (name in _KNOWN.values())]
+        row = array[t + (name in _BEFORE_STEP.values())]
         row = row.squeeze(1) if self.alone else row
         flattening = self.role.flattening
         if flattening is None or name not in ("observations", "final_obs"):
@@ -96,13 +102,16 @@ class RoleStorage:
         return None if flattening.pieces else row.view(*row.shape[:-1], *flattening.shape)
 
     def rows(self, t: int | slice = slice(None)) -> Rows:
-        """What is seen before each step and after the last, ``[horizon + 1, num_envs, agents, features]``; or some."""
+        """Return the observations before each step and after the last, ``[horizon + 1, num_envs, agents, features]``.
+
+        With ``t`` only these steps.
+        """
         shared = self.shared_observations
         return self._rows(self.observations[t], None if shared is None else shared[t])
 
     @property
     def final_rows(self) -> Rows:
-        """What is seen at ends of episodes, ``[horizon, num_envs, agents, features]``."""
+        """The final observations of episodes, ``[horizon, num_envs, agents, features]``."""
         assert self.final_obs is not None
         return self._rows(self.final_obs, self.final_shared)
 
@@ -111,14 +120,14 @@ class RoleStorage:
         return own if split is None or shared is None else SplitRows(own, shared, self.role.agents, split)
 
     def set_initial(self, rows: Rows) -> None:
-        """Takes over what the next horizon begins with."""
+        """Set the observations with which the next horizon starts."""
         if isinstance(rows, SplitRows):
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
         self.observations[-1].copy_(rows.individual if isinstance(rows, SplitRows) else rows)
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
-        """Takes over from step ``t`` what the environment has not written here, being of another form."""
+        """Convert and store the observations of step ``t``, where the environment could not write into the storage."""
         flattening = self.role.flattening
         if flattening is None or not flattening.pieces:
             return
@@ -127,51 +136,51 @@ class RoleStorage:
             flattening.write(final_obs, self.final_obs[t].flatten(0, 1))
 
     def carry_over(self) -> None:
-        """Begins a horizon where the last one ended."""
-        for array in self.known().values():
+        """Start a horizon with the last row of the previous one."""
+        for array in self.before_step().values():
             array[0].copy_(array[-1])
         self.episode_length.zero_()
 
-    def known(self) -> dict[str, torch.Tensor]:
-        """What is known before a step, ``[horizon + 1, num_envs, agents, ...]`` each, by its name in checkpoints."""
-        arrays = {name: getattr(self, attribute) for name, attribute in _KNOWN.items()}
+    def before_step(self) -> dict[str, torch.Tensor]:
+        """Return the arrays of inputs to each step, ``[horizon + 1, num_envs, agents, ...]``, by checkpoint key."""
+        arrays = {name: getattr(self, attribute) for name, attribute in _BEFORE_STEP.items()}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def episodes(self, sums: EpisodeSums) -> torch.Tensor:
-        """Of each step: how many agents' episodes ended, and the sums of their returns and lengths, ``[3, T]``."""
+        """Return for each step the number of episodes that ended, and sums of returns and lengths, ``[3, T]``."""
         lengths, returns = (array.view(len(array), -1, 1) for array in (self.episode_length, self.episode_return))
         return sums.of(lengths, returns, add_lengths=True)
 
 
-_KNOWN = {
+_BEFORE_STEP = {
     "observations": "observations",
     "shared_observations": "shared_observations",
     "alive": "alive",
     "action_masks": "action_mask",
 }
-"""Arrays of which row ``t`` is what is known before step ``t``, by their names in checkpoints."""
+"""Attributes of ``RoleStorage`` whose row ``t`` is an input of step ``t``, by their keys in checkpoints."""
 
 _WRITTEN = tuple(field.name for field in dataclasses.fields(Step) if field.name != "episode_metrics")
 
 
 def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
-    """The environment of a run, with torch tensors."""
+    """Make the environment of a run, with torch tensors."""
     threads = config.cpu_threads if device == "cpu" else None
-    kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
-    return gpu_envs.make(spec, num_envs, **kinds, **options, **config.params)
+    fixed: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
+    return gpu_envs.make(spec, num_envs, **fixed, **options, **config.params)
 
 
 @final
 class HorizonEnv:
-    """An environment with torch tensors, and storage for a horizon of it, by role.
+    """An environment with torch tensors, and storage for a horizon by role.
 
     Attributes:
-        episode_metrics: Those of the episodes that end, ``[horizon, num_envs, metrics]``; None: there are none.
-        begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
+        episode_metrics: Metrics of ended episodes, ``[horizon, num_envs, metrics]``; None: the environment has none.
+        staggered: Whether each replica is in its first, staggered episode; None: episodes were not staggered.
     """
 
     def __init__(self, plan: Plan, horizon: int, first_replica: int = 0) -> None:
-        """Makes the environment and the storage; the first replica has this number."""
+        """Make the environment and the storage; ``first_replica`` is the index of the first replica in the run."""
         world, num_envs, device = plan.world, plan.num_envs, plan.device
         options = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
         self.env = make_env(
@@ -192,26 +201,26 @@ class HorizonEnv:
 
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
-        present = {name: {r: row for r, row in by_role.items() if row is not None} for name, by_role in rows.items()}
-        arrays = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items() if by_role}
+        written = {name: {r: row for r, row in by_role.items() if row is not None} for name, by_role in rows.items()}
+        arrays = {name: self._tensors.by_role.join(by_role) for name, by_role in written.items() if by_role}
         return Step(**arrays, episode_metrics=None if self.episode_metrics is None else self.episode_metrics[t])
 
     @property
     def ended(self) -> torch.Tensor:
-        """Whose episode ended in each step, ``[horizon, num_envs]``."""
+        """Whether a replica's episode ended in each step, ``[horizon, num_envs]``."""
         first = next(iter(self.storage.values()))
-        return first.episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
+        return first.episode_length[:, :, 0] > 0  # the lengths of all agents of a replica are reported together
 
     def episodes(self, sums: EpisodeSums) -> list[torch.Tensor]:
-        """As of ``RoleStorage`` for each role, and ``[1 + metrics, horizon]`` of replicas where there are metrics."""
-        parts = [storage.episodes(sums) for storage in self.storage.values()]
+        """Return ``RoleStorage.episodes`` of each role, and sums of metrics, ``[1 + metrics, horizon]``, if any."""
+        results = [storage.episodes(sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
-            first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
-            parts.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
-        return parts
+            first = next(iter(self.storage.values()))  # the lengths of all agents of a replica are reported together
+            results.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
+        return results
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
-        """Restarts with the first replica's seed; with ``stagger`` as a seed, first episodes are cut short."""
+        """Reset all replicas; ``stagger`` is a seed by which first episodes are cut at random steps."""
         observations, infos = self.env.reset(seed=seed)
         self.staggered = None
         if stagger is not None:
@@ -226,31 +235,31 @@ class HorizonEnv:
                 storage.action_mask[-1].copy_(masks[name])
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that the next horizon depends on."""
-        known: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _KNOWN}
+        """Return copies of everything that the next horizon depends on."""
+        inputs: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _BEFORE_STEP}
         for role, storage in self.storage.items():
-            for name, array in storage.known().items():
-                known[name][role] = array[-1].clone()
+            for name, array in storage.before_step().items():
+                inputs[name][role] = array[-1].clone()
         staggered = None if self.staggered is None else self.staggered.clone()
-        return {"environment": self.env.get_state(), **known, "begun_midway": staggered}
+        return {"environment": self.env.get_state(), **inputs, "begun_midway": staggered}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave, in place, because graphs know the addresses."""
+        """Restore a result of ``state`` in place, because CUDA graphs contain the addresses."""
         self.env.set_state(state["environment"])
         for role, storage in self.storage.items():
-            for name, array in storage.known().items():
+            for name, array in storage.before_step().items():
                 array[-1].copy_(state[name][role])
         if self.staggered is not None:
             self.staggered.copy_(state["begun_midway"])
 
     def carry_over(self) -> None:
-        """Begins a horizon where the last one ended."""
+        """Start a horizon with the last row of the previous one."""
         for storage in self.storage.values():
             storage.carry_over()
 
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
-        """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
-        observations, *_, infos = self.env.step(self._tensors.taken(actions), out=self._outs[t])
+        """Take step ``t`` of the horizon, with actions by role, ``[num_envs, agents, width]``."""
+        observations, *_, infos = self.env.step(self._tensors.env_actions(actions), out=self._outs[t])
         if self._alone:
             self.storage[SINGLE_ROLE].flatten(t, observations, infos["final_obs"])
             return
@@ -259,16 +268,16 @@ class HorizonEnv:
             storage.alive[t + 1].copy_(infos["alive"][name])
 
     def observations(self, t: int) -> dict[str, Rows]:
-        """By role, what is seen before step ``t``, ``[num_envs, agents, features]``."""
+        """Return the observations before step ``t`` by role, ``[num_envs, agents, features]``."""
         return {name: storage.rows(t) for name, storage in self.storage.items()}
 
     def action_masks(self, t: int) -> dict[str, torch.Tensor]:
-        """By role, what is possible in step ``t``, ``[num_envs, agents, choices]``; empty where there are no masks."""
+        """Return the action masks of step ``t`` by role, ``[num_envs, agents, choices]``; empty if there are none."""
         masks = {name: storage.action_mask for name, storage in self.storage.items()}
         return {name: mask[t] for name, mask in masks.items() if mask is not None}
 
     def drop_staggered_episodes(self) -> None:
-        """Takes the ends of staggered episodes out of a complete horizon: they were not whole ones."""
+        """Remove staggered first episodes from the statistics of a complete horizon: they were cut short."""
         if self.staggered is None:
             return
         ended = self.ended

@@ -1,4 +1,4 @@
-"""What a run consists of, worked out from its settings before anything is made: its environment, roles and policies."""
+"""The plan of a run: environment, roles and policies, derived from the settings before anything is allocated."""
 
 import dataclasses
 import difflib
@@ -34,30 +34,30 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.run import Run
 
 _SCALES = {"float32": 1.0, "int32": 1.0, "uint8": 1.0 / 255.0}
-"""By the type of a Box: what its numbers are multiplied by."""
+"""Factors of observations by the dtype of a Box."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Flattening:
-    """How observations become rows: a Dict's Boxes one after another in the order of its keys, images from 0 to 1."""
+    """Conversion of observations to rows: Boxes of a Dict are concatenated in key order, images scaled to 0 to 1."""
 
     features: int
-    """Of a row."""
+    """Length of a row."""
     shape: tuple[int, ...]
-    """Of one observation, where the environment writes into the rows by itself."""
+    """Shape of an observation, if the environment writes directly into rows."""
     pieces: tuple[tuple[str, slice, float], ...]
-    """What is copied into the rows, of each Box key (empty: there is one), columns and scale; none: nothing is."""
+    """Key (empty without a Dict), columns and factor of each Box to copy; empty: the environment writes into rows."""
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "Flattening":
-        """Of a space of observations, if it can be flattened."""
+        """Return the flattening of an observation space; raise a ValueError for spaces that are not supported."""
         pieces, first = [], 0
         for key, box in space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else [("", space)]:
             if not isinstance(box, gymnasium.spaces.Box) or np.dtype(box.dtype).name not in _SCALES:
                 raise ValueError(
-                    f"observations of {box} cannot be learnt from; give a Box of float32, uint8 or int32, or a "
-                    "Dict of such"
+                    f"the observation space {box} is not supported; give a Box of float32, uint8 or int32, or a Dict "
+                    "of such Boxes"
                 )
             columns = slice(first, first + math.prod(box.shape))
             pieces.append((key, columns, _SCALES[np.dtype(box.dtype).name]))
@@ -67,13 +67,13 @@ class Flattening:
         return cls(first, (), tuple(pieces))
 
     def write(self, observations: Any, rows: torch.Tensor) -> None:
-        """Copies observations, an array or a dict of arrays ``[num_envs, ...]``, into rows ``[num_envs, features]``."""
+        """Copy observations, an array or a dict of arrays ``[num_envs, ...]``, into rows ``[num_envs, features]``."""
         for key, columns, scale in self.pieces:
             source = observations[key] if key else observations
             torch.mul(source.reshape(rows.shape[0], -1), scale, out=rows[:, columns])
 
     def rows(self, observations: Any, lead: int) -> torch.Tensor:
-        """Observations with ``lead`` dimensions before those of the space as rows ``[..., features]``, maybe a view."""
+        """Convert observations with ``lead`` leading dimensions to rows ``[..., features]``, a view if possible."""
         if not self.pieces:
             rows: torch.Tensor = observations.reshape(*observations.shape[:lead], self.features)
             return rows
@@ -86,31 +86,31 @@ class Flattening:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class RoleInfo:
-    """The agents of one role."""
+class PolicyRole:
+    """A role of an environment, as training needs it."""
 
     name: str
     agents: int
     features: int
-    """Of an agent's observation, flat."""
+    """Length of an agent's flat observation."""
     head: Head
     members: tuple[str, ...]
     """The agents' names."""
     flattening: Flattening | None = None
-    """How observations become rows of features; None: they are such rows, or in parts."""
+    """Conversion of observations to rows; None: the environment returns ``SplitRows``."""
     masked: bool = False
     """Whether there are action masks."""
     split: Split | None = None
-    """How a row is made of what an agent sees and of what all see alike; None: it is one."""
+    """Individual and shared features of observations; None: observations are full rows."""
 
     @classmethod
-    def of(cls, views: Collection[RoleInfo], *, masked: bool) -> "tuple[RoleInfo, ...]":
-        """What training has to know of the roles of an environment."""
+    def of(cls, views: Collection[RoleInfo], *, masked: bool) -> "tuple[PolicyRole, ...]":
+        """Convert an environment's roles."""
         roles = []
         for view, split in zip(views, splits_of(view.observation_parts for view in views), strict=True):
             flattening, head, agents = Flattening.of(view.observation), Head.of(view.action), view.agents
-            how = None if split else flattening, masked, split
-            roles.append(cls(view.name, len(agents), flattening.features, head, agents, *how))
+            options = None if split else flattening, masked, split
+            roles.append(cls(view.name, len(agents), flattening.features, head, agents, *options))
         return tuple(roles)
 
 
@@ -119,94 +119,93 @@ class RoleInfo:
 class RoleMembers:
     """Some agents of one role."""
 
-    role: RoleInfo
+    role: PolicyRole
     members: tuple[int, ...]
-    """Their numbers within the role."""
+    """Indices of the agents within the role."""
 
     @property
     def all_members(self) -> bool:
-        """Whether that is everybody."""
+        """Whether these are all agents of the role."""
         return len(self.members) == self.role.agents
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A run on a device; what follows from it is worked out once, when it is first asked for."""
+    """A run on a device; the properties are computed at their first use, and cached."""
 
     config: Run
     device: str
     """``cpu`` or ``cuda:N``."""
     num_envs: int
-    """Replicas of this process."""
+    """Number of replicas of this process."""
     spec: Spec | None = None
-    """The environment's, under whose rules it was made before; None: that of ``config``."""
+    """Spec of an existing environment, whose rules are used; None: the spec that ``config.env`` names."""
 
     @functools.cached_property
     def backend(self) -> Backend:
-        """The device's; or an error that says what it lacks."""
+        """The backend of the device; raises an error if the device cannot be used."""
         return open_backend(resolve_device(self.device))
 
     @functools.cached_property
     def world(self) -> SimulationConfig:
-        """What the environment simulates: where policies learn from observations in parts, it gives them so."""
+        """The configuration of the simulation; shared features are separate if policies use ``SplitRows``."""
         spec, params = self.spec or gpu_envs.spec(self.config.env), self.config.params
-        known = {field.name for field in dataclasses.fields(Options)}
-        of_options = {name: value for name, value in params.items() if name in known}
-        options = Options(**{"device": self.device, "output": "torch", "autoreset_mode": "SameStep"} | of_options)
-        own = {name: value for name, value in params.items() if name not in (*known, "render_mode")}
-        world = config_of(spec, self.num_envs, options, own)
+        names = {field.name for field in dataclasses.fields(Options)}
+        given = {name: value for name, value in params.items() if name in names}
+        options = Options(**{"device": self.device, "output": "torch", "autoreset_mode": "SameStep"} | given)
+        env_params = {name: value for name, value in params.items() if name not in (*names, "render_mode")}
+        world = config_of(spec, self.num_envs, options, env_params)
         check_replica_memory(world, self.backend)  # before roles_of names each agent
         separate_shared = any(splits_of(role.observation_parts for role in roles_of(world.spec, world.params)))
-        return dataclasses.replace(world, separate_shared=separate_shared, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
+        active_heads = isinstance(spec, TeamSpec) and spec.active_heads
+        return dataclasses.replace(world, separate_shared=separate_shared, active_heads=active_heads)
 
     @property
     def code(self) -> str:
-        """What its rules are, and what runs them, in short: of processes that train together they are the same."""
+        """Versions of the libraries and a hash of the rules, which must agree between processes that train together."""
         rules = hashlib.sha256(rules_part(self.world)[1].encode()).hexdigest()
         return f"gpu_envs {gpu_envs.__version__}, torch {torch.__version__}, rules {rules[:12]}"
 
     @property
     def limit(self) -> int | None:
-        """The step at which episodes are truncated; None: never."""
+        """Number of steps after which episodes are truncated; None: never."""
         return None if self.world.limit == NO_LIMIT else self.world.limit
 
     @functools.cached_property
-    def roles(self) -> tuple[RoleInfo, ...]:
+    def roles(self) -> tuple[PolicyRole, ...]:
         """The roles of the environment."""
-        return RoleInfo.of(roles_of(self.world.spec, self.world.params), masked=self.world.spec.masked)
+        return PolicyRole.of(roles_of(self.world.spec, self.world.params), masked=self.world.spec.masked)
 
     @functools.cached_property
     def policies(self) -> dict[str, tuple[RoleMembers, ...]]:
-        """By policy, the agents that it acts for."""
+        """For each policy, the agents that it acts for."""
         return assign(self.roles, self.config.policies)
 
 
 def with_replicas(config: Run, count: int) -> Run:
-    """The run with so many replicas: of a parameter with a value for each, those values take turns."""
+    """Return the run for ``count`` replicas; values of a parameter with one value per replica are repeated or cut."""
 
-    def taken(value: Any) -> Any:
+    def resized(value: Any) -> Any:
         if isinstance(value, str) or ndim_of(value) != 1 or len(value) == 0:
             return value
         return np.resize(to_numpy(value), count)
 
-    params = {name: value if name in ARGUMENTS else taken(value) for name, value in config.params.items()}
+    params = {name: value if name in ARGUMENTS else resized(value) for name, value in config.params.items()}
     return dataclasses.replace(config, params=params)
 
 
-def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
-    """Which agents each policy acts for, from ``Run.policies``.
+def assign(roles: tuple[PolicyRole, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
+    """Return for each policy the agents that it acts for, from ``Run.policies``.
 
-    An agent's own name counts before its role's; a role that is not named has a policy of its own name. Of "random"
-    and frozen policies each role has one of its own.
+    The policy of an agent takes precedence over the policy of its role; a role without a policy gets one of the same
+    name. "random" and frozen policies are separate for each role: their names get the suffix " (ROLE)".
     """
-    known = [name for role in roles for name in (role.name, *role.members)]
+    valid_names = [name for role in roles for name in (role.name, *role.members)]
     for name, policy in policies.items():
-        if name not in known and isinstance(
-            policy, str
-        ):  # others are settings: ``check_learning_policies`` looks at those names
+        if name not in valid_names and isinstance(policy, str):  # ``check_learning_policies`` checks names of Policy
             raise ValueError(
-                f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, known)} "
+                f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, valid_names)} "
                 f"The roles are: {', '.join(role.name for role in roles)}"
             )
         if isinstance(policy, str) and policy not in [role.name for role in roles]:
@@ -218,43 +217,48 @@ def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, "str | Policy"]) 
         for number, member in enumerate(role.members):
             policy = names.get(member, names.get(role.name, role.name))
             numbers.setdefault(policy if learns(policy) else f"{policy} ({role.name})", []).append(number)
-        for policy, some in numbers.items():
-            assigned.setdefault(policy, []).append(RoleMembers(role, tuple(some)))
+        for policy, indices in numbers.items():
+            assigned.setdefault(policy, []).append(RoleMembers(role, tuple(indices)))
     return {policy: tuple(parts) for policy, parts in assigned.items()}
 
 
-def _check_name(of: str, policy: str) -> None:
-    """Refuses what was hardly meant as the name of a policy that learns."""
-    given = f"policies gives {of!r} the policy {policy!r}"
-    allowed = "allowed are a name of your own for one that learns, 'random', 'frozen:RUN' and 'frozen:RUN:POLICY'"
+def _check_name(role: str, policy: str) -> None:
+    """Raise a ValueError for an invalid policy name, and for a likely misspelling of "random" or "frozen"."""
+    message = f"policies gives {role!r} the policy {policy!r}"
+    allowed = "allowed are 'random', 'frozen:RUN', 'frozen:RUN:POLICY', and any other name for a learning policy"
     kind, colon, source = policy.partition(":")
     if policy == "random" or (kind == "frozen" and source and not source.startswith(":")):
         return
-    meant = difflib.get_close_matches(kind.strip().lower(), ("random", "frozen"), n=1, cutoff=0.8)
+    similar = difflib.get_close_matches(kind.strip().lower(), ("random", "frozen"), n=1, cutoff=0.8)
     if kind == "frozen":
-        raise ValueError(f"{given}, which names no run; give frozen:RUN or frozen:RUN:POLICY")
-    if meant:
-        likely = "random" if meant[0] == "random" else f"frozen:{source or 'RUN'}"
-        raise ValueError(f"{given}. Did you mean {likely!r}? Otherwise take a name less like it; {allowed}")
+        raise ValueError(f"{message}, which names no run; give frozen:RUN or frozen:RUN:POLICY")
+    if similar:
+        suggestion = "random" if similar[0] == "random" else f"frozen:{source or 'RUN'}"
+        raise ValueError(f"{message}. Did you mean {suggestion!r}? Otherwise use a less similar name; {allowed}")
     if colon or " (" in policy or not policy:
-        raise ValueError(f"{given}; a name is not empty and holds neither ':' nor ' ('; {allowed}")
+        raise ValueError(f"{message}; give a name that is not empty and has no ':' or ' ('; {allowed}")
 
 
 @final
 class PolicyRows:
-    """The agents that one policy acts for: of each part, replica after replica, agent after agent."""
+    """Rows of the agents that one policy acts for, ordered by part (``RoleMembers``), replica and agent.
+
+    Attributes:
+        group_size: Number of consecutive rows that share features in ``SplitRows``; otherwise 1.
+        spans: Slices of rows, each with the index of its first row among the rows of all processes.
+    """
 
     def __init__(
         self, name: str, parts: tuple[RoleMembers, ...], num_envs: int, device: str, group: Group | None = None
     ) -> None:
-        """Refuses agents whose spaces differ."""
+        """Initialise; raise a ValueError if the agents' spaces differ."""
         first = parts[0].role
         for part in parts:
             if (part.role.features, part.role.head) != (first.features, first.head):
                 raise ValueError(
                     f"the policy {name!r} cannot act for both {first.name!r} and {part.role.name!r}: their spaces "
                     f"differ ({first.features} and {part.role.features} features; actions {first.head} and "
-                    f"{part.role.head}); give them policies of their own"
+                    f"{part.role.head}); give them separate policies"
                 )
         self.name, self.parts, self.num_envs, self.device = name, parts, num_envs, device
         self.features, self.head, self.masked = first.features, first.head, first.masked
@@ -274,55 +278,58 @@ class PolicyRows:
             self.spans = [(slice(0, self.rows), 0)]
 
     def take(self, by_role: Mapping[str, torch.Tensor], lead: int) -> torch.Tensor:
-        """The rows ``[*lead, rows, ...]`` of arrays ``[*lead, num_envs, agents, ...]``: a view where all are of a role.
+        """Return this policy's rows of arrays by role.
 
-        So many dimensions as ``lead`` come first.
+        Arrays are ``[..., num_envs, agents, ...]`` with ``lead`` leading dimensions, the result is
+        ``[..., rows, ...]``: a view if the policy acts for all agents of a single role.
         """
-        taken = []
+        arrays = []
         for part, index in zip(self.parts, self._indices, strict=True):
             array = by_role[part.role.name]
             if not part.all_members:
                 array = array.index_select(lead + 1, index)
-            taken.append(array.flatten(lead, lead + 1))
-        return taken[0] if len(taken) == 1 else torch.cat(taken, lead)
+            arrays.append(array.flatten(lead, lead + 1))
+        return arrays[0] if len(arrays) == 1 else torch.cat(arrays, lead)
 
     def observed(self, by_role: Mapping[str, Rows], lead: int) -> Rows:
-        """The observations of these agents, as ``take`` gives other arrays; of those in parts in groups of ``group_size``.
+        """Return this policy's observations, as ``take`` returns other arrays; split rows are in groups.
 
-        What agents share is ``[*lead, num_envs, numbers]``, or of each agent.
+        The shared features in ``by_role`` are ``[..., num_envs, features]``, or by agent
+        ``[..., num_envs, agents, features]``.
         """
         rows_of = {part.role.name: by_role[part.role.name] for part in self.parts}
         if self.split is None:
-            return self.take({role: _whole(rows, lead) for role, rows in rows_of.items()}, lead)
-        parts = {role: rows for role, rows in rows_of.items() if isinstance(rows, SplitRows)}
-        own = self.take({role: rows.individual for role, rows in parts.items()}, lead)
-        shared = {role: rows.shared for role, rows in parts.items()}
-        first = next(iter(parts.values()))
+            return self.take({role: _full_rows(rows, lead) for role, rows in rows_of.items()}, lead)
+        split_rows = {role: rows for role, rows in rows_of.items() if isinstance(rows, SplitRows)}
+        individual = self.take({role: rows.individual for role, rows in split_rows.items()}, lead)
+        shared = {role: rows.shared for role, rows in split_rows.items()}
+        first = next(iter(split_rows.values()))
         if first.shared.dim() == first.individual.dim():
-            return SplitRows(own, self.take(shared, lead), 1, self.split)
-        taken = [shared[part.role.name] for part in self.parts]
+            return SplitRows(individual, self.take(shared, lead), 1, self.split)
+        groups = [shared[part.role.name] for part in self.parts]
         if self.group_size == 1:
-            taken = [
+            groups = [
                 array if len(part.members) == 1 else array.repeat_interleave(len(part.members), lead)
-                for part, array in zip(self.parts, taken, strict=True)
+                for part, array in zip(self.parts, groups, strict=True)
             ]
-        return SplitRows(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.group_size, self.split)
+        joined = groups[0] if len(groups) == 1 else torch.cat(groups, lead)
+        return SplitRows(individual, joined, self.group_size, self.split)
 
     def put_actions(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
-        """Hands the rows' actions ``[rows, width]`` to their roles, ``[num_envs, agents, width]``.
+        """Distribute this policy's actions ``[rows, width]`` to roles, ``[num_envs, agents, width]``.
 
-        Where these agents are all of a role, their part of ``actions`` itself becomes the role's actions; otherwise
-        it is copied into what is there.
+        If the policy acts for all agents of a role, a view of ``actions`` becomes the role's actions; otherwise
+        the actions are copied into the role's tensor.
         """
-        for part, index, own in zip(self.parts, self._indices, torch.split(actions, self._counts), strict=True):
-            own = own.view(self.num_envs, len(part.members), -1)
+        for part, index, array in zip(self.parts, self._indices, torch.split(actions, self._counts), strict=True):
+            part_actions = array.view(self.num_envs, len(part.members), -1)
             if part.all_members:
-                by_role[part.role.name] = own
+                by_role[part.role.name] = part_actions
             else:
-                by_role[part.role.name].index_copy_(1, index, own)
+                by_role[part.role.name].index_copy_(1, index, part_actions)
 
     def act(self, networks: Networks, request: ActRequest) -> None:
-        """Lets networks choose actions for all rows, each with the random numbers of its number."""
+        """Choose actions for all rows, with random numbers that depend on a row's index among all processes."""
         if len(self.spans) == 1 and self.spans[0][1] == 0:
             networks.act(request)
             return
@@ -330,11 +337,12 @@ class PolicyRows:
             networks.act(request.sliced(rows, first_row))
 
 
-def _whole(rows: Rows, lead: int) -> torch.Tensor:
-    """A role's observations as whole rows, ``[*lead, num_envs, agents, features]``."""
+def _full_rows(rows: Rows, lead: int) -> torch.Tensor:
+    """Return a role's observations as full rows, ``[..., num_envs, agents, features]``."""
     if not isinstance(rows, SplitRows):
         return rows
-    of_each = rows.shared.dim() == rows.individual.dim()
-    shared = rows.shared.flatten(lead, lead + 1) if of_each else rows.shared
-    flat = SplitRows(rows.individual.flatten(lead, lead + 1), shared, 1 if of_each else rows.individual.shape[lead + 1], rows.split)
+    by_agent = rows.shared.dim() == rows.individual.dim()
+    shared = rows.shared.flatten(lead, lead + 1) if by_agent else rows.shared
+    group_size = 1 if by_agent else rows.individual.shape[lead + 1]
+    flat = SplitRows(rows.individual.flatten(lead, lead + 1), shared, group_size, rows.split)
     return flat.joined.view(*rows.individual.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""A replay buffer on the device: transitions go in by horizons, and are drawn in a kernel."""
+"""The replay buffer, on the device: kernels insert a horizon of transitions, and draw batches of them."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, final
@@ -60,7 +60,7 @@ _CALLS = {
 
 
 def program(features: int, width: int) -> Program:
-    """The source, for observations and actions of such lengths."""
+    """Return the program for observations of ``features`` and actions of ``width`` numbers."""
     stride = stride_of(features, width)
     lengths = f"constexpr int FEATURES = {features}, WIDTH = {width}, STRIDE = {stride};"
     sizes = {"features": features, "width": width, "stride": stride}
@@ -69,23 +69,23 @@ def program(features: int, width: int) -> Program:
 
 
 def stride_of(features: int, width: int) -> int:
-    """The words of a slot, whole vectors of four: observation, action, the reward, and what became of it."""
+    """Return the words of a slot, a multiple of 4: observation, action, reward, and how the step ended."""
     return -(-(features + width + 2) // 4) * 4
 
 
 def final_obs_capacity(slots: int, limit: int | None) -> int:
-    """How many last observations of truncated episodes are kept of a row."""
+    """Return the number of final observations of truncated episodes that the buffer holds for each row."""
     return 1 if limit is None else slots // limit + 2
 
 
 @final
 class Replay:
-    """The last transitions of rows of agents, ``slots`` - 1 of each.
+    """A ring buffer of the last ``slots`` - 1 transitions of each row of agents.
 
     Attributes:
-        position: int64 [1] on the device: the steps taken in so far.
-        ring: [rows, slots, words].
-        lasts: [rows, places, features]: the last observations of truncated episodes.
+        position: int64 [1] on the device: number of steps inserted so far.
+        ring: [rows, slots, stride]: the transitions.
+        lasts: [rows, places, features]: final observations of truncated episodes.
     """
 
     def __init__(
@@ -98,21 +98,21 @@ class Replay:
         threads: int | None = None,
         limit: int | None = None,
     ) -> None:
-        """Allocates for observations and actions of such lengths.
+        """Allocate.
 
         Args:
-            rows: Agents of all replicas.
-            slots: Steps of each that are kept, and one.
-            features: Numbers of an observation.
-            width: Elements of an action.
+            rows: Number of agents of all replicas.
+            slots: Steps per row; one of them is always free.
+            features: Length of an observation.
+            width: Number of elements of an action.
             device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-            threads: Threads on the CPU, at most; None: one for each core.
-            limit: The step at which episodes are truncated; None: never.
+            threads: Maximum number of CPU threads; None: one per core.
+            limit: Number of steps after which episodes are truncated; None: never.
         """
         if slots < 2 or rows < 1:
-            raise ValueError(f"there are {rows} rows of {slots} slots; give one row or more, and two slots or more")
+            raise ValueError(f"the buffer has {rows} rows of {slots} slots; give at least one row and two slots")
         if max(rows, slots) >= 2**32:
-            raise ValueError(f"there are {rows} rows of {slots} slots; numbers of 32 bits are drawn: give fewer")
+            raise ValueError(f"the buffer has {rows} rows of {slots} slots; indices are 32-bit integers: give fewer")
         backend = open_backend(resolve_device(device), threads)
         self.rows, self.slots, self.width = rows, slots, width
         places = final_obs_capacity(slots, limit)
@@ -120,34 +120,34 @@ class Replay:
         self.lasts: Final = torch.zeros((rows, places, features), device=backend.device)
         self.position: Final = torch.zeros(1, dtype=torch.int64, device=backend.device)
         programs = [program(features, width)]
-        given = {"rows": rows, "slots": slots, "places": places, "limit": limit or 1}
-        self._insert, draw = load_filled(backend, programs, **given, **self._kept).values()
+        sizes = {"rows": rows, "slots": slots, "places": places, "limit": limit or 1}
+        self._insert, draw = load_filled(backend, programs, **sizes, **self._tensors).values()
         self._draw: Final = CachedLaunch(draw)
 
     def insert(self, steps: int, **arrays: Tensor | None) -> None:
-        """Takes in the steps of a horizon, over the oldest ones.
+        """Insert the steps of a horizon in place of the oldest steps.
 
         Args:
-            steps: How many.
-            arrays: Those of ``InsertCall``: ``observations`` before each step and after the last, ``actions`` in units
-                in which the bounds are -1 and 1, ``rewards``, ``terminations``, ``truncations``, which agents were
-                ``alive`` (None: all), and ``final_obs`` of truncated episodes (None: there are none).
+            steps: Number of steps.
+            arrays: Members of ``InsertCall``: ``observations`` before each step and after the last, ``actions`` in
+                units where the bounds are -1 and 1, ``rewards``, ``terminations``, ``truncations``, whether agents are
+                ``alive`` (None: all are), and ``final_obs`` of truncated episodes (None: none are truncated).
         """
         if steps >= self.slots:
-            raise ValueError(f"there are {steps} steps for {self.slots} slots; give fewer than there are slots")
+            raise ValueError(f"there are {steps} steps to insert into {self.slots} slots; give fewer steps than slots")
         self._insert.launch(self.rows * (steps + 1), steps=steps, steps_and_one=steps + 1, **arrays)
         self.position.add_(steps)
 
     def draw(self, into: Transitions, stream: Tensor, turn: int, *, n_step: int, gamma: float, first: int = 0) -> None:
-        """Draws as many transitions as there is room for, each as likely as any other; a function of key and turn.
+        """Draw a batch of transitions uniformly, with replacement.
 
         Args:
-            into: Receives them.
-            stream: int64 [2] on the device: the key, and a counter that ``turn`` is added to.
-            turn: Which of the draws since the counter changed.
-            n_step: So many steps' rewards are summed.
-            gamma: The discount of a step.
-            first: The number of the first sample, of which its random numbers are.
+            into: Receives the transitions; its size is the batch size.
+            stream: int64 [2] on the device: the key and the counter of the random numbers.
+            turn: Added to the counter; use a different one for each batch until the counter changes.
+            n_step: Number of rewards in a return.
+            gamma: Discount factor.
+            first: Index of the first sample among those of all processes, on which its random numbers depend.
         """
         count = len(into.returns)
         self._draw.bound(
@@ -157,21 +157,21 @@ class Replay:
         )(turn)
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Tensor]:
-        """Returns copies on the host, since there may be no room for two; or the buffer itself, and where it stands."""
+        """Return copies on the host (the device may have no memory for them), or the tensors themselves."""
         if not copy_buffers:
-            return self._kept | {"position": self.position.clone()}
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept.items()}
+            return self._tensors | {"position": self.position.clone()}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self._tensors.items()}
 
     def load(self, state: Mapping[str, Tensor] | Callable[[Mapping[str, Tensor]], None] | None) -> None:
-        """Takes over what ``state`` gave, or what a function reads into the tensors; None: empties the buffer."""
+        """Restore a result of ``state``, or call a function that fills the tensors; None empties the buffer."""
         if state is None:
             self.position.zero_()
         elif callable(state):
-            state(self._kept)
+            state(self._tensors)
         else:
             for name, tensor in state.items():
-                self._kept[name].copy_(tensor)
+                self._tensors[name].copy_(tensor)
 
     @property
-    def _kept(self) -> dict[str, Tensor]:
+    def _tensors(self) -> dict[str, Tensor]:
         return {"ring": self.ring, "lasts": self.lasts, "position": self.position}
