@@ -1,4 +1,4 @@
-"""Heads of policies, and small networks of all kinds that the fused kernels run."""
+"""Heads of policies, and small networks of all kinds that the kernels support."""
 
 import dataclasses
 import types
@@ -14,17 +14,17 @@ from gpu_envs.training.heads import Head
 
 
 def discrete(*sizes: int) -> Head:
-    """Elements with so many choices each, which begin with 0, 1, 2 and so on."""
+    """A discrete head with the given number of choices per element; element d starts at d."""
     return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
 
 
 def box(count: int) -> Head:
-    """So many real elements from -2 to 1."""
+    """A box of ``count`` elements from -2 to 1."""
     return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
 
 
 def scale_of(parts: Any) -> Any:
-    """The scale of a mean and an inverse deviation, or None."""
+    """A scale with a mean and an inverse standard deviation, or None."""
     return parts and types.SimpleNamespace(offset=parts[0], inverse=parts[1])
 
 
@@ -47,7 +47,7 @@ class NetworkCase:
         }
 
     def network(self, precision: str) -> SmallNetwork:
-        """The deviations first, then actor and critic, one after another."""
+        """The network, with parameters in the order log standard deviations, actor, critic."""
         at, nets = self.head.log_stds, []
         for shapes in self.shapes().values():
             layers = []
@@ -59,7 +59,7 @@ class NetworkCase:
         return SmallNetwork(self.head, self.features, self.hidden, self.activation, precision, tuple(nets), log_std)
 
     def fused(self, precision: str, flat: Any, scale: Any = None, few: bool = False, rows: int = 2**31) -> Any:
-        """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
+        """The kernels, tuned for ``rows`` rows; ``few``: with few blocks, so that each has many tiles."""
         adam = Adam([torch.nn.Parameter(flat.clone())], device="cuda")
         fused: Any = SmallNetworks(self.network(precision), "cuda", adam, scale_of(scale), rows)
         if few:
