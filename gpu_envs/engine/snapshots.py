@@ -327,7 +327,12 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
     """Return the number of a snapshot's replicas, or raise an error if it lacks a part or a name."""
     if not isinstance(state, Mapping):
         raise TypeError(f"the state is {type(state).__name__}; pass the result of get_state()")
-    expected = {"state": sim.state, "episode": sim.layout.snapshot_buffers, "params": sim.params, "randomness": sim.randomness}
+    expected = {
+        "state": sim.state,
+        "episode": sim.layout.snapshot_buffers,
+        "params": sim.params,
+        "randomness": sim.randomness,
+    }
     for part, names in expected.items():
         values = state.get(part)
         has_statistics = isinstance(values, Mapping) and "running_return" in values

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import choices
+from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.errors import NotFiniteError, did_you_mean, display
 from gpu_envs.pictures import Drawing, Picture
 from gpu_envs.testing.builds import compile_all

@@ -144,7 +144,7 @@ template <class Call> FN void observe_apart(const World& w, const Params& p, Tea
         // (see observe_directly; `finished` is visible, as a barrier precedes the first rows)
         const bool last = rows == LAST_ROWS && ((SCHEDULE != SPREAD && TEAMS == 1) || w.finished);
         if (size == 0 || (rows == FIRST_ROWS && !w.finished)) continue;
-        const auto&    arrays = call.role[role];
+        const auto&     arrays = call.role[role];
         float* const    to     = (last ? arrays.final_shared : arrays.shared_observations) + team.replica * size;
         bool present = false;
         for (int k = 0; k < count_of(role) && !present; ++k) present = w.present[first_of(role) + k];
