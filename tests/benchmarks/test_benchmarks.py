@@ -150,7 +150,7 @@ LINE = '"seconds": 0.5, "prepare_s": 1.0'
 @pytest.mark.parametrize(
     ("script", "separate_processes", "done", "trouble"),
     [
-        (f'say({{"work": 1, {LINE}}})\nos.abort()', False, [OTHER], "-6: no word"),
+        (f'say({{"work": 1, {LINE}}})\nos.abort()', False, [OTHER], "-6: no output"),
         ("import no_such_module", False, [], "1: ModuleNotFoundError: No module named 'no_such_module'"),
         # works that have processes of their own: one that fails costs the others nothing
         (
@@ -314,7 +314,7 @@ def test_teams_are_as_large_as_was_asked() -> None:
         Workload(TAG, "host", "cpu", 2, (2, 5)),
         Workload(workloads.GRID, "host", "cpu", 2, (4, 1)),
     ):
-        env = ours.make_env(work)
+        env = ours.made(work)
         assert tuple(env.counts.values()) == work.team
         assert sum(env.counts.values()) == work.agents
 

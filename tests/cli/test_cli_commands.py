@@ -82,7 +82,7 @@ def test_a_missing_gpu_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     for words in (["bench", "CartPole-v1"], ["play", "CartPole-v1", "--policy", "agent=random"]):
         message = error_of(capsys, *words, "--device", "cuda:0")
-        assert "is not there" in message or "needs CuPy" in message
+        assert "does not exist" in message or "needs CuPy" in message
 
 
 def test_commands_import_no_large_libraries() -> None:
@@ -148,7 +148,7 @@ def test_show_training_names_kernels_that_the_device_runs(
     pytest.importorskip("torch")
     text = output_of(capsys, "show", "--training", *options.split())
     headers = {name: header_text(f"training/{name}") for name in re.findall(r"[\w/]+\.cuh", text)}
-    assert expected in headers
+    assert expected in text
     other_device = "static_assert(!ON_GPU)" if "cuda" in options else "CUDA only"
     assert [name for name, code in headers.items() if other_device in code] == []
     for kernels, name in re.findall(r"(kernel_\w+(?: and kernel_\w+)?) of ([\w/]+\.cuh)", text):
@@ -189,7 +189,7 @@ def test_list_describes_every_parameter(capsys: pytest.CaptureFixture[str]) -> N
     blocks = text.split("\n\n")
     assert [block.partition(":")[0] for block in blocks] == gpu_envs.ids()
     for block, spec in zip(blocks, map(gpu_envs.spec, gpu_envs.ids()), strict=True):
-        assert spec.description in block
+        assert spec.description in re.sub(r"\s+", " ", block)
         plain = re.sub(r"\s+", " ", block)
         for name, param in spec.settings.items():
             default = f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)
@@ -416,7 +416,7 @@ def test_info_without_a_compiler(
     assert rows_of(text)["C++ compiler"] == "none"
     assert "pip install ziglang" in text
     monkeypatch.setenv("CXX", "/nowhere/c++")
-    assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", output_of(capsys, "info"))
+    assert "CXX is '/nowhere/c++', which was not found" in re.sub(r"\s+", " ", output_of(capsys, "info"))
     assert "CXX is '/nowhere/c++'" in error_of(capsys, "bench", "--device", "cpu")
     monkeypatch.setenv("CXX", '"')
     text = re.sub(r"\s+", " ", output_of(capsys, "info"))

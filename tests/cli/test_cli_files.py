@@ -148,7 +148,7 @@ def test_the_preset_depends_on_the_algorithm(monkeypatch: pytest.MonkeyPatch) ->
         ("[a]\ngamma = 2", "policy 'a': gamma is 2; give a number from 0 to 1"),
         ("[a]\ntau = 0.1", "policy 'a': ppo has no tau, which is a setting of sac, td3 and ddpg"),
         ("a = 3", "my.toml: a training run has no setting 'a'"),
-        ("[policies]\na = {gamma = 1}", "policies gives 'a' {'gamma': 1}; give a Policy, or a policy's name"),
+        ("[policies]\na = {gamma = 1}", "policies gives 'a' {'gamma': 1}; give a Policy, or a printable policy name"),
         ("params = 3", "my.toml: params is 3; give a table, [params]"),
         ("[gamma]\nhidden = [3]", "gamma is {'hidden': [3]}; give a number"),
         ("tau = 0.1", "ppo has no tau, which is a setting of sac, td3 and ddpg; leave it out"),
@@ -177,7 +177,7 @@ def test_the_environment_of_a_file_needs_trust(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
     file = tmp_path / "my.toml"
     file.write_text(f'env = "{tmp_path}/mine.py:MINE"')
-    assert "say so by --trust" in error_of(capsys, "train", "--config", str(file))
+    assert "add --trust" in error_of(capsys, "train", "--config", str(file))
     assert "SystemExit: imported" in error_of(capsys, "train", "--config", str(file), "--trust")
 
 
@@ -307,5 +307,5 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
 def test_help_calls_defaults_automatic_or_none(capsys: pytest.CaptureFixture[str]) -> None:
     """None means automatic for some settings and off for others."""
     text = " ".join(output_of(capsys, "train", "--help").split())
-    assert "otherwise one for each core. (default: automatic)" in text
+    assert "otherwise one per core. (default: automatic)" in text
     assert "stops; none: no target. (default: none)" in text
