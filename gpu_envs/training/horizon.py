@@ -105,11 +105,11 @@ _PROGRAMS = {
                 ("float*?", "pooled", (MOMENTS,)),
                 ("float*", "largest", (1,)),
                 ("float*?", "normaliser", (2,)),
-                ("float*", "figures", (len(METRICS),)),
+                ("float*", "metrics", (len(METRICS),)),
             ),
         },
         KernelSettings(
-            prologue=f"{_MOMENTS_IN_CPP}\nenum Figure : int {{ {', '.join(METRICS).upper()} }};\n"
+            prologue=f"{_MOMENTS_IN_CPP}\nenum Metric : int {{ {', '.join(METRICS).upper()} }};\n"
             f"constexpr int BLOCK = {_STATS_BLOCK}, SUMS = {len(SUMS)};",
             grid=Grid(threads=_STATS_BLOCK, replicas=1),
         ),
@@ -277,9 +277,9 @@ class AdvantageStats:
         """
         moments = self.moments
         if self._pooled is not None:
-            self._launch(moments, pooled=self._pooled, figures=metrics, normaliser=None)
+            self._launch(moments, pooled=self._pooled, metrics=metrics, normaliser=None)
             moments = self._group.all_gather(self._pooled).T
-        self._launch(moments, pooled=None, figures=metrics, normaliser=normaliser)
+        self._launch(moments, pooled=None, metrics=metrics, normaliser=normaliser)
 
     def _launch(self, moments: Tensor, **outputs: Tensor | None) -> None:
         rows, (moment_stride, row_stride) = moments.shape[1], moments.stride()

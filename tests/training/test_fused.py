@@ -342,7 +342,7 @@ class Learning:
         self.given = given
         self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
         self.fused = SmallNetworks(case.network(precision), "cuda", self.adam, scale_of(given.scale))
-        self.outputs = {"norm": tensor(-1.0), "stop": tensor(0, dtype=torch.int32), "figures": tensor(0.0, 6)}
+        self.outputs = {"norm": tensor(-1.0), "stop": tensor(0, dtype=torch.int32), "metrics": tensor(0.0, 6)}
         self.arguments = Step(tensor(0.01), 0.5, max_kl=max_kl, **self.outputs)
 
     def step(self, indices: Any = None, *, apart: bool = False) -> None:
@@ -394,7 +394,7 @@ def test_a_stop_lasts_until_it_is_reset() -> None:
         apart.step(apart=True)
         same_bits(together, apart)
         assert together.outputs["stop"].item() == 1
-        unchanged = ("flat", "means", "squares", "steps", "norm", "figures")
+        unchanged = ("flat", "means", "squares", "steps", "norm", "metrics")
         assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in unchanged)
 
 

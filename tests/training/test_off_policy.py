@@ -171,8 +171,8 @@ def descent(rate: float) -> Callable[[Any, Any], None]:
 
     def step(adam: Any, how: Any) -> None:
         adam.flat.sub_(adam.gradient / adam.totals[-1], alpha=rate)
-        if how.figures is not None:
-            how.figures.add_(adam.totals)
+        if how.metrics is not None:
+            how.metrics.add_(adam.totals)
 
     return step
 

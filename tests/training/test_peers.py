@@ -54,7 +54,7 @@ def test_messages_of_any_length() -> None:
         found = [torch.zeros_like(message) for message in messages]
         for message, kept in zip(messages, found, strict=True):
             count = message.shape[1]
-            kernels[0].launch(blocks_of(count), count=count, own=message[rank].clone(), gathered=kept)
+            kernels[0].launch(blocks_of(count), count=count, local=message[rank].clone(), gathered=kept)
         return found
 
     for found in both(small_program(2), 4 * BLOCK, work):
@@ -75,7 +75,7 @@ def test_gradients_are_added_up_in_order_of_rank() -> None:
         found = []
         for each in messages:
             message.copy_(each[rank])
-            collect.launch(blocks, stop=None, figures=None, max_norm=0.0, max_kl=1.0)
+            collect.launch(blocks, stop=None, metrics=None, max_norm=0.0, max_kl=1.0)
             found.append((message.clone(), norm.item()))
         return found
 
@@ -86,16 +86,16 @@ def test_gradients_are_added_up_in_order_of_rank() -> None:
         assert first[1] == second[1] == pytest.approx(expected[:count].norm().item() / 8, rel=1e-5)
 
 
-def test_figures_are_added_up_or_the_largest() -> None:
+def test_numbers_are_summed_or_the_maximum() -> None:
     given = [
         torch.tensor([1.0, 2.0, 5.0, math.nan, 1.0, -math.inf]),
         torch.tensor([0.5, 3.0, 7.0, 1.0, math.nan, -2.0]),
     ]
 
     def work(kernels: list[Kernel], rank: int) -> Tensor:
-        figures = given[rank].clone()
-        kernels[1].launch(1, count=6, added=2, figures=figures)
-        return figures
+        numbers = given[rank].clone()
+        kernels[1].launch(1, count=6, added=2, numbers=numbers)
+        return numbers
 
     for found in both(small_program(2), 6, work):
         torch.testing.assert_close(found, torch.tensor([1.5, 5.0, 7.0, math.nan, math.nan, -2.0]), equal_nan=True)

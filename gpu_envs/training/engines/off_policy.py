@@ -136,8 +136,8 @@ class ActorCriticNetworks(TorchActor):
         self.sums = torch.zeros((2, TOTALS), device=device)
         clips = [algorithm.max_grad_norm, algorithm.max_grad_norm, None]
         self._steps = [
-            Step(self.rate, clip, norm, figures=figures)
-            for clip, norm, figures in zip(clips, torch.split(self._norms, 1), [*self.sums, None], strict=False)
+            Step(self.rate, clip, norm, metrics=sums)
+            for clip, norm, sums in zip(clips, torch.split(self._norms, 1), [*self.sums, None], strict=False)
         ]
 
     @final
@@ -150,7 +150,7 @@ class ActorCriticNetworks(TorchActor):
             normal: Standard normal numbers, ``[B, width]``, for a stochastic actor ``[2 * B, width]``.
             actor: Whether to update the actor.
         """
-        if self.scale is not None:  # here, once; ``_own`` below only selects features
+        if self.scale is not None:  # here, once; ``_input_rows`` only selects features
             scaled, next_scaled = (join_rows(self.scale(o)) for o in (batch.observations, batch.next_observations))
             batch = dataclasses.replace(batch, observations=scaled, next_observations=next_scaled)
         rows = len(batch.observations)
@@ -207,26 +207,26 @@ class TorchActorCritic(ActorCriticNetworks):
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         del follow  # learn() updates the targets
-        algorithm, own, next_observations = self._algorithm, self._own, batch.next_observations
+        algorithm, input_rows, next_observations = self._algorithm, self._input_rows, batch.next_observations
         with self._computing(learning=True, grad=False):
             actor = self.module.actor if isinstance(algorithm, SAC) else self.targets.actor
-            actions, log_probs = algorithm.target_policy(actor(own(next_observations)).float(), normal)
-            next_q = self.targets.critics(own(next_observations), actions).float()
+            actions, log_probs = algorithm.target_policy(actor(input_rows(next_observations)).float(), normal)
+            next_q = self.targets.critics(input_rows(next_observations), actions).float()
         target = algorithm.td_target(batch.returns, batch.discounts, next_q, self._bonus(log_probs))
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
-                q_values = self.module.critics(own(batch.observations), batch.actions).float()
+                q_values = self.module.critics(input_rows(batch.observations), batch.actions).float()
             loss = torch.where(batch.valid, algorithm.critic_loss(q_values, target), 0.0).sum()
         self._differentiate(0, batch, loss, {"value_loss": loss})
 
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
-        algorithm, own, observations = self._algorithm, self._own, batch.observations
+        algorithm, input_rows, observations = self._algorithm, self._input_rows, batch.observations
         with torch.enable_grad():
             with self._computing(learning=True, grad=True):
-                outputs = self.module.actor(own(observations)).float()
+                outputs = self.module.actor(input_rows(observations)).float()
             actions, log_probs = algorithm.policy(outputs, normal)
             with self._computing(learning=True, grad=True):
-                q_values = self.module.critics(own(observations), actions).float()
+                q_values = self.module.critics(input_rows(observations), actions).float()
             loss = torch.where(batch.valid, algorithm.actor_loss(q_values, self._bonus(log_probs)), 0.0).sum()
         sums = {"policy_loss": loss}
         if isinstance(algorithm, SAC) and log_probs is not None:

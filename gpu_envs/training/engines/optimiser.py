@@ -29,7 +29,7 @@ _SUMS: tuple[Any, ...] = (
     *PEERS,
     ("const float*", "learning_rate", (1,)),
     ("int*?", "stop", (1,)),
-    ("float*?", "figures", (len(SUMS),)),
+    ("float*?", "metrics", (len(SUMS),)),
     ("i64*", "steps", (1,)),
     ("float*", "norm", (1,)),
     ("float", "max_norm"),
@@ -88,7 +88,7 @@ class Step:
     """int32 ``[1]`` on the device, set to 1 if the KL divergence exceeds ``max_kl``; 1 skips steps. None: no limit."""
     max_kl: float = math.inf
     """Maximum mean KL divergence."""
-    figures: Tensor | None = None
+    metrics: Tensor | None = None
     """Accumulates the totals, unless the update is stopped; None: no accumulation."""
 
     @property

@@ -59,13 +59,13 @@ GATHER_CALL = Struct.of(
     "GatherCall",
     "float",
     ("Index", "count"),
-    ("const int*", "own", ("count",)),
+    ("const int*", "local", ("count",)),
     ("int*", "gathered", ("processes", "count")),
     *PEERS,
 )
 
 COMBINE_CALL = Struct.of(
-    "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "figures", ("count",)), *PEERS
+    "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "numbers", ("count",)), *PEERS
 )
 
 
@@ -216,7 +216,7 @@ class Group:
         if kernels:
             source, target = tensor.reshape(-1).view(torch.int32), parts.view(-1).view(torch.int32)
             count = len(source)
-            kernels[0].launch(blocks_of(count), count=count, own=source, gathered=target.view(-1, count))
+            kernels[0].launch(blocks_of(count), count=count, local=source, gathered=target.view(-1, count))
             return parts
         with _explain_lost_peers():
             _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
@@ -248,7 +248,7 @@ class Group:
             return
         kernels = self._kernels_for(metrics)
         if kernels:
-            kernels[1].launch(blocks_of(len(metrics)), count=len(metrics), added=summed, figures=metrics)
+            kernels[1].launch(blocks_of(len(metrics)), count=len(metrics), added=summed, numbers=metrics)
             return
         gathered = self.all_gather(metrics)
         torch.sum(gathered[:, :summed], 0, out=metrics[:summed])

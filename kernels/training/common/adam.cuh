@@ -40,12 +40,12 @@ template <class Call> FN void write_outcome(const Call& call, const Outcome& out
     const float* totals = call.message + call.count;
     if (outcome.stopped) {
         *call.stop = 1;
-    } else if (call.figures != nullptr) {
-        float figures[SUMS];  // loads overlap: all are read before any is written
+    } else if (call.metrics != nullptr) {
+        float metrics[SUMS];  // loads overlap: all are read before any is written
         UNROLL
-        for (int sum = 0; sum < SUMS; ++sum) figures[sum] = call.figures[sum] + totals[sum];
+        for (int sum = 0; sum < SUMS; ++sum) metrics[sum] = call.metrics[sum] + totals[sum];
         UNROLL
-        for (int sum = 0; sum < SUMS; ++sum) call.figures[sum] = figures[sum];
+        for (int sum = 0; sum < SUMS; ++sum) call.metrics[sum] = metrics[sum];
     }
     if (outcome.active) {
         *call.steps = steps;

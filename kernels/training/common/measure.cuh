@@ -1,9 +1,9 @@
 // Statistics of a horizon's advantages and returns: combines the moments of all rows, and writes the normalisation of
-// advantages and the iteration's figures.
+// advantages and the iteration's metrics.
 //
 // Sums are float64, relative to the first sample of the first row, in an order that depends only on the number of rows.
 //
-// Generated before it: Figure, BLOCK, and SUMS, the number of figures that updates accumulate, which come first.
+// Generated before it: Metric, BLOCK, and SUMS, the number of metrics that updates accumulate, which come first.
 
 constexpr int    STRIDE  = ON_GPU ? BLOCK : 1;
 constexpr double MIN_STD = 1e-8, MIN_VARIANCE = 1e-12;  // lower bounds, if all samples are equal
@@ -35,11 +35,11 @@ FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) 
         call.normaliser[0] = float(first[ADVANTAGE] + mean[ADVANTAGE]);
         call.normaliser[1] = float(1.0 / (square_root(squares[ADVANTAGE] / count) + MIN_STD));
     }
-    for (int s = 0; s < SUMS; ++s) call.figures[s] = 0;
+    for (int s = 0; s < SUMS; ++s) call.metrics[s] = 0;
     // Returns minus values are the advantages.
     const double unexplained = squares[ADVANTAGE] / count / maximum(squares[RETURN] / count, MIN_VARIANCE);
-    call.figures[EXPLAINED_VARIANCE]  = float(1.0 - unexplained);
-    call.figures[LARGEST_OBSERVATION] = *call.largest;
+    call.metrics[EXPLAINED_VARIANCE]  = float(1.0 - unexplained);
+    call.metrics[LARGEST_OBSERVATION] = *call.largest;
     *call.largest                     = 0;
 }
 

@@ -59,11 +59,11 @@ template <class Call> FN void gather(const Call& call, Index block) {
     const u32   round = u32(call.rounds[block]) + 1;
     const Index end   = minimum(call.count, (block + 1) * BLOCK);
     for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
-        send_to_peers(call, round, number, u32(call.own[number]));
+        send_to_peers(call, round, number, u32(call.local[number]));
     }
     for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
         u32 values[PROCESSES];
-        receive(call, round, number, u32(call.own[number]), values);
+        receive(call, round, number, u32(call.local[number]), values);
         UNROLL
         for (int process = 0; process < PROCESSES; ++process) {
             call.gathered[process * call.count + number] = int(values[process]);
@@ -79,11 +79,11 @@ template <class Call> FN void combine(const Call& call, Index block) {
     const u32   round = u32(call.rounds[block]) + 1;
     const Index first = block * BLOCK + thread_rank(), end = minimum(call.count, (block + 1) * BLOCK);
     for (Index number = first; number < end; number += STRIDE) {
-        send_to_peers(call, round, number, bits_of(call.figures[number]));
+        send_to_peers(call, round, number, bits_of(call.numbers[number]));
     }
     for (Index number = first; number < end; number += STRIDE) {
         u32 values[PROCESSES];
-        receive(call, round, number, bits_of(call.figures[number]), values);
+        receive(call, round, number, bits_of(call.numbers[number]), values);
         float combined = from_bits(values[0]);
         UNROLL
         for (int process = 1; process < PROCESSES; ++process) {
@@ -94,7 +94,7 @@ template <class Call> FN void combine(const Call& call, Index block) {
                 combined = value;
             }
         }
-        call.figures[number] = combined;
+        call.numbers[number] = combined;
     }
     block_barrier();
     if (thread_rank() == 0) call.rounds[block] = int(round);

@@ -69,7 +69,7 @@ struct Temperature {
     float        max_norm, max_kl;
     Index        count;
     float        rate1, rate2, beta2, epsilon;
-    float *      message, *weights, *means, *squares, *figures, *norm;
+    float *      message, *weights, *means, *squares, *metrics, *norm;
 };
 
 // By the block that has summed the temperature's gradient.
