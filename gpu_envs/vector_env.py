@@ -115,7 +115,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
 
     @synchronized
     def rollout(self, steps: int, actions: Any = None, *, per_step: bool = False) -> Rollout:
-        """Take many steps in one launch. The next episode starts in the step in which an episode ends, as in SameStep.
+        """Take many steps in one launch. When an episode ends, the next starts in the same step, as in SameStep.
 
         In Disabled mode a replica stays in its last state instead, gets no more reward, and keeps its flags.
 

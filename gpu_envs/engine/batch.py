@@ -229,7 +229,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
 
     @property
     def offset(self) -> Array:
-        """The number of steps by which ``stagger`` shortened each replica's current episode, int32."""
+        """The number of steps that ``stagger`` took off each replica's current episode, int32."""
         return self._to_output(self._sim.buffers["offset"])
 
     @property
@@ -260,7 +260,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
         return metrics_by_name(self._env_spec.metrics, values)
 
     def live_metrics(self) -> AbstractContextManager[Array | None]:
-        """Context in which each step writes the metrics of running episodes; see ``Simulation.live_metrics``."""
+        """Context whose steps write the metrics of running episodes; see ``Simulation.live_metrics``."""
         return self._sim.live_metrics()
 
     @synchronized

@@ -67,7 +67,7 @@ class EnvProgram:
     def bind_stepping_kernel(self, program: Program) -> tuple[Any, Launch]:
         """Compile a kernel of another program that steps these replicas; return its argument struct and its launch.
 
-        The struct has a member ``step`` with the arguments of a step, to which parameters and flags are written too.
+        The struct's member ``step`` has the arguments of a step; it gets parameters and flags like other kernels.
         """
         ((name, struct),) = program.calls.items()
         args = struct()
@@ -88,7 +88,7 @@ class EnvProgram:
                 self._write_address(struct, name, affix)
 
     def _write_address(self, struct: Any, name: str, affix: str) -> None:
-        """Point a struct's member to the buffer of the same name, if such a buffer exists and is no optional view."""
+        """Point a struct's member to the buffer of the same name, unless there is none or it is an optional view."""
         buffer = affix + name if affix.endswith(".") else name + affix
         if buffer in self._buffers and (name not in OPTIONAL_OUTPUTS or buffer in self._allocated):
             setattr(struct, name, self._arrays.address(self._buffers[buffer]))

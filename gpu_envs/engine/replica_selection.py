@@ -22,7 +22,7 @@ class ReplicaSelection:
     Attributes:
         count: Number of selected replicas.
         indices: Address of their indices in the simulation's memory, int64; None for all replicas in order.
-        invalid: Address to which a kernel writes the position of an invalid index; None if the indices were checked.
+        invalid: Address where a kernel writes the position of an invalid index; None if the indices were checked.
     """
 
     def __init__(self, sim: Simulation, replicas: Any, *, unique: bool) -> None:

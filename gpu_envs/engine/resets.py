@@ -19,7 +19,7 @@ class Reset(NamedTuple):
     """The checked arguments of a reset."""
 
     seeds: int | list[int | None] | None
-    """The first replica's seed, from which seeds count up; or a seed for each replica; None keeps the current seed."""
+    """The first replica's seed, with the others counting up; or a seed for each replica; None keeps the seeds."""
     mask: Array | None
     """The replicas to reset, bools in the simulation's memory; None for all."""
     values: Mapping[str, ParamValue]
@@ -117,7 +117,7 @@ def read_mask(mask: Any, num_envs: int, arrays: Arrays, *, on_cpu: bool) -> Arra
 
 
 def read_offsets(sim: Simulation, seed: object, offsets: Any) -> np.ndarray:
-    """Check the arguments of ``stagger``; return the number of steps by which each replica's episode is shortened."""
+    """Check the arguments of ``stagger``; return the number of steps to take off each replica's episode."""
     limit, count, spec = sim.config.limit, sim.config.num_envs, sim.config.spec
     if limit == NO_LIMIT:
         raise ValueError(

@@ -60,7 +60,7 @@ class Rollout(NamedTuple):
     """The results of a rollout.
 
     With several agents all fields but ``episodes`` are mappings from roles to arrays ``[..., num_envs, agents]``. The
-    termination of an agent is counted in the step in which it becomes inactive, its return and length when the
+    termination of an agent is counted when it becomes inactive, its return and length when the
     replica's episode ends.
     """
 

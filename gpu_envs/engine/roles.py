@@ -1,4 +1,4 @@
-"""Spaces, array shapes and array names by role, for both kinds of environments: a single agent is a role of its own."""
+"""Spaces, array shapes and array names by role, for both kinds of environments: a single agent has a role too."""
 
 import dataclasses
 import itertools

@@ -27,7 +27,7 @@ OUT_OF_RANGE, NOT_A_NUMBER, EPISODE_OVER = 1, 2, 3
 """Kinds of invalid actions, as in ``actions.cuh``."""
 
 _ACTION_ERRORS = {
-    OUT_OF_RANGE: "an action is out of range{given}: allowed are {allowed}",
+    OUT_OF_RANGE: "an action is out of range{value}: allowed are {allowed}",
     NOT_A_NUMBER: "an action is not a number (NaN)",
     EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}, "
     "or call env.allow_frozen_steps() first to step until the episodes of all replicas are over",
@@ -202,7 +202,7 @@ class Simulation:
 
     @contextlib.contextmanager
     def live_metrics(self) -> Iterator[Array | None]:
-        """Context in which each step writes the current metrics of running episodes.
+        """Context whose steps write the current metrics of running episodes.
 
         Yields:
             ``[num_envs, metrics]``, NaN until a replica is stepped; None if there are no metrics or statistics are off.
@@ -249,7 +249,7 @@ class Simulation:
         """Start new episodes.
 
         Args:
-            seeds: The first replica's seed, from which seeds count up; or a seed for each replica. None keeps seeds.
+            seeds: The first replica's seed, with the others counting up; or a seed for each replica. None keeps seeds.
             mask: The replicas to reset, as nonzero bytes in this simulation's memory; None for all.
             options: Parameters that apply to this reset only.
             out: Results to write to other addresses than the buffers, as in ``step``.
@@ -391,8 +391,8 @@ class Simulation:
         self, kind: int, where: str, hosts: Sequence[np.ndarray], replica: int, agent: int = 0
     ) -> ActionError:
         """The error for an invalid action; ``where`` starts the message, and ``hosts`` may be empty."""
-        given, allowed = self.layout.invalid_action(hosts, replica, agent), self.layout.allowed_actions(agent)
-        return ActionError(f"{where}: {_ACTION_ERRORS[kind].format(given=given, allowed=allowed)}")
+        value, allowed = self.layout.invalid_action(hosts, replica, agent), self.layout.allowed_actions(agent)
+        return ActionError(f"{where}: {_ACTION_ERRORS[kind].format(value=value, allowed=allowed)}")
 
     def stagger(self, offsets: np.ndarray) -> None:
         """Shorten the current episode of each replica, and no later one, by ``offsets`` steps."""

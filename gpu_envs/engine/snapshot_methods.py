@@ -53,8 +53,8 @@ class SnapshotMethods(abc.ABC):
 
         Observations follow the restored state from the next ``observe`` or step on. A snapshot in the simulation's own
         memory is copied on the device. The host then waits only if all replicas share an array parameter, or if the
-        snapshot has all replicas and code has accessed a part of it. A snapshot on the host of which code has accessed
-        a part is checked before anything changes.
+        snapshot has all replicas and code has accessed a part of it. A snapshot on the host is checked before anything
+        changes if code has accessed a part of it.
 
         Args:
             state: A snapshot of as many replicas as are written, or of one replica, which all of them then continue.

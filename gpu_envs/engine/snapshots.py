@@ -338,7 +338,7 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
         has_statistics = isinstance(values, Mapping) and "running_return" in values
         if part == "episode" and isinstance(values, Mapping) and has_statistics != ("running_return" in names):
             raise ValueError(
-                f"the state is of an environment {_STATISTICS[has_statistics]}, and this environment was made "
+                f"the state comes from an environment {_STATISTICS[has_statistics]}, and this environment was made "
                 f"{_STATISTICS[not has_statistics]}: make both with the same statistics="
             )
         if not isinstance(values, Mapping) or set(values) != set(names):

@@ -53,7 +53,7 @@ class LiveParams(Mapping[str, Any]):
         self._values, self._assign = values, assign
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value for all replicas, or a live array, in which bools are 0 and 1, and choices are indices."""
+        """Return the value for all replicas, or a live array with bools as 0 and 1 and choices as indices."""
         return get_or_suggest(self._values(), name, "there is no parameter")
 
     def __contains__(self, name: object) -> bool:

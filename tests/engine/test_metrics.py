@@ -1,4 +1,4 @@
-"""Metrics of episodes equal those of a plain loop over the states, in all modes and on all devices."""
+"""Metrics of episodes equal the results of a plain loop over the states, in all modes and on all devices."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Seeds: integers, from which replicas count up, and seed sequences, whose batches have no seed in common."""
+"""Seeds: integers, with replicas counting up, and seed sequences, whose batches have no seed in common."""
 
 import copy
 import itertools
@@ -205,7 +205,7 @@ RESETS: dict[str, tuple[list[tuple[Any, Any]], list[int]]] = {
 def test_episodes_depend_on_the_current_seeds_only(
     make: Make, place: Place, mode: str, case: str, snapshot: bool
 ) -> None:
-    """Each replica's next episodes are those of its current seed, also if a snapshot has set the seed."""
+    """Each replica's next episodes follow its current seed, also if a snapshot has set the seed."""
     resets, seeds = RESETS[case]
     options: dict[str, Any] = {**place._asdict(), "autoreset_mode": mode, "max_episode_steps": 2}
     env = make("CartPole-v1", 9, **options)

@@ -146,7 +146,7 @@ def next_starts(env: Any) -> np.ndarray:
     return np.stack([numpy_of(field) for field in env.state.values()], -1)
 
 
-def test_kept_and_fresh_randomness(place: Place, make: Make) -> None:
+def test_randomness_options(place: Place, make: Make) -> None:
     """Fresh random numbers differ between replicas and calls, and depend on the seed and the number of calls."""
     env, twin, other = (make("CartPole-v1", 6, **place._asdict()) for _ in range(3))
     for each, seed in ((env, 3), (twin, 3), (other, 4)):
@@ -309,7 +309,7 @@ def test_forks_have_gymnasiums_spec() -> None:
     assert env.fork(2).spec == env.spec is not None
 
 
-def test_a_snapshot_whose_arrays_were_accessed(variant: Variant, place: Place, make: Make) -> None:
+def test_snapshots_with_accessed_arrays(variant: Variant, place: Place, make: Make) -> None:
     """It is restored like an untouched one, with values written into its arrays; the count of offsets stays right."""
     env, twin = (make_running(make, variant, place, steps=2) for _ in range(2))
     state, accessed = env.get_state([2, 5, 0]), env.get_state([2, 5, 0])

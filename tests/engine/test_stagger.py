@@ -42,7 +42,7 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "one":
         state = {"clock": Field("int"), "x": Field()}
         return walk(tmp_path, more={**more, "state": state, "observation": space}, **SINGLE)
-    count = 3 if request.param == "team" else 1100  # with so many agents, each phase is a launch
+    count = 3 if request.param == "team" else 1100  # with 1100 agents each phase is a launch
     roles = (Role("boat", count, space, Discrete(2)), Role("buoy", 1, space, Discrete(2)))
     return chase(tmp_path, more={**more, "roles": roles, "shared": {}}, **TEAM)
 
