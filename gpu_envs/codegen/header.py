@@ -28,11 +28,11 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
 
         return spec.header.file, translate_rules(spec, config.params)
     name, text = _find_header(spec, spec.header)
-    for function, pattern, required, reason, missing_setting in _optional_functions(spec):
+    for function, pattern, required, reason, missing in _optional_functions(spec):
         if required and not re.search(rf"\b{function}\s*\(", blanked(text)):
             raise ValueError(f"{spec.id}: {reason}, but {name} has no function {function}(...)")
-        if not required and missing_setting and re.search(pattern, blanked(text)):
-            raise ValueError(f"{spec.id}: {name} has {function}(...), but the spec has no {missing_setting}")
+        if not required and missing and re.search(pattern, blanked(text)):
+            raise ValueError(f"{spec.id}: {name} has {function}(...), but the spec has no {missing}")
     return name, text
 
 
@@ -46,14 +46,8 @@ def _optional_functions(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]
         world = r"\s*\(\s*const\s+World\b"
         yield "active", rf"\bbool\s+active{world}", spec.active_heads, "active_heads=True", "active_heads=True"
         sharing = "a role has a shared_observation"
-        missing_setting = "role with a shared_observation"
-        yield (
-            "observe_shared",
-            rf"\bvoid\s+observe_shared{world}",
-            spec.has_shared_observations,
-            sharing,
-            missing_setting,
-        )
+        missing = "role with a shared_observation"
+        yield ("observe_shared", rf"\bvoid\s+observe_shared{world}", spec.has_shared_observations, sharing, missing)
 
 
 @functools.lru_cache(64)

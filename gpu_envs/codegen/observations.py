@@ -93,7 +93,7 @@ def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
 def observation_members(
     parts: tuple[Part, ...],
 ) -> tuple[list[tuple[str | Struct, str] | tuple[Struct, str, int]], list[tuple[str | Struct, str]]]:
-    """Return members of argument structs: observations, and final ones (``internal_final_obs``: memory of the driver)."""
+    """Return members of argument structs: observations, and final ones (``internal_final_obs``: the driver's)."""
     if is_staged(parts):
         return [("float*", "observations")], [("float*", "final_obs")]
     if not parts[0].key:
@@ -105,14 +105,13 @@ def observation_members(
 def observation_rows(parts: tuple[Part, ...]) -> str:
     """Generate the functions for the rows of replica ``i``, and the one that zeroes ``internal_final_obs``."""
 
-    def rows(buffer: str) -> str:
-        places = [
-            f'{{{_row(parts, k, buffer)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)
-        ]
+    def rows(name: str) -> str:
+        places = [f'{{{_row(parts, k, name)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)]
         return places[0] if not parts[0].key else f"{{{', '.join(places)}}}"
 
     zeroes = [
-        f"    for (int j = 0; j < {p.size}; ++j) ({_row(parts, k, 'internal_final_obs')})[j] = 0;" for k, p in enumerate(parts)
+        f"    for (int j = 0; j < {p.size}; ++j) ({_row(parts, k, 'internal_final_obs')})[j] = 0;"
+        for k, p in enumerate(parts)
     ]
     return "\n".join(
         [

@@ -120,9 +120,7 @@ def _drawing(layout: Layout, name: str, target: str) -> str:
         selection_code = f"{{ {table} {target} = _values[_k]; }}"
         if len(numbers) <= _MAX_COMPARISONS:
             comparison = f"{target} = {selection(numbers, '_k')};"
-            is_single_agent = isinstance(
-                layout.config.spec, EnvSpec
-            )  # a CPU mispredicts comparisons for a single replica
+            is_single_agent = isinstance(layout.config.spec, EnvSpec)  # a CPU mispredicts its comparisons
             selection_code = (
                 f"if constexpr (ON_GPU || AT_ONCE) {comparison} else {selection_code}"
                 if is_single_agent

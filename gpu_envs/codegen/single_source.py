@@ -168,18 +168,10 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "episode_length"),
         *([("real*", "episode_metrics")] if layout.config.metrics else []),
     )
-    mask_members: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
+    masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
     flag_members: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
-    step = of(
-        "StepCall", *buffer_members, *step_members, *flag_members, *result_members, *episode_members, *mask_members
-    )
-    reset = of(
-        "ResetCall",
-        *buffer_members,
-        *RESET_MEMBERS,
-        *observations,
-        *mask_members,
-    )
+    step = of("StepCall", *buffer_members, *step_members, *flag_members, *result_members, *episode_members, *masks)
+    reset = of("ResetCall", *buffer_members, *RESET_MEMBERS, *observations, *masks)
     rollout = of(
         "RolloutCall",
         *buffer_members,
@@ -194,7 +186,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "truncated"),
         ("real*", "return_sum"),
         ("int*", "length_sum"),
-        *mask_members,
+        *masks,
     )
     parts = [kind for kind, *_ in observations if isinstance(kind, Struct)]
     return {s.name: s for s in (state, params, buffers, *parts, step, reset, rollout)}

@@ -111,10 +111,8 @@ _FILL_SCRATCH = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = c
 
 def _checked_constructor(fields: Iterable[WorldField]) -> str:
     """Generate the body of ``World``'s constructor in a checked build: fills scratch, and watches scalar fields."""
-    watch_lines = [
-        f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.is_world_array
-    ]
-    return "\n".join([f"        {_FILL_SCRATCH}", "#ifdef TURNS", "        turns.scalars = 0;", *watch_lines, "#endif"])
+    lines = [f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.is_world_array]
+    return "\n".join([f"        {_FILL_SCRATCH}", "#ifdef TURNS", "        turns.scalars = 0;", *lines, "#endif"])
 
 
 class _CopyCode:
@@ -136,15 +134,13 @@ class _CopyCode:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
         if field.is_array and not field.per_agent and length <= MAX_FETCHED:
-            initializers = range(length)
+            indices = range(length)
             self._fetched_members.append(f"    {kind} {name}[{length}];")
             self._fetch_initializers.append(
-                f"{name}{{{', '.join(f'{source}[replica * {length} + {k}]' for k in initializers)}}}"
+                f"{name}{{{', '.join(f'{source}[replica * {length} + {k}]' for k in indices)}}}"
             )
-            self._load_shared += [f"        this->{name}[{k}] = fetched.{name}[{k}];" for k in initializers]
-            self._store_shared += [
-                f"        {source}[replica * {length} + {k}] = this->{name}[{k}];" for k in initializers
-            ]
+            self._load_shared += [f"        this->{name}[{k}] = fetched.{name}[{k}];" for k in indices]
+            self._store_shared += [f"        {source}[replica * {length} + {k}] = this->{name}[{k}];" for k in indices]
             return
         if field.is_array:  # consecutive threads copy consecutive elements, for coalesced access
             loop = f"        {self._loop}for (int k = team.rank; k < {length}; k += team.size)"

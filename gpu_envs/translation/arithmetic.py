@@ -52,9 +52,7 @@ TRUNCATED = "python::truncated"
 def number_type(expr: Expr) -> Number:
     """Return the type of an expression that must be a number."""
     if write_only(expr):
-        raise RefusedError(
-            "observations are written and not read", "Compute the value in a local variable first", expr.at
-        )
+        raise RefusedError("observations are write-only", "Compute the value in a local variable", expr.at)
     if isinstance(expr.kind, Number):
         return expr.kind
     hint = ""
@@ -80,9 +78,7 @@ def convert(expr: Expr, kind: Type) -> Expr:
     expr_kind = number_type(expr)
     if expr_kind.width > kind.width:
         conversion = {"int": "int(...), which truncates", "bool": "a comparison, as in x != 0"}[kind.cpp]
-        raise RefusedError(
-            f"this must be {describe(kind)} and is {describe(expr_kind)}", f"Write {conversion}", expr.at
-        )
+        raise RefusedError(f"this must be {describe(kind)}, not {describe(expr_kind)}", f"Write {conversion}", expr.at)
     if isinstance(expr, tree.Constant) and not expr.name:
         try:
             return literal(int(expr.value) if kind is INT else float(expr.value), expr.at)
@@ -150,10 +146,10 @@ def _fold_constants(op: ast.AST, left: tree.Constant, right: tree.Constant) -> E
         bits = abs(left.value).bit_length()
         if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MAX_CONSTANT_BITS:
             raise RefusedError("this number does not fit 32 bits", "Write a float, or a smaller number")
-    return evaluate(OPERATORS[type(op)][1], left.value, right.value)
+    return fold(OPERATORS[type(op)][1], left.value, right.value)
 
 
-def evaluate(function: Callable[..., Any], *values: Any) -> Expr:
+def fold(function: Callable[..., Any], *values: Any) -> Expr:
     """Return the constant that a Python function computes from constants."""
     try:
         return literal(function(*values))
@@ -179,9 +175,7 @@ def power(base: Expr, exponent: Expr) -> Expr:
         return call("python::root", REAL, base)
     if n is None or not abs(n) <= MAX_POWER or n != int(n):  # NaN fails the second comparison
         if REAL not in kinds and (n is None or n > 0):
-            raise RefusedError(
-                "this power of an int may be an int or a float, or does not fit 32 bits", "Write float(a) ** b"
-            )
+            raise RefusedError("this power of an int may be a float, or not fit 32 bits", "Write float(a) ** b")
         return call(OPERATORS[ast.Pow][0], REAL, base, exponent)
     kind = REAL if isinstance(n, float) or n < 0 else wider(INT, kinds[0])
     x, factors = convert(base, kind), abs(int(n))

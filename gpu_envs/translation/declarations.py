@@ -25,16 +25,15 @@ from gpu_envs.translation.walk import (
 def declare_variables(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
     """Return the statements of a function with a declaration of every variable."""
     declarations = _Declarations(types, assignment_counts(body))
-    already_declared = set(parameters)
+    declared_elsewhere = set(parameters)
     for stmt in statements(body):
         if isinstance(stmt, tree.ParallelLoop):
-            already_declared |= {*stmt.variables}
+            declared_elsewhere |= {*stmt.variables}
         elif isinstance(stmt, tree.For) and stmt.counter is None:
-            already_declared.add(stmt.variable)
+            declared_elsewhere.add(stmt.variable)
     used = dict.fromkeys(variable for stmt in statements(body) for variable in _used(stmt))
-    return declarations.block(
-        body, [v for v in used if v.scope >= 0 and declarations.assignments[v] and v not in already_declared]
-    )
+    undeclared = [v for v in used if v.scope >= 0 and declarations.assignments[v] and v not in declared_elsewhere]
+    return declarations.block(body, undeclared)
 
 
 def _used(stmt: tree.Stmt) -> Iterator[tree.Variable]:
@@ -94,7 +93,7 @@ class _Declarations:
         kind = self.types[variable]
         if isinstance(kind, Array | Struct):
             raise self._declared_twice(
-                variable, next(inner for inner in statements((stmt,)) if variable in assigned_variables(inner))
+                variable, next(s for s in statements((stmt,)) if variable in assigned_variables(s))
             )
         zero = literal(False if kind is BOOL else 0) if isinstance(kind, Number) else tree.Constant(kind, 0, "{}")
         return tree.Store(stmt.at, tree.Local(kind, variable), zero, declares=True)

@@ -13,7 +13,7 @@ from gpu_envs.translation.arithmetic import (
     binary,
     call,
     convert,
-    evaluate,
+    fold,
     number_type,
     power,
     to_bool,
@@ -38,21 +38,19 @@ def _function(name: str, count: int = 1, kind: Number = REAL) -> Builtin:
     return Builtin(functools.partial(call, name, kind), count, count)
 
 
-def _common_type_call(name: str, *values: Expr) -> Expr:
+def _widest_call(name: str, *values: Expr) -> Expr:
     """Call a function with all arguments converted to the widest of their types."""
     kinds: list[Type] = [INT, *map(number_type, values)]
     return call(name, functools.reduce(wider, kinds), *values)
 
 
 def _minmax(name: str, max_arguments: int) -> Builtin:
-    return Builtin(
-        lambda *values: functools.reduce(functools.partial(_common_type_call, name), values), 2, max_arguments
-    )
+    return Builtin(lambda *values: functools.reduce(functools.partial(_widest_call, name), values), 2, max_arguments)
 
 
 def _absolute(x: Expr) -> Expr:
     number_type(x)
-    return literal(abs(x.value)) if isinstance(x, Constant) else _common_type_call("elementary::abs", x)
+    return literal(abs(x.value)) if isinstance(x, Constant) else _widest_call("elementary::abs", x)
 
 
 def _rounding(exact: Callable[[float], int], to_real: Callable[[Expr], Expr]) -> Builtin:
@@ -61,7 +59,7 @@ def _rounding(exact: Callable[[float], int], to_real: Callable[[Expr], Expr]) ->
     def make(x: Expr) -> Expr:
         if number_type(x) is not REAL:
             return convert(x, INT)
-        return evaluate(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (to_real(x),))
+        return fold(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (to_real(x),))
 
     return Builtin(make)
 
@@ -143,7 +141,7 @@ BUILTINS: Mapping[Any, Builtin] = {
     math.isfinite: _predicate("finite"),
     rules.minimum: _minmax("minimum", 2),
     rules.maximum: _minmax("maximum", 2),
-    rules.clip: Builtin(functools.partial(_common_type_call, "clip"), 3, 3),
+    rules.clip: Builtin(functools.partial(_widest_call, "clip"), 3, 3),
     rules.fma: _function("fma", 3),
     rules.role_of: _function("role_of", 1, INT),
     rules.first_of: _function("first_of", 1, INT),

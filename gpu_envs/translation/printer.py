@@ -112,9 +112,8 @@ class _Printer:
         if stmt.limit is not None:
             limit, end = f", {stmt.limit.cpp} = {self.text(stmt.end)}", stmt.limit.cpp
         comparison, sign = ("<", "+") if stmt.step > 0 else (">", "-")
-        past_end = (
-            None if stmt.constant_range is None else stmt.constant_range[-1] + stmt.step if stmt.constant_range else 0
-        )
+        values = stmt.constant_range
+        past_end = None if values is None else values[-1] + stmt.step if values else 0
         if abs(stmt.step) == 1:
             increment = f"{sign}{sign}{counter}"
         elif past_end is not None and abs(past_end) < 2**31:
@@ -122,7 +121,7 @@ class _Printer:
         else:  # a plain increment might overflow
             increment = f"{counter} = python::next({counter}, {end}, {min(abs(stmt.step), 2**32 - 1)}u)"
         phases = any(isinstance(inner, tree.ParallelLoop) and inner.is_phase for inner in statements(stmt.body))
-        unroll = stmt.constant_range is not None and len(stmt.constant_range) <= MAX_UNROLLED and not phases
+        unroll = values is not None and len(values) <= MAX_UNROLLED and not phases
         return f"{'UNROLL ' * unroll}for (int {counter} = {first}{limit}; {counter} {comparison} {end}; {increment})"
 
     def simple(self, stmt: tree.Stmt) -> str:

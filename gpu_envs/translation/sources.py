@@ -121,9 +121,7 @@ def read_source(function: Any, description: str) -> FunctionSource:
         tree = tree.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         kind = "a lambda" if function.__name__ == "<lambda>" else "not a function defined with def"
-        raise TranslationError(
-            f'{description} is {kind}\n  File "{file}", line {first}\nWrite it with def', file, first
-        )
+        raise TranslationError(f'{description} is {kind}\n  File "{file}", line {first}\nUse def', file, first)
     ast.increment_lineno(tree, first - 1 - nested)
     source = FunctionSource(function, tree, file, tuple(text.splitlines()), first)
     for decorator in tree.decorator_list:

@@ -109,15 +109,11 @@ def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) ->
         unexpected = "the rules have active, but the spec does not have active_heads=True"
         raise TranslationError(f"{spec.id}: {unhandled if has_active_heads else unexpected}; write both, or neither")
     if rules.allow is not None and spec.action_mask is None:
-        raise TranslationError(
-            f"{spec.id}: the rules have allow, but the spec has no action masks; add action_mask=True"
-        )
+        raise TranslationError(f"{spec.id}: the rules have allow; add action_mask=True to the spec")
     if rules.allow is None and spec.masked:
         raise TranslationError(f"{spec.id}: action_mask is True, but the rules have no allow; add Rules(allow=...)")
     if rules.measure is not None and not spec.metrics:
-        raise TranslationError(
-            f"{spec.id}: the rules have measure, but the spec has no metrics; add metrics={{'name': Metric()}}"
-        )
+        raise TranslationError(f"{spec.id}: the rules have measure; add metrics={{'name': Metric()}} to the spec")
     if rules.measure is None and spec.metrics:
         problem = f"the spec has the metrics {', '.join(spec.metrics)}"
         raise TranslationError(f"{spec.id}: {problem}, but the rules have no measure; add Rules(measure=...)")
@@ -141,9 +137,7 @@ def _translate_entry(unit: Unit, spec: Spec, name: str, source: FunctionSource, 
             raise RefusedError(problem, f"Keep the order of the arguments: def {source.name}({usual_names}):", node)
         is_plain_action = type_name == "int" and kind == "Action" and unit.arguments.all[kind] is INT
         if type_name in (*unit.arguments.all, *NUMBERS) and type_name != kind and not is_plain_action:
-            raise RefusedError(
-                f"{argument!r} is passed the {kind}, not the {type_name}", "Keep the order of the arguments", node
-            )
+            raise RefusedError(f"{argument!r} is passed the {kind}, not the {type_name}", "Keep their order", node)
     returns_outcome = name == "step" and isinstance(spec, EnvSpec)
     return translate_function(
         unit,

@@ -16,10 +16,10 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     agent_fields = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
     fields = spec.typed_state if isinstance(spec, EnvSpec) else {**agent_fields, **spec.shared}
     scalars = [name for name in fields if isinstance(spec, EnvSpec) and not fields[name].is_array]
-    missing, on_some_paths = [name for name in fields if name not in rules.effects.fields], ""
+    missing, suffix = [name for name in fields if name not in rules.effects.fields], ""
     if not missing:
         missing = [name for name in scalars if name not in rules.effects.always_set]
-        on_some_paths = " on some paths only"
+        suffix = " on some paths only"
     if not missing:
         return
     name = missing[0]
@@ -29,7 +29,7 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     listed = ", ".join(map(repr, missing))
     raise rules.source.error(
         rules.source.tree,
-        f"reset sets {listed}{on_some_paths}" if on_some_paths else f"reset does not set {listed}",
+        f"reset sets {listed}{suffix}" if suffix else f"reset does not set {listed}",
         f"Every field of the state has a first value: write {place} = ... in reset",
     )
 
@@ -38,16 +38,13 @@ def check_measure(spec: Spec, rules: Function) -> None:
     """Check that measure sets every metric; for a single agent on every path."""
     places = [f"metrics.{name}" for name in spec.metrics]
     missing = [place for place in places if place not in rules.effects.fields]
-    on_some_paths = ""
+    suffix = ""
     if not missing and isinstance(spec, EnvSpec):
-        missing, on_some_paths = (
-            [place for place in places if place not in rules.effects.always_set],
-            " on some paths only",
-        )
+        missing, suffix = ([place for place in places if place not in rules.effects.always_set], " on some paths only")
     if missing:
         argument = list(rules.source.annotations)[-1]
         first = missing[0].replace("metrics", argument, 1)
-        problem = f"measure sets {first}{on_some_paths}" if on_some_paths else f"measure does not set {first}"
+        problem = f"measure sets {first}{suffix}" if suffix else f"measure does not set {first}"
         raise rules.source.error(rules.source.tree, problem, f"Every metric has a value: write {first} = ...")
 
 
@@ -77,9 +74,7 @@ def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[
         return
     observed = arguments.all["Observation"]
     boxes = (
-        {name: field.kind for name, field in observed.fields.items()}
-        if isinstance(observed, Struct)
-        else {"": observed}
+        {key: field.kind for key, field in observed.fields.items()} if isinstance(observed, Struct) else {"": observed}
     )
     for name, box in boxes.items():
         if isinstance(box, Array):

@@ -59,10 +59,8 @@ class IndexFacts(Record):
     def with_definition(self, variable: tree.Variable, value: Expr) -> "IndexFacts":
         """Add a variable that is assigned here and nowhere else."""
         loop = self.loop_variable(value)
-        loop_variables = {**self.loop_variables, variable: loop} if loop else self.loop_variables
-        return dataclasses.replace(
-            self, loop_variables=loop_variables, definitions={**self.definitions, variable: value}
-        )
+        loops = {**self.loop_variables, variable: loop} if loop else self.loop_variables
+        return dataclasses.replace(self, loop_variables=loops, definitions={**self.definitions, variable: value})
 
     def with_range(self, variable: tree.Variable, values: range) -> "IndexFacts":
         """Add the variable of an inner loop over a constant range."""
@@ -99,16 +97,14 @@ class IndexFacts(Record):
         loop, factor = affine.loop, affine.factor
         if loop is None:
             return None
-        if affine.offset is None:  # at most the elements of the iteration's agent are accessed
+        if affine.offset is None:  # unknown elements, of the iteration's agent
             within_agent = length and length > 1 and self._is_first_plus_offset(index, _Affine(loop, length, (0, 0)))
             return Span(loop, factor, 0, factor - 1) if within_agent else None
         low, high = affine.offset
         within_agent = factor == length and 0 <= low <= high < factor
         if factor == length and high - low < factor and self._stays_inside(place, affine):
             return Span(loop, factor, low, high)
-        if (
-            length and not within_agent and affine != _Affine(loop, 1, (0, 0))
-        ):  # one iteration for each element of all agents
+        if length and not within_agent and affine != _Affine(loop, 1, (0, 0)):  # over all elements
             return None
         return Span(loop, factor, low, high)
 

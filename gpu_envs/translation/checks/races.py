@@ -37,12 +37,10 @@ class _AccessCollector:
         for stmt in block:
             for value in parts(stmt):
                 self.read(value, facts)
-            for number, place in enumerate(places(stmt)):
+            for n, place in enumerate(places(stmt)):
                 for part in parts(place)[1:]:
                     self.read(part, facts)
-                constant = (
-                    constant_value(stmt.values[number]) if isinstance(stmt, tree.Assign) and not stmt.op else None
-                )
+                constant = constant_value(stmt.values[n]) if isinstance(stmt, tree.Assign) and not stmt.op else None
                 self.record(place, "add" if isinstance(stmt, tree.Atomic) else "write", facts, constant)
             facts = self.statement(stmt, facts)
         return facts
@@ -100,9 +98,7 @@ class _AccessCollector:
         self.block(stmt.body, here)
         inside, self.accesses = self.accesses, outer
         for access, node in inside.items():
-            if (
-                access.mode != "read" and access.field in bounds
-            ):  # a GPU's threads read the bound while others change it
+            if access.mode != "read" and access.field in bounds:  # threads may read the bound later
                 problem = f"an iteration changes {access.field!r}, and the number of iterations depends on it"
                 raise RefusedError(problem, "Change it in a later phase", node)
             if access.mode == "write":
@@ -164,9 +160,7 @@ class _AccessCollector:
         if column and (access.per_agent is not None or access.constant is None or not access.conditional):
             element = f"{name}, {column[0].name}"
             hint = f"Write w.{field}[{element}], of a matrix; write other fields in another phase"
-            raise RefusedError(
-                f"the iteration of element ({element}) writes what other iterations write too", hint, node
-            )
+            raise RefusedError(f"the iteration of element ({element}) writes what other iterations write", hint, node)
         if access.per_agent:
             hint = f"Write w.{field}[{name}]; change ints of other agents with add(...) and lower(...)"
             raise RefusedError(f"the iteration of agent {name!r} writes a field of another agent", hint, node)
@@ -174,14 +168,10 @@ class _AccessCollector:
             hint = f"Write it in one iteration, if {name} == 0:"
             hint += "" if "." in field else f", or change an int with add(w.{field}, ...)"
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
-                hint = (
-                    f"Write a loop over all elements: for r, c in team.elements(ROWS, COLUMNS): w.{field}[r, c] = ..."
-                )
+                hint = f"Loop over all elements: for r, c in team.elements(ROWS, COLUMNS): w.{field}[r, c] = ..."
             raise RefusedError(f"every iteration writes {field!r}, which belongs to the whole replica", hint, node)
 
-    def refuse_pair(
-        self, one: Access, other: Access, inside: dict[Access, ast.AST | None], loop: tree.Variable
-    ) -> None:
+    def refuse_pair(self, one: Access, other: Access, nodes: dict[Access, ast.AST | None], loop: tree.Variable) -> None:
         if _is_single(one, loop) and one.only == other.only:
             return
         if one.span and other.span and one.span.loop == other.span.loop == loop and one.span.is_apart_from(other.span):
@@ -195,7 +185,7 @@ class _AccessCollector:
             problem = f"iterations read {one.field!r} in the phase that writes it, some before the write and some after"
             hint = "Read it in another phase, before or after this one"
             hint += "; an iteration may read what it wrote for its agent"
-        raise RefusedError(problem, hint, inside[second])
+        raise RefusedError(problem, hint, nodes[second])
 
 
 def _is_single(access: Access, loop: tree.Variable) -> bool:

@@ -43,9 +43,7 @@ class Assignments(Expressions):
                         hint = "Write separate assignments"
                         raise RefusedError("a chained assignment cannot unpack", hint, target)
                     if isinstance(value.kind, Struct):
-                        raise RefusedError(
-                            f"{describe(value.kind)} cannot have a second name", "Use the first name", target
-                        )
+                        raise RefusedError(f"{describe(value.kind)} cannot have two names", "Use the first one", target)
                     yield self._assign(node, [target], [value])
 
     def _unpack(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
@@ -152,17 +150,13 @@ class Assignments(Expressions):
     def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
         name, kind = target.id, value.kind
         if isinstance(kind, Array) and kind.cpp in ("", LIST):
-            raise RefusedError(
-                "an array cannot have a second name", "Use the first name, or copy its elements in a loop", node
-            )
+            raise RefusedError("an array cannot have two names", "Use the first one, or copy its elements", node)
         if write_only(value):
-            raise RefusedError(
-                "observations are written and not read", "Compute the value in a local variable first", node
-            )
+            raise RefusedError("observations are write-only", "Compute the value in a local variable", node)
         if isinstance(kind, Tuple):
             raise RefusedError(f"{describe(kind)} are assigned to one name", f"Write {name}, other = ...", node)
         if isinstance(kind, Struct) and isinstance(value, tree.Local | tree.Field):
-            raise RefusedError(f"{describe(kind)} cannot have a second name", "Use the first name", node)
+            raise RefusedError(f"{describe(kind)} cannot have two names", "Use the first one", node)
         if isinstance(value, tree.Constant) and not isinstance(kind, Number):
             raise RefusedError(f"{describe(kind, value.value)} cannot be stored in a local variable", at=node)
         if kind is types.STATIC:

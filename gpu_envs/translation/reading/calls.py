@@ -109,10 +109,8 @@ class Calls(Reader):
         if type_name == "Team" and name in ("random", "shared_random"):
             return self._stream(node, name)
         if type_name == "Team" and name in ("agents", "elements"):
-            numbers = "i" if name == "agents" else "i, j"
-            raise RefusedError(
-                f"{name}(...) must be in a for statement", f"Write for {numbers} in {ast.unparse(node)}:"
-            )
+            names = "i" if name == "agents" else "i, j"
+            raise RefusedError(f"{name}(...) must be in a for statement", f"Write for {names} in {ast.unparse(node)}:")
         if type_name == "Team" and name in REDUCTIONS:
             hint = (
                 f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase; "
@@ -139,21 +137,16 @@ class Calls(Reader):
         arguments = self._positional(node)
         maximum = 3 if name == "random" else 2
         if not 2 <= len(arguments) <= maximum:
-            alternative = ", or in step team.random(STEP, i, w.elapsed)" if maximum == 3 else ""
-            raise RefusedError(
-                f"team.{name} got {len(arguments)} arguments", f"Write team.{name}(RESET, i){alternative}"
-            )
+            or_step = ", or in step team.random(STEP, i, w.elapsed)" if maximum == 3 else ""
+            raise RefusedError(f"team.{name} got {len(arguments)} arguments", f"Write team.{name}(RESET, i){or_step}")
         stream, *numbers = arguments
         if stream.kind != STREAM or not isinstance(stream, tree.Constant):
             raise RefusedError(
-                "the random stream must be RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0]
+                "the stream must be RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0]
             )
         team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
         if name == "random" and stream.value is rules.STEP and len(arguments) == 2:
-            raise RefusedError(
-                "this draws the same numbers in every step",
-                f"Write {team}(STEP, {agent}, w.elapsed)",
-            )
+            raise RefusedError("this draws the same numbers in every step", f"Write {team}(STEP, {agent}, w.elapsed)")
         if stream.value is rules.RESET and len(arguments) == 3:
             raise RefusedError("the stream RESET takes no step number", f"Write {team}(RESET, {agent})")
         return tree.Operation(RANDOM, f"team.{name}", (stream, *(convert(number, INT) for number in numbers)))
@@ -171,10 +164,8 @@ class Calls(Reader):
             if keyword.arg is None or keyword.arg not in parameters or keyword.arg in arguments:
                 raise RefusedError(f"{name} takes no other argument {keyword.arg!r}")
             arguments[keyword.arg] = keyword.value
-        omitted = {parameter: p.default for parameter, p in parameters.items() if parameter not in arguments}
-        missing = ", ".join(
-            repr(parameter) for parameter, default in omitted.items() if default is inspect.Parameter.empty
-        )
+        omitted = {key: p.default for key, p in parameters.items() if key not in arguments}
+        missing = ", ".join(repr(key) for key, default in omitted.items() if default is inspect.Parameter.empty)
         if missing:
             raise RefusedError(f"{name} got {len(arguments)} arguments, and no {missing}; {takes}")
         if function.effects.phases:
@@ -188,7 +179,7 @@ class Calls(Reader):
         values |= {
             parameter: convert(literal(default), parameters[parameter].kind) for parameter, default in omitted.items()
         }
-        order = tuple(list(values).index(parameter) for parameter in parameters)
+        order = tuple(list(values).index(key) for key in parameters)
         return tree.Invoke(function.result or STATIC, function, tuple(values.values()), order)
 
 

@@ -53,7 +53,7 @@ class Statements(Assignments):
             case ast.Assign(targets=[target], value=ast.Call() as call) if (
                 self._called_method(call) in _REDUCTION_METHODS
             ):
-                yield self._reduction_statement(node, target, call)
+                yield self._read_reduction(node, target, call)
             case ast.Assign():
                 yield from self.assignment(node)
             case ast.AugAssign():
@@ -111,14 +111,14 @@ class Statements(Assignments):
                 raise RefusedError(f"{name} returns nothing", f"Write return without a value{annotate}")
             return tree.Return(node, ())
         is_step = isinstance(kind, Tuple) and kind.cpp == "Outcome"
-        options = "reward, terminated" if is_step else describe(kind)
+        results = "reward, terminated" if is_step else describe(kind)
         if value is None:
-            raise RefusedError(f"{name} returns {options}, but this returns nothing")
+            raise RefusedError(f"{name} returns {results}, but this returns nothing")
         if not isinstance(kind, Tuple):
             return tree.Return(node, (convert(self.expression(value), kind),))
         if not isinstance(value, ast.Tuple) or len(value.elts) != len(kind.kinds):
             hint = f"Write return {'reward, terminated' if is_step else 'a, b'}"
-            raise RefusedError(f"{name} returns {options}, but this is {ast.unparse(value)}", hint)
+            raise RefusedError(f"{name} returns {results}, but this is {ast.unparse(value)}", hint)
         values = []
         for part, expected in zip(map(self.expression, value.elts), kind.kinds, strict=True):
             if is_step and expected is BOOL and part.kind is not BOOL:
@@ -170,9 +170,7 @@ class Statements(Assignments):
         first, end = (literal(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
         step = constant_value(bounds[2]) if len(bounds) == 3 else 1
         if not step:
-            raise RefusedError(
-                "the step of a range must be a constant, and not zero", "Write a while loop", node.args[-1]
-            )
+            raise RefusedError("the step of a range must be a nonzero constant", "Write a while loop", node.args[-1])
         return first, end, int(step)
 
     # --- phases, and the columns of a row ---
@@ -212,9 +210,7 @@ class Statements(Assignments):
         scope = scope_of(id(node), node.body, lambda inner: bool(self.method_of(inner)), names)
         shared_names = scope.assigned & (outer_scope.assigned - (outer_scope.loop_counters - outer_loop_names))
         if shared_names:
-            problem = (
-                f"{min(shared_names)!r} is set inside and outside this loop, but iterations cannot share variables"
-            )
+            problem = f"{min(shared_names)!r} is set inside and outside the loop, but iterations cannot share variables"
             raise RefusedError(problem, "Use another name; store lasting values in a field of the world")
         saved = self.between_phases, self.loops
         self.between_phases, self.loops = False, []
@@ -246,9 +242,7 @@ class Statements(Assignments):
 
     # --- sums, maxima and minima ---
 
-    def _reduction_statement(
-        self, node: ast.Assign, target: ast.expr, call: ast.Call
-    ) -> tree.ParallelLoop | tree.Reduction:
+    def _read_reduction(self, node: ast.Assign, target: ast.expr, call: ast.Call) -> tree.ParallelLoop | tree.Reduction:
         """Read ``w.total = team.sum(w.x[j] for j in team.agents(n))``; in a phase, each iteration has one result."""
         in_loop = len(self.scopes) > 1
         if not in_loop:
@@ -282,11 +276,9 @@ class Statements(Assignments):
         if in_loop and name in self.scopes[-1].assigned:
             raise RefusedError(f"{name!r} is also the variable of the phase", "Use another name", call)
         count, place = self._counts(over, "agents")[0], self._result(target, method, in_loop=in_loop)
-        options = {keyword.arg: constant_value(self.expression(keyword.value)) for keyword in call.keywords}
-        if options and not (
-            method == "sum" and place.kind is REAL and options in ({"double": True}, {"double": False})
-        ):
-            hint = f"Remove {' and '.join(f'{keyword}=' for keyword in options)}"
+        flags = {keyword.arg: constant_value(self.expression(keyword.value)) for keyword in call.keywords}
+        if flags and not (method == "sum" and place.kind is REAL and flags in ({"double": True}, {"double": False})):
+            hint = f"Remove {' and '.join(f'{keyword}=' for keyword in flags)}"
             raise RefusedError("the only option is double=True, for a team.sum of floats", hint)
         self.scopes.append(Scope(id(call), frozenset({name}), frozenset()))
         variable, value = self.record_type(name, INT, call).variable, convert_to_place(place, self.expression(elt))
@@ -294,7 +286,7 @@ class Statements(Assignments):
         if has_effects(value):
             problem = f"team.{method} must only read, but this draws random numbers or writes"
             raise RefusedError(problem, "Do it in an earlier phase, and store the result in a field", elt)
-        return tree.Reduction(node, method, place, count, variable, value, options.get("double") is True)
+        return tree.Reduction(node, method, place, count, variable, value, flags.get("double") is True)
 
     def _result(self, target: ast.expr, method: str, *, in_loop: bool) -> Expr:
         """Read the place of the result."""
