@@ -3,7 +3,7 @@
     from gpu_envs.training import PPO, Run, train
     train(Run(env="CartPole-v1", algorithm=PPO(epochs=2), target_return=475))
 
-Importing this package does not import torch; accessing one of its names does.
+Importing this package does not import torch; using a name from it does.
 """
 
 import importlib
@@ -64,7 +64,7 @@ __all__ = ["CheckpointError", *sorted(_MODULE_OF)]  # noqa: PLE0604
 
 
 def __dir__() -> list[str]:
-    """List the module's names, including those that are imported lazily."""
+    """List the module's names, including lazily imported ones."""
     return sorted({*globals(), *__all__})
 
 

@@ -30,7 +30,7 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
-from gpu_envs.training.rollout.plan import Plan, PolicyRows, PolicyRole
+from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
 
@@ -38,7 +38,7 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 """Live optimisers, each with its policy's name and its run."""
 
 _MODULE_SETTINGS = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")
-"""Settings with which the weights of a frozen policy must be used."""
+"""Settings that a frozen policy's weights depend on."""
 
 _FUSED_ROLLOUT = "kernel_act_and_step of small/act_and_step.cuh, a full horizon of acting and stepping"
 
@@ -120,7 +120,7 @@ def _make_module(case: Case, user_module: nn.Module | None, name: str, run: Run)
 
 
 def _check_not_trained(module: nn.Module, name: str, config: Run) -> None:
-    """Raise a ValueError if an optimiser owns the parameters: a second one would detach them from the first's buffer."""
+    """Raise a ValueError if an optimiser owns the parameters: a second one would detach them from its buffer."""
     if not _owners(module):
         return
     gc.collect()  # Trainers are part of reference cycles, so that unused ones may still be there

@@ -42,7 +42,7 @@ _ELEMENTS_PER_THREAD = 8
 """Elements per thread of a large permutation."""
 
 _MAX_ELEMENT_THREADS = 2**16
-"""Size of a permutation up to which each element has its own thread."""
+"""Maximum size of a permutation with a thread per element."""
 
 _MIN_BITS = 3
 """Minimum bits of either half of a Feistel index: with fewer, small permutations are not uniformly distributed."""
@@ -235,9 +235,8 @@ class Advantages:
             rewards: [T, R].
             gamma: Discount factor.
             **arrays: ``terminations``, ``truncations`` and ``alive`` as in ``compute``; ``running`` [R], the discounted
-                return, updated in place. Outputs for each row: ``total`` and ``squares``, the sums of the discounted
-                return and of its square over the steps in which the agent was active; ``count``, the number of these
-                steps.
+                return, updated in place. Outputs for each row: ``count``, the number of steps with an active agent;
+                ``total`` and ``squares``, the sums of the discounted return and of its square over these steps.
         """
         steps, rows = _steps_and_rows(rewards)
         self._discounted.launch(rows, rows=rows, steps=steps, rewards=rewards, gamma=gamma, **arrays)

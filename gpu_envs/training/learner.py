@@ -61,12 +61,12 @@ class Learner(ABC):
     """A learning policy: rollout storage, random numbers and updates, all on the device without host synchronisation.
 
     Attributes:
-        policy_rows: As in ``LearnerArgs``; likewise ``module``, ``networks``, ``scale`` and ``horizon``.
+        policy_rows: As in ``LearnerArgs``, and also ``module``, ``networks``, ``scale`` and ``horizon``.
         algorithm: Settings of the policy's algorithm.
         engine: Name of the engine that computes the networks.
         fallback_reason: Reason why no faster engine is used; empty if the fastest is.
         metrics: Metrics of the last iteration.
-        metric_names: Names of the metrics; None for those that do not apply to the algorithm.
+        metric_names: Names of the metrics; None for metrics that do not apply to the algorithm.
         schedules: Schedules of settings, each with the tensor that receives its current value.
         streams: Keys and counters of the random numbers, by purpose.
         warmup_iterations: Number of iterations that it will collect without learning, outside of CUDA graphs.
@@ -90,7 +90,7 @@ class Learner(ABC):
         self._counters, self._draws = streams[:, 1], torch.tensor([*draws.values()], device=args.case.device)
 
     def describe(self) -> dict[str, Any]:
-        """Return the shapes of the weights, with which a checkpoint must agree."""
+        """Return the shapes of the weights, which must agree with a checkpoint's."""
         return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Learner(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Return tensors to search for the origin of a NaN, in the order in which it would spread."""
+        """Return tensors to search for the origin of a NaN, in the order of its propagation."""
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
         """Return copies of everything that the next iterations depend on.
@@ -168,7 +168,7 @@ class Learner(ABC):
 def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, Tensor]:
     """Allocate the arrays of an on-policy learner that grow with the horizon or the replicas.
 
-    On the device ``meta`` the result has sizes but no data, from which memory is estimated. Besides the samples:
+    On the device ``meta`` the result has sizes but no data, for estimates of memory. Besides the samples:
     ``moments`` of each row's advantages and returns; ``places``, the index of each row's final observation if its
     episode was truncated, and ``last_values``, the values of these observations; ``acted``, the environment's actions
     (Box only); the sums of discounted returns (with reward normalisation only); ``indices``, the permutation of the
@@ -341,7 +341,7 @@ class OnPolicyLearner(Learner):
         """Return the values of the final observations of truncated episodes.
 
         If the horizon is no longer than the episode limit, at most one episode per row is truncated, and one value per
-        row is computed, ``[rows]``; otherwise those of all steps, ``[horizon, rows]``.
+        row is computed, ``[rows]``; otherwise the values of all steps, ``[horizon, rows]``.
         """
         if self._limit is None:
             return self.values[-1]

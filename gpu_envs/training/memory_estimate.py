@@ -19,7 +19,7 @@ from gpu_envs.training.rollout.replay import final_obs_capacity, stride_of
 from gpu_envs.training.run import AUTO, Run
 
 _MANY = 2**20
-"""Number of replicas from which a team environment's memory grows linearly."""
+"""Number of replicas; from here on the memory of team environments grows linearly."""
 
 
 @final

@@ -116,7 +116,7 @@ class QNetwork(nn.Module):
     """A multilayer perceptron for the Q values of the choices of each action element, ``[rows, head.parameters]``."""
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
-        """Draw orthogonal weights; those of the last layer are small, so that the first Q values are close to 0."""
+        """Draw orthogonal weights; the last layer's are small, so that the first Q values are close to 0."""
         super().__init__()
         self.actor = _perceptron(case, case.head.parameters, 0.01, generator, pads=False)
 
@@ -176,7 +176,7 @@ def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Te
 
 @final
 class _StraightThroughClamp(torch.autograd.Function):
-    """Clamps to ``LOG_STD_RANGE`` and passes the full gradient, to which ``drop_outward_gradient`` is applied later."""
+    """Clamps to ``LOG_STD_RANGE`` and passes the full gradient; ``drop_outward_gradient`` is applied to it later."""
 
     @staticmethod
     def forward(ctx: Any, log_std: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ class ActorCritic(nn.Module):
 
 
 def learning_parameters(module: ActorCritic) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters that the critic loss trains, and those that the actor loss trains."""
+    """Return the parameters that the critic loss trains, and the parameters that the actor loss trains."""
     actor_only = {*module.actor.parameters()} - {*module.critics.parameters()}
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return [p for p in learning if p not in actor_only], [p for p in learning if p in actor_only]

@@ -10,7 +10,7 @@ from gpu_envs.specs.spaces import RoleObservation
 from gpu_envs.training.process.group import Group
 
 MAX_SMALL_FEATURES = 64
-"""Number of features up to which observations are stored as full rows, for which there are kernels."""
+"""Number of features; up to here observations are stored as full rows, since kernels exist for these networks."""
 
 OBSERVATION_LIMIT = 10.0
 """Absolute value at which normalised observations are clipped."""
@@ -20,7 +20,7 @@ _MIN_VARIANCE = 1e-8
 
 @final
 class Split(NamedTuple):
-    """Division of an observation into an agent's individual features and those that a replica's agents share."""
+    """Division of an observation into an agent's individual features and features shared by a replica's agents."""
 
     individual: int
     """Number of individual features."""
@@ -85,7 +85,7 @@ class SplitRows:
         return self.with_data(self.individual[low:high], self.shared[low // self.group_size : high // self.group_size])
 
     def flatten(self, first: int, last: int) -> "SplitRows":
-        """Flatten dimensions ``first`` to ``last``, such as those of steps and rows."""
+        """Flatten dimensions ``first`` to ``last``, such as steps and rows."""
         return self.with_data(self.individual.flatten(first, last), self.shared.flatten(first, last))
 
 

@@ -26,7 +26,7 @@ _METRICS = (
 _ALIVE = SUMS.index("alive")
 
 _OU_RATE = 0.15
-"""Fraction by which the Ornstein-Uhlenbeck process reverts to 0 in a step."""
+"""Mean reversion of the Ornstein-Uhlenbeck process: fraction of the distance to 0 per step."""
 
 
 @final
@@ -105,7 +105,7 @@ class OffPolicyLearner(Learner):
         self._acted = zeros(rows, head.width)
         self.replay = Replay(rows, algorithm.buffer_size, features, head.width, device, case.threads, args.limit)
         self.batch = Transitions.zeros(algorithm.batch_size, features, head.width, device)
-        self._first = args.group.rank * algorithm.batch_size  # index of the first sample among those of all processes
+        self._first = args.group.rank * algorithm.batch_size  # index of the first sample among all processes
         self._ops = Ops(head, device, case.threads)
         self.exploration = Exploration(algorithm.exploration, policy_rows, self._ops, device)
         self.metrics, self.rate = zeros(len(_METRICS)), networks.rate

@@ -1,4 +1,4 @@
-"""The settings of a training run: a tree of dataclasses, from which command-line options and files are derived.
+"""The settings of a training run: a tree of dataclasses that defines command-line options and settings files, too.
 
 Every setting also has a flat name, such as ``tau``, or ``runner.tau`` for a single policy. Flat names are used on the
 command line, in TOML, in the run directory and when a run is resumed.
@@ -208,7 +208,7 @@ class Run(Settings):
         return 1 if self.threads is None and work <= _SINGLE_THREAD_WORK else self.threads
 
     def flat(self) -> dict[str, Any]:
-        """Return all settings by flat name, as JSON values; a ``Policy`` adds those that differ from the run's."""
+        """Return all settings by flat name, as JSON values; a ``Policy`` adds settings that differ from the run's."""
         policies = {role: policy for role, policy in self.policies.items() if isinstance(policy, str)}
         shared: dict[str, Any] = {"env": portable_name(self.env), "params": dict(self.params), "policies": policies}
         shared |= _flat_policy(self) | _flat(self) | {"since": list(self.since)}
@@ -255,7 +255,7 @@ def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], a
     if assigned != name:
         raise ValueError(
             f"{name}.{next(iter(settings))}: the policy of {name!r} is {assigned!r}; give the setting to that policy, "
-            "if it learns, or leave one of the two out"
+            "if it learns, or leave either out"
         )
     for key in settings:
         if key not in POLICY_SETTINGS:
@@ -296,7 +296,7 @@ _TRAINER_OPTIONS = (
 def upgraded(flat: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
     """Convert settings of a run directory of an older format, by flat name, to the current names.
 
-    Runs of format 1 hold the settings of all algorithms; only those of the algorithms in use are returned.
+    Runs of format 1 hold the settings of all algorithms; settings of algorithms that are not in use are dropped.
     """
     if version > 1:
         return dict(flat)
@@ -331,7 +331,7 @@ _REMOVED = ("atoms", "least_return", "most_return")
 
 
 def split_flat(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split flat settings into those of the run, and those of single policies by policy name."""
+    """Split flat settings into settings of the run, and settings of single policies by policy name."""
     shared = {name: value for name, value in flat.items() if "." not in name}
     overrides: dict[str, dict[str, Any]] = {}
     for name, value in flat.items():
@@ -388,4 +388,4 @@ CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.resume)
 """Settings that a resumed run may change."""
 
 _SINGLE_THREAD_WORK = 2**20
-"""Minibatch size times the width of the widest hidden layer, up to which one thread is fastest."""
+"""Maximum product of minibatch size and width of the widest hidden layer for a single thread to be fastest."""

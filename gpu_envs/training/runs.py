@@ -62,7 +62,7 @@ def resume(
     group: Any = None,
     **changes: Any,
 ) -> Result:
-    """Resume a run from its last checkpoint, with results that are bit-for-bit those of an uninterrupted run.
+    """Resume a run from its last checkpoint; the results are bit-for-bit the same as without the interruption.
 
     If the number of processes changes, policies, optimisers, normalisers and counters continue, but episodes restart.
 
@@ -70,8 +70,7 @@ def resume(
         run: Run directory.
         progress: As in ``train``.
         modules: As in ``train``.
-        trust: Whether to import the environment's file, if the run directory names one that is not registered in this
-            process.
+        trust: Whether to import the file of an environment that is not registered in this process.
         group: As in ``train``.
         **changes: Changed settings by flat name, such as ``total_steps`` (schedules adapt to it); ``gpu-envs train
             --help`` lists the settings that may change.
@@ -161,11 +160,10 @@ def load_policies(
         run: Run directory.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         policies: Policies that replace the run's, by role, such as ``{"runner": "random"}``.
-        params: Environment parameters that replace those of training.
+        params: Environment parameters that replace the parameters of training.
         modules: The torch modules that you gave for training, by policy name; the weights are loaded into them.
         purpose: A verb for error messages: "there is nothing to ...".
-        trust: Whether to import the environment's file, if the run directory names one that is not registered in this
-            process.
+        trust: Whether to import the file of an environment that is not registered in this process.
     """
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)

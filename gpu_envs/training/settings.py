@@ -82,7 +82,7 @@ class Setting:
             raise ValueError(f"{text!r} is {wrong}{also}" if wrong else str(error)) from None
 
     def format(self, value: Any) -> str:
-        """Return the text from which ``parse`` reads this value."""
+        """Format a value so that ``parse`` can read it."""
         if isinstance(value, bool):
             return "on" if value else "off"
         if isinstance(value, tuple | list):

@@ -55,7 +55,7 @@ def load_settings(path: str | Path) -> Run:
 
 
 def to_toml(run: Run) -> str:
-    """Return the text of a settings file from which a similar run can be trained."""
+    """Return the text of a settings file for training a similar run."""
     shared, tables = split_flat(run.flat())
     tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
     omitted = ("gpus", "since", "run_dir", *MAPPINGS)  # they differ from run to run, or have tables

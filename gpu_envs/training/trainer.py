@@ -80,8 +80,8 @@ class Trainer:
             config: Settings of the run.
             run: Directory for configuration, logs and checkpoints; None: nothing is saved.
             modules: Your torch modules by policy name (by default the name of the role).
-            saved_players: ``players`` of a checkpoint, from which frozen policies are restored; None: frozen policies
-                are read from their runs.
+            saved_players: ``players`` of a checkpoint, for restoring frozen policies; None: frozen policies are read
+                from their runs.
             group: A process group of ``torch.distributed``, each of whose processes makes a trainer: they train
                 together with ``config.num_envs`` replicas each. None: this process trains alone.
 
@@ -369,7 +369,7 @@ class Trainer:
     # --- checkpoints ---
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings and shapes in which a checkpoint must agree with a run that loads it."""
+        """Return the settings and shapes that must agree between a checkpoint and a run that loads it."""
         config = self.config
         facts = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus, "format": FORMAT}
         facts |= {name: getattr(config, name) for name in ("num_envs", "horizon", "stagger")}

@@ -23,7 +23,7 @@ from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
 
 NEAR = 0.95
-"""Fraction of the highest rate from which a rate counts as equally fast."""
+"""Minimum fraction of the highest rate for a rate to count as equally fast."""
 
 MIN_UPDATES = 200
 """Minimum number of updates of a run: beyond some size, more replicas hardly increase what an update learns."""
@@ -68,7 +68,7 @@ class Tuning:
     max_fitting: int
     """Estimated maximum number of replicas that fit into memory."""
     max_updating: int
-    """Maximum number of replicas with which the run has at least ``MIN_UPDATES`` updates."""
+    """Maximum number of replicas for the run to have at least ``MIN_UPDATES`` updates."""
     stop_reason: str
     """Reason why no larger size was tried."""
 
@@ -90,7 +90,7 @@ class Tuning:
         if self.chosen > self.max_updating:
             return f"the smallest that was tried; total_steps is still less than {MIN_UPDATES} updates"
         if self.chosen * 2 > self.max_updating:
-            return f"the largest power of two with which total_steps is at least {MIN_UPDATES} updates"
+            return f"the largest power of two for which total_steps is at least {MIN_UPDATES} updates"
         return "the fewest within 5 % of the fastest training"
 
 
@@ -106,7 +106,7 @@ def max_fitting(sizes: Sequence[Size], estimate: MemoryEstimate, capacity: float
 
 
 def still_improving(sizes: Sequence[Size]) -> bool:
-    """Return whether one of the last two sizes trained more than 5 % faster than all smaller ones."""
+    """Return whether either of the last two sizes trained more than 5 % faster than all smaller sizes."""
     if len(sizes) < 3:
         return True
     *before, last, latest = [size.training for size in sizes]

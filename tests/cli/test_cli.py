@@ -265,7 +265,7 @@ def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         flag, doc = flag_of(name), re.sub(r"\bNone\b", "none", setting.doc)
         limits = r"( (From|Above) \S+ to \S+\.)?"
         assert re.search(rf"{flag}\b.* {re.escape(doc)}{limits} \(default: ", unwrapped(text)), name
-        (group,) = (each for each in groups[1:] if re.search(rf"^  {flag}[ ,\n]", each, re.MULTILINE))
+        (group,) = (block for block in groups[1:] if re.search(rf"^  {flag}[ ,\n]", block, re.MULTILINE))
         title, _, _ = group.partition(" only:")
         assert {*title.replace(" and ", ", ").split(", ")} == {*algorithms_with(name)} or (
             groups[1] is group and not algorithms_with(name)

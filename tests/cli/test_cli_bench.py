@@ -58,7 +58,7 @@ def test_the_error_of_one_process_is_raised(devices: tuple[str, str]) -> None:
 
 
 def test_default_replicas() -> None:
-    cartpole, tag = (gpu_envs.spec(each) for each in ("CartPole-v1", "TagContinuous-v0"))
+    cartpole, tag = (gpu_envs.spec(env_id) for env_id in ("CartPole-v1", "TagContinuous-v0"))
     assert bench.default_replicas(cartpole, {}, "cpu") == 2**15
     assert bench.default_replicas(cartpole, {}, "cuda:0") == 2**20
     assert bench.default_replicas(tag, {}, "cuda:0") == 2**19 // 110
@@ -74,8 +74,8 @@ def test_rate_is_steps_per_time(seconds: float, monkeypatch: pytest.MonkeyPatch)
         now[0] += times * seconds
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    found = bench.rate(work, lambda: waits.append(now[0]), 50, 1.0)
-    assert found == pytest.approx(50 / seconds)
+    measured_rate = bench.rate(work, lambda: waits.append(now[0]), 50, 1.0)
+    assert measured_rate == pytest.approx(50 / seconds)
     assert len(waits) >= 2  # also after the warm-up
     assert now[0] - 100 < max(4, 3 * seconds)
 
@@ -132,14 +132,14 @@ def test_show_prints_the_compiled_source(
     words = ["--device=cpu", "--num-envs=7", "--autoreset-mode=SameStep", "--precision=float64"]
     words += [f"--param={name}={value}" for name, value in params.items()]
     assert output_of(capsys, "show", env_id, "--all", *words).rstrip("\n") == sources[0].rstrip("\n")
-    own = output_of(capsys, "show", env_id, *words)
+    environment_source = output_of(capsys, "show", env_id, *words)
     spec = gpu_envs.spec(env_id)
     assert isinstance(spec.header, str)
     rules = header_text(f"environments/{spec.header}")
-    assert rules.strip() in own
-    assert f"// {env_id}, float64, SameStep" in own
-    assert len(own) < len(sources[0]) / 2
-    for part in own.split('#line 1 "')[1:]:
+    assert rules.strip() in environment_source
+    assert f"// {env_id}, float64, SameStep" in environment_source
+    assert len(environment_source) < len(sources[0]) / 2
+    for part in environment_source.split('#line 1 "')[1:]:
         assert part.partition('"')[0] in ("generated", str(spec.header))
         assert part.rstrip("\n} ") in sources[0]
     assert output_of(capsys, "show", env_id, "--header") == f"{rules.rstrip()}\n"
@@ -200,7 +200,7 @@ def test_tune_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert re.fullmatch(r"knee +[\d,]+ replicas, the fewest within 5 % of the fastest training", knee)
     assert re.fullmatch(r"largest that fits +[\d,]+ replicas", fits)
     assert auto == (
-        "--num-envs auto    16 replicas, the largest power of two with which total_steps is at least 200 updates"
+        "--num-envs auto    16 replicas, the largest power of two for which total_steps is at least 200 updates"
     )
 
 
@@ -211,11 +211,11 @@ def test_training_prints_the_automatic_number_of_replicas(tmp_path: Path, capsys
     words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")
     first, *_ = output_of(capsys, *words, "25600").splitlines()
     assert first == (
-        "num_envs is 16: the largest power of two with which total_steps is at least 200 updates "
+        "num_envs is 16: the largest power of two for which total_steps is at least 200 updates "
         "(16 to 16 were tried, until total_steps would be too few updates)"
     )
     assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16
     assert "51,200 in 400 updates" in output_of(capsys, "train", "--resume", str(run), "--total-steps", "51200")
     message = error_of(capsys, "train", "--resume", str(run), "--num-envs", "auto")
-    assert "--resume takes environment and settings from the run" in message
+    assert "--resume takes the environment and the settings from the run" in message
     assert "leave out --num-envs" in message

@@ -58,8 +58,8 @@ def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: i
     ("most", "chosen", "why"),
     [
         (2000, 256, "the fewest within 5 % of the fastest training"),
-        (300, 256, "the largest power of two with which total_steps is at least 200 updates"),
-        (200, 128, "the largest power of two with which total_steps is at least 200 updates"),
+        (300, 256, "the largest power of two for which total_steps is at least 200 updates"),
+        (200, 128, "the largest power of two for which total_steps is at least 200 updates"),
         (3, 64, "the smallest that was tried; total_steps is still less than 200 updates"),
     ],
 )

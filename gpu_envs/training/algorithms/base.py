@@ -32,7 +32,7 @@ class Algorithm(Settings):
     gamma: float = setting(0.99, minimum=0.0, maximum=1.0)
     """Discount factor."""
     max_grad_norm: float | None = setting(0.5, minimum=0.0, maximum=1e9, exclusive_minimum=True)
-    """Norm to which a larger gradient is scaled down; None: no limit."""
+    """Maximum norm of the gradient, which is scaled down if it is larger; None: no limit."""
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -137,7 +137,7 @@ class OffPolicy(Algorithm, abc.ABC):
     n_step: int = setting(1, minimum=1, maximum=MAX_COUNT)
     """Number of rewards that a return sums before it bootstraps from the critics."""
     tau: float = setting(0.005, minimum=0.0, maximum=1.0, exclusive_minimum=True)
-    """Polyak coefficient: fraction by which a gradient step moves the target networks towards the learnt ones."""
+    """Polyak coefficient: weight of the learnt networks in the update of the target networks, per gradient step."""
     exploration: str = setting("white", choices=("white", "ou"))
     """Exploration noise: white (independent at each step) or ou (an Ornstein-Uhlenbeck process)."""
 

@@ -295,7 +295,7 @@ class RandomState:
             self._set(self._states)
 
     def _new_generators(self) -> dict[str, torch.Generator]:
-        """Return new generators of the same devices, by which states are checked without changing the process's."""
+        """Return new generators of the same devices, for checking states without changing the process's."""
         return {kind: torch.Generator(generator.device) for kind, generator in self._generators.items()}
 
     def _current(self) -> dict[str, torch.Tensor]:

@@ -26,7 +26,7 @@ from gpu_envs.errors import LostProcessError
 MessageT = TypeVar("MessageT")
 
 _SMALL = 2**14
-"""Size in 32-bit words up to which messages other than gradients go through peer memory."""
+"""Maximum size in 32-bit words of messages, other than gradients, through peer memory."""
 
 LOST = "another of the processes that train together has ended"
 

@@ -20,8 +20,8 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def signal_reader(read: Callable[[socket.socket], None]) -> Iterator[None]:
     """Run ``read`` in a thread, with a socket that receives a byte per signal: its number.
 
-    Signal handlers run in the main thread, which may be waiting for a GPU and thereby for another process; Python
-    writes to the socket at once. At the end the socket is closed, which must end ``read``. Outside of the main thread
+    Signal handlers run in the main thread, which may be waiting for a GPU whose kernels wait for another process;
+    Python writes to the socket at once. At the end the socket is closed, which must end ``read``. Outside of the main thread
     nothing is run.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -50,7 +50,7 @@ def state_of(process: int) -> str:
 
 @contextlib.contextmanager
 def peer_monitor(peers: Sequence[int], patience: float = 5.0) -> Iterator[None]:
-    """End this process after a stop signal if one of its peers has ended, for which it may be waiting.
+    """End this process after a stop signal if a peer has ended, since it may be waiting for that peer.
 
     Args:
         peers: Process IDs on this host.

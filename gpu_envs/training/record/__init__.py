@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, checkpoints, logs and progress."""
+"""Records of a run: run directory, checkpoints, logs and progress output."""

@@ -1,15 +1,15 @@
-"""The log of a run: a row of log.csv and an event of TensorBoard for every entry.
+"""The log of a run: each entry is a row of log.csv and a TensorBoard event.
 
-Event files are written by hand: records of the protocol buffer ``Event``, each framed by its checksums. A record is its
-length (uint64), the masked CRC-32C of that, its bytes, and the masked CRC-32C of those. Of the messages only these
-members are used, by their numbers in TensorFlow's ``event.proto`` and ``summary.proto``:
+Event files are written without TensorBoard: they are TFRecords of the protocol buffer ``Event``. A record is its length
+(uint64), the masked CRC-32C of the length, the message, and the masked CRC-32C of the message. Only these fields are
+used, with their numbers in TensorFlow's ``event.proto`` and ``summary.proto``:
 
     Event       1 wall_time (double)  2 step (int64)  3 file_version (string)  5 summary  7 session_log
     Summary     1 value (repeated)
     Value       1 tag (string)  2 simple_value (float)
     SessionLog  1 status (enum; 1: start)
 
-A member is its number times 8, plus 0 for whole numbers, 1 for double, 2 for bytes or 5 for float, and its value.
+A field is its number times 8, plus 0 for integers, 1 for double, 2 for bytes or 5 for float, followed by its value.
 """
 
 import csv
@@ -24,42 +24,42 @@ from typing import Final, final
 from gpu_envs.errors import did_you_mean, display
 from gpu_envs.training.record.checkpoint import atomic_write, explain_write_errors
 
-FIRST: Final = ("iteration", "steps", "seconds")
-"""The columns that every log begins with."""
+LEADING_COLUMNS: Final = ("iteration", "steps", "seconds")
+"""The first columns of every log."""
 
 
 @final
 class RunLog:
-    """Appends to log.csv, row by row, and to an event file beside it; the columns are those of the first entry."""
+    """Appends rows to log.csv and to a TensorBoard event file; the first entry determines the columns."""
 
     def __init__(self, path: str | Path, iteration: int = 0) -> None:
-        """Starts a log, or resumes one after an iteration: later rows are dropped, and a last one cut short."""
+        """Start a log, or resume one after an iteration: later rows and an incomplete last row are dropped."""
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_file():  # to read from a pipe never ends
-            raise ValueError(f"{display(path)} is no regular file: move it away, and a new log begins")
+        if self.path.exists() and not self.path.is_file():  # reading from a pipe would block
+            raise ValueError(f"{display(path)} is not a regular file: move it away, and a new log is started")
         rows = _rows(self.path) if self.path.exists() else []
         done = [row for row in rows[1:] if int(row[1][0]) <= iteration]
-        kept = [rows[0], *done] if done else []  # without a row the next entry may have other columns
-        self._columns = kept[0][1] if kept else []
-        self._purge_step = int(kept[-1][1][1]) + 1 if kept else 0
+        remaining = [rows[0], *done] if done else []  # if no row is left, the next entry may have other columns
+        self._columns = remaining[0][1] if remaining else []
+        self._purge_step = int(remaining[-1][1][1]) + 1 if remaining else 0
         self._events: EventFile | None = None
         with atomic_write(self.path) as file:
-            file.write("".join(line for line, _ in kept).encode())
+            file.write("".join(line for line, _ in remaining).encode())
 
     def write(self, iteration: int, steps: int, record: Mapping[str, float], seconds: float) -> None:
-        """Appends an entry of values by name, some of those that the first one had; ``seconds`` are of training."""
+        """Append an entry with values of some or all columns; ``seconds`` is the training time."""
         if not self._columns:
-            clash = [name for name in record if name in FIRST]
+            clash = [name for name in record if name in LEADING_COLUMNS]
             if clash:
-                raise ValueError(f"the log has a column {clash[0]!r} of its own; give the value another name")
-            self._columns = [*FIRST, *record]
+                raise ValueError(f"the log already has a column {clash[0]!r}; give the value another name")
+            self._columns = [*LEADING_COLUMNS, *record]
             self._append(self._columns)
-        names = self._columns[len(FIRST) :]
+        names = self._columns[len(LEADING_COLUMNS) :]
         unknown = [name for name in record if name not in names]
         if unknown:
             raise ValueError(
-                f"the log has no column {unknown[0]!r}{did_you_mean(unknown[0], self._columns)} The first entry fixes "
-                f"the columns; they are {', '.join(self._columns)}"
+                f"the log has no column {unknown[0]!r}{did_you_mean(unknown[0], self._columns)} The first entry "
+                f"determines the columns: {', '.join(self._columns)}"
             )
         # digits that read back as the same number
         digits = {name: repr(value if isinstance(value, int) else float(value)) for name, value in record.items()}
@@ -73,17 +73,17 @@ class RunLog:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
         with explain_write_errors(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
-            file.write(text.getvalue())  # one write: a row is there, or is not
+            file.write(text.getvalue())  # a single write, so that a killed process leaves no partial row
 
 
 def _rows(path: Path) -> list[tuple[str, list[str]]]:
-    """Header and rows of a log, as text and cell by cell, without a last one cut short."""
+    """Read the header and the rows of a log, each as text and as cells, without an incomplete last row."""
     rows: list[tuple[str, list[str]]] = []
     try:
         for line in path.read_bytes().decode().split("\n")[:-1]:
             row = next(csv.reader([line], strict=True), [])
-            if not rows and tuple(row[: len(FIRST)]) != FIRST:
-                raise ValueError(f"it does not begin with {','.join(FIRST)}")
+            if not rows and tuple(row[: len(LEADING_COLUMNS)]) != LEADING_COLUMNS:
+                raise ValueError(f"it does not start with {','.join(LEADING_COLUMNS)}")
             if rows and len(row) != len(rows[0][1]):
                 raise ValueError(f"it has {len(row)} cells for {len(rows[0][1])} columns")
             for cell, kind in zip(row if rows else (), (int, int, *[float] * len(row)), strict=False):
@@ -92,18 +92,18 @@ def _rows(path: Path) -> list[tuple[str, list[str]]]:
             rows.append((f"{line}\n", row))
     except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{display(path)} is damaged, or no log of a run, at line {len(rows) + 1} ({error}): mend it, or move it "
-            "away, and a new one begins"
+            f"{display(path)} is damaged or not a log of a run, at line {len(rows) + 1} ({error}): repair it, or move "
+            "it away, and a new log is started"
         ) from None
     return rows
 
 
 @final
 class EventFile:
-    """A file of TensorBoard's, to which scalars are appended."""
+    """A TensorBoard event file of scalars."""
 
     def __init__(self, folder: Path, purge_step: int) -> None:
-        """Starts a file, sorted after those that are there; their events from ``purge_step`` on count no longer."""
+        """Start a file that sorts after existing ones; TensorBoard ignores their events from ``purge_step`` on."""
         number = len(list(folder.glob("events.out.tfevents.*")))
         self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}"
         self._path.touch(exist_ok=False)
@@ -111,8 +111,8 @@ class EventFile:
         self._append(purge_step, _bytes(7, b"\x08\x01"))  # status: start
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends a value for each tag."""
-        # a float of C: infinity beyond float32
+        """Append a value for each tag."""
+        # a C float, which becomes infinite beyond the range of float32 (struct.pack would raise)
         members = (_bytes(1, tag.encode()) + b"\x15" + bytes(_Float32(value)) for tag, value in values.items())
         self._append(step, _bytes(5, b"".join(_bytes(1, value) for value in members)))
 
@@ -137,7 +137,7 @@ _MASK: Final = 0xA282EAD8
 
 
 def _masked(data: bytes) -> bytes:
-    """The checksum of Castagnoli et al. (1993), bits reflected, as in RFC 3720, turned and shifted as in TFRecord."""
+    """Return the CRC-32C of RFC 3720 (Castagnoli et al. 1993), rotated and offset as TFRecord requires."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -151,7 +151,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     if value < 0:
-        raise ValueError(f"a step cannot be negative; got {value}")
+        raise ValueError(f"step is {value}; give 0 or more")
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

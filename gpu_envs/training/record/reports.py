@@ -170,7 +170,7 @@ class ReportQueue:
 
 @final
 class EpisodeWindow:
-    """Sums over the most recent steps in which at least ``WINDOW`` episodes ended, such as of returns and lengths."""
+    """Sums, such as of returns and lengths, over the most recent steps with at least ``WINDOW`` ended episodes."""
 
     def __init__(self, sums: int = 2, state: Sequence[Sequence[float]] = ()) -> None:
         """Start empty, or from a result of ``state``; ``sums`` is 2 for returns and lengths, 1 for a metric."""

@@ -1,4 +1,4 @@
-"""The folder of a training run: config.json, run.toml, log.csv with TensorBoard's events beside it, and checkpoints."""
+"""The run directory: config.json, run.toml, log.csv, TensorBoard event files, and checkpoints."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.catalog import id_of, spec_of_run
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
-from gpu_envs.training.record.checkpoint import FORMAT, READ, Checkpoints, atomic_write
+from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, Checkpoints, atomic_write
 from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.settings_file import SETTINGS_FILE, to_toml
@@ -32,59 +32,59 @@ _CONFIG = "config.json"
 _LOCK = ".lock"
 
 ROOT = "runs"
-"""Where folders go that were not named."""
+"""Parent of run directories that get a generated name."""
 
 
 @final
 class RunDirectory:
-    """Where a run keeps what it was told, what it measured, and what it learnt; made by ``create`` and ``open``."""
+    """A run directory, with settings, log and checkpoints; returned by ``create`` and ``open``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, path: str | Path | None, config: Run) -> "RunDirectory":
-        """Makes the folder of a new run, new or empty, and writes its configuration there.
+        """Make the directory of a new run, or use an empty one, and write the configuration there.
 
-        Without a path it is in ``runs``, named after the environment and the time.
+        Without a path a directory in ``runs`` is made, named after the environment and the time.
         """
         folder = _new_folder(id_of(config.env)) if path is None else Path(path)
-        wrong = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
-        if wrong is not None:
-            raise NotADirectoryError(f"the run directory cannot be {folder}, because {wrong} is a file: name another")
+        file = next((parent for parent in (folder, *folder.parents) if parent.exists() and not parent.is_dir()), None)
+        if file is not None:
+            raise NotADirectoryError(f"the run directory cannot be {folder}, because {file} is a file: name another")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if any(folder.iterdir()):
                 raise FileExistsError
-            (folder / _LOCK).open("xb").close()  # of processes that find the folder empty, one succeeds
+            (folder / _LOCK).open("xb").close()  # if several processes find the folder empty, only one succeeds
         except FileExistsError:
             raise FileExistsError(
-                f"the run directory {folder} is not empty: name another, or go on with that run by "
-                f"gpu-envs train --resume {folder}"
+                f"the run directory {folder} is not empty: name another, or resume that run by gpu-envs train --resume "
+                f"{folder}"
             ) from None
         run = cls(folder)
         try:
             run._write(config, {})
         except BaseException:
-            (folder / _LOCK).unlink(missing_ok=True)  # once there is room on the disk, the same command succeeds
+            (folder / _LOCK).unlink(missing_ok=True)  # so that the same command succeeds once the disk has space
             raise
         return run
 
     @classmethod
     def open(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
-        """Opens the folder of a run, or raises FileNotFoundError."""
+        """Open an existing run directory; raise a FileNotFoundError if it is not one."""
         if isinstance(path, RunDirectory):
             return path
         folder = Path(path)
         if not (folder / _CONFIG).is_file():
-            wrong = "is a file, not a folder" if folder.exists() else "does not exist"
-            wrong = "has no config.json, so it is not a run's" if folder.is_dir() else wrong
-            beside = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
-            raise FileNotFoundError(f"the run directory {folder} {wrong}{did_you_mean(str(folder), beside)}")
+            problem = "is a file, not a folder" if folder.exists() else "does not exist"
+            problem = "has no config.json, so it is not a run directory" if folder.is_dir() else problem
+            siblings = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
+            raise FileNotFoundError(f"the run directory {folder} {problem}{did_you_mean(str(folder), siblings)}")
         return cls(folder)
 
     def config(self) -> Run:
-        """The configuration of the run."""
+        """Return the settings of the run."""
         about = self.about()
         config = Run.from_flat(upgraded(about["config"], about.get("format", 1)))
         place = parse_spec_path(config.env)
@@ -96,11 +96,11 @@ class RunDirectory:
         return config
 
     def spec(self, *, trust: bool) -> Spec:
-        """The spec of the run's environment, imported where it is not known, if it is to be trusted."""
+        """Return the spec of the run's environment; with ``trust`` its file is imported if it is not registered."""
         return spec_of_run(self.config().env, f"the run {self.path}", trust=trust)
 
     def about(self) -> dict[str, Any]:
-        """All of config.json: the configuration, its changes, versions, the device's name, and the command lines."""
+        """Return the content of config.json: settings, their changes, versions, the device's name, command lines."""
         path = self.path / _CONFIG
         try:
             about = json.loads(path.read_text())
@@ -108,15 +108,16 @@ class RunDirectory:
             raise ValueError(f"{path} is damaged: {error}") from None
         if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
             raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")
-        if about.get("format", 1) not in READ:
+        if about.get("format", 1) not in READABLE_FORMATS:
+            version = about.get("gpu_envs")
             raise ValueError(
-                f"{path} is of format {about['format']}, written by gpu_envs {about.get('gpu_envs')}; this one, "
-                f"{gpu_envs.__version__}, reads format {FORMAT}: use that version"
+                f"{path} has format {about['format']}, written by gpu_envs {version}, but gpu_envs "
+                f"{gpu_envs.__version__} reads format {FORMAT}: use gpu_envs {version}"
             )
         return about
 
     def amend(self, config: Run, iteration: int) -> None:
-        """Writes the configuration of a run that goes on; what is another from that iteration on is kept, too."""
+        """Write the settings of a resumed run, and record the changes with the iteration of the resumption."""
         about, before, after = self.about(), self.config().flat(), config.flat()
         changed = {
             name: {"from": before.get(name), "to": value} for name, value in after.items() if before.get(name) != value
@@ -127,9 +128,9 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes from training this run meanwhile, where the file system knows locks.
+        """Prevent other processes from training this run, if the file system supports locks.
 
-        The operating system lets go of the lock when the process ends, however it ends.
+        The operating system releases the lock when the process ends, even if it is killed.
         """
         link = next((entry for entry in self.path.iterdir() if entry.is_symlink()), None)
         if link is not None:
@@ -149,7 +150,7 @@ class RunDirectory:
                 ) from None
             except OSError:  # the file system has no locks
                 pass
-            with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it
+            with contextlib.suppress(OSError):  # on a full disk, messages of other processes cannot name the holder
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
             yield
@@ -158,26 +159,26 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Its checkpoints; it keeps as many as the configuration says."""
+        """The run's checkpoints; the newest ``keep_checkpoints`` are kept."""
         return Checkpoints(self.path / "checkpoints", self.config().keep_checkpoints)
 
     @property
     def log_path(self) -> Path:
-        """The file of the log."""
+        """Path of log.csv."""
         return self.path / "log.csv"
 
     def log(self) -> dict[str, list[float]]:
-        """The log's columns by name: iteration, steps, seconds and what was measured; NaN where nothing was."""
+        """Return the log's columns by name: iteration, steps, seconds and metrics; missing values are NaN."""
         return read_log(self.log_path)
 
     def _write(self, config: Run, about: dict[str, Any]) -> None:
-        of_arrays = operator.methodcaller("tolist")  # parameters with a value for each replica
+        array_to_list = operator.methodcaller("tolist")  # for parameters with a value for each replica
         for name, value in config.flat().items():
             try:
-                json.dumps(value, default=of_arrays)
+                json.dumps(value, default=array_to_list)
             except (AttributeError, TypeError):
                 raise TypeError(
-                    f"{name} is {value!r}, which {_CONFIG} cannot hold: give numbers, strings or arrays"
+                    f"{name} is {value!r}, which {_CONFIG} cannot contain: give numbers, strings or arrays"
                 ) from None
         about = about | {
             "format": FORMAT,
@@ -192,18 +193,18 @@ class RunDirectory:
         with atomic_write(self.path / SETTINGS_FILE) as file:
             file.write(to_toml(config).encode())
         with atomic_write(self.path / _CONFIG) as file:
-            file.write((json.dumps(about, indent=2, default=of_arrays) + "\n").encode())
+            file.write((json.dumps(about, indent=2, default=array_to_list) + "\n").encode())
 
 
 def _command() -> list[list[str]]:
-    """The command line, where it is one of ``gpu-envs``: that of a program which trains says nothing of the run."""
+    """Return the command line if the program is ``gpu-envs``; other command lines say nothing about the run."""
     program = Path(sys.argv[0])
-    own = program.stem == "gpu-envs" or (program.stem == "__main__" and program.parent.name == "gpu_envs")
-    return [list(sys.argv)] if own else []
+    is_cli = program.stem == "gpu-envs" or (program.stem == "__main__" and program.parent.name == "gpu_envs")
+    return [list(sys.argv)] if is_cli else []
 
 
 def _new_folder(env: str) -> Path:
-    """Makes a folder with a name of its own, even where two runs start in the same second."""
+    """Make a folder with a unique name, even if two runs start in the same second."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         path = Path(ROOT, stem if number == 1 else f"{stem}-{number}")
@@ -214,7 +215,7 @@ def _new_folder(env: str) -> Path:
 
 
 def device_name(device: str) -> str:
-    """The name of a device as its maker has it: of the card, or of the processor."""
+    """Return the product name of a device: of the GPU, or of the processor."""
     resolved = resolve_device(device)
     if resolved == "cpu":
         return processor_name()

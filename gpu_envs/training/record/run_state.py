@@ -214,8 +214,8 @@ def state_of_process(
     check_fits(here, there)
     state = _select_rank(saved, rank) if same_processes else _restarted(saved)
     # ``describes`` is compared above; environments and random states check themselves; ``RUN`` covers the lists
-    skipped = ("describes", "steps", "environment", "random", "windows", "metrics", "players")
-    skipped += () if same_processes else _PER_PROCESS
+    skipped = {"describes", "steps", "environment", "random", "windows", "metrics", "players"}
+    skipped |= set(() if same_processes else _PER_PROCESS)
     expected_state = expected if same_processes else _restarted(expected)
     example, checked = (_without_buffers(each)[0] for each in (expected_state, state))
     example = {name: part for name, part in example.items() if name not in skipped}

@@ -1,4 +1,4 @@
-"""What a run shows: a bar or lines while it goes on; then rows of a table, and curves of what it has logged."""
+"""Progress output, tables of results, and SVG plots of logs."""
 
 import csv
 import html
@@ -16,17 +16,17 @@ from typing import Any, Final, TextIO, final
 Row = tuple[str, ...]
 
 COLOURS: Final = ("#c0392b", "#2471a3", "#1e8449", "#b9770e", "#7d3c98", "#117a65")
-"""Of curves: of one alone the second."""
+"""Colours of plots; a single plot has the second."""
 
 _REASONS: Final = {
     "total_steps": "all steps are done",
-    "target_return": "the return that was aimed at is reached",
+    "target_return": "the target return is reached",
     "interrupted": "interrupted",
 }
 
 
 def result_rows(result: Any) -> list[Row]:
-    """Names and values of a training run's ``Result``."""
+    """Return the names and values of a ``Result`` as table rows."""
     speed = result.steps / result.seconds if result.seconds > 0 else 0.0
     names = {role: "return" if len(result.returns) == 1 else f"return of {role}" for role in result.returns}
     returns = {names[role]: value for role, value in result.returns.items()}
@@ -36,14 +36,14 @@ def result_rows(result: Any) -> list[Row]:
         *((name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)),
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
-        *((f"torch ran {name}", why) for name, why in result.fallback_reasons.items()),
+        *((f"torch ran {name}", reason) for name, reason in result.fallback_reasons.items()),
     ]
 
 
 def evaluation_rows(results: Mapping[str, Any]) -> list[Row]:
-    """How each role does, by the ``Evaluation`` of it, below a row of headings."""
-    rows: list[Row] = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
-    metrics: dict[str, Any] = {}  # alike for all roles
+    """Return a row of headings, and a row for each role's ``Evaluation`` and each metric."""
+    rows: list[Row] = [("role", "mean return", "95 %", "std", "mean length", "episodes")]
+    metrics: dict[str, Any] = {}  # the same for all roles
     for role, evaluation in results.items():
         rows.append((role, *_numbers(evaluation), f"{evaluation.length:.6g}", f"{evaluation.episodes:,}"))
         metrics |= evaluation.metrics
@@ -55,7 +55,7 @@ def _numbers(estimate: Any) -> Row:
 
 
 def table(rows: Sequence[Row], *, heading: bool = False) -> str:
-    """Rows as a table of HTML, the first of them headings or not; of each row the first cell is one."""
+    """Return an HTML table; the first cell of each row is a heading, and with ``heading`` the first row, too."""
     lines = []
     for number, row in enumerate(rows):
         kinds = ["th" if column == 0 or (heading and number == 0) else "td" for column in range(len(row))]
@@ -65,61 +65,61 @@ def table(rows: Sequence[Row], *, heading: bool = False) -> str:
 
 
 def read_log(path: str | Path) -> dict[str, list[float]]:
-    """The columns of a run's log.csv by name; NaN where a row has no value."""
+    """Read the columns of a run's log.csv by name; missing values are NaN."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no log {path}")
+        raise FileNotFoundError(f"the log {path} does not exist")
     with Path(path).open(newline="", encoding="utf-8") as file:
         names, *rows = csv.reader(file)
-    whole = [row for row in rows if len(row) == len(names)]  # the last may be being written
-    return {name: [float(row[i] or "nan") for row in whole] for i, name in enumerate(names)}
+    complete = [row for row in rows if len(row) == len(names)]  # the last row may be incomplete while it is written
+    return {name: [float(row[i] or "nan") for row in complete] for i, name in enumerate(names)}
 
 
 def curves(log: Mapping[str, Sequence[float]]) -> list[str]:
-    """A picture of each return and metric in a log, as SVG."""
+    """Plot each return and metric in a log as SVG."""
     names = [name for name in log if name.rpartition("/")[2] == "return" or name.startswith("metrics/")]
     colours = COLOURS[1:2] if len(names) == 1 else COLOURS
-    pictures = []
+    plots = []
     for name, colour in zip(names, itertools.cycle(colours), strict=False):
         first, _, last = name.rpartition("/")
         title = f"return of {first}" if last == "return" and first else last
-        pictures.append(curve(title, log["steps"], log[name], colour))
-    return pictures
+        plots.append(curve(title, log["steps"], log[name], colour))
+    return plots
 
 
 _WIDTH, _HEIGHT = 380, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 12, 28, 22
-_MOST_POINTS = 400
+_MAX_POINTS = 400
 
 
 def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: str) -> str:
-    """One curve against steps as a picture in SVG, whose ink is that of the text around it."""
+    """Plot values against steps as SVG; text and axes have the colour of the surrounding text."""
     points = [(x, y) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
-    points = points[:: -len(points) // _MOST_POINTS or -1][::-1]  # the last one is among them
-    marks = _ticks(min((y for _, y in points), default=0.0), max((y for _, y in points), default=0.0))
+    points = points[:: -len(points) // _MAX_POINTS or -1][::-1]  # includes the last point
+    ticks = _ticks(min((y for _, y in points), default=0.0), max((y for _, y in points), default=0.0))
     last = max(steps, default=0.0)
 
-    def across(x: float) -> float:
-        return _LEFT + x / (last or 1.0) * (_WIDTH - _LEFT - _RIGHT)
+    def to_x(step: float) -> float:
+        return _LEFT + step / (last or 1.0) * (_WIDTH - _LEFT - _RIGHT)
 
-    def down(y: float) -> float:
-        return _HEIGHT - _BOTTOM - (y - marks[0]) / (marks[-1] - marks[0]) * (_HEIGHT - _TOP - _BOTTOM)
+    def to_y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - (value - ticks[0]) / (ticks[-1] - ticks[0]) * (_HEIGHT - _TOP - _BOTTOM)
 
-    def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
+    def text(x: float, y: float, content: str, anchor: str = "start", weight: str = "normal") -> str:
         style = f'text-anchor="{anchor}" font-weight="{weight}" fill="currentColor"'
-        return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(words)}</text>'
+        return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(content)}</text>'
 
-    grid = "".join(f"M{_LEFT} {down(mark):.1f}H{_WIDTH - _RIGHT}" for mark in marks)
-    line = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
-    now = f"{points[-1][1]:.4g}" if points else "no episode ended"
+    grid = "".join(f"M{_LEFT} {to_y(tick):.1f}H{_WIDTH - _RIGHT}" for tick in ticks)
+    line = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in points)
+    latest = f"{points[-1][1]:.4g}" if points else "no episode ended"
     return "\n".join(
         [
             f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width: 100%; height: auto" role="img" '
             f'aria-label="{html.escape(title)} against steps" font-family="system-ui, sans-serif" font-size="11">',
             f'<rect x="{_LEFT}" y="6" width="10" height="10" rx="2" fill="{colour}"/>',
             text(_LEFT + 15, 15, title, weight="bold"),
-            text(_WIDTH - _RIGHT, 15, now, "end"),
+            text(_WIDTH - _RIGHT, 15, latest, "end"),
             f'<path d="{grid}" stroke="currentColor" stroke-opacity=".18"/>',
-            *(text(_LEFT - 5, down(mark) + 4, f"{mark:.6g}", "end") for mark in marks),
+            *(text(_LEFT - 5, to_y(tick) + 4, f"{tick:.6g}", "end") for tick in ticks),
             text(_LEFT, _HEIGHT - 6, "0"),
             text(_WIDTH - _RIGHT, _HEIGHT - 6, f"{last:,.0f} steps", "end"),
             f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round"/>',
@@ -129,7 +129,7 @@ def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: s
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Numbers at round distances from one another, from below the least to above the greatest."""
+    """Return tick values at a round distance that cover the range from ``low`` to ``high``."""
     raw = (high - low or abs(high) or 1.0) / 3
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(times * unit for times in (1, 2, 5, 10) if times * unit >= raw)
@@ -140,12 +140,12 @@ def _ticks(low: float, high: float) -> list[float]:
 _INTERVAL: Final = 0.1
 _INTERVAL_OF_LINES: Final = 30.0
 _LENGTH_OF_LINES: Final = 200
-_BAR: Final = (10, 30)  # columns, at least and at most
+_BAR: Final = (10, 30)  # minimum and maximum width in columns
 
 
 @final
 class Progress:
-    """Percentage, speed, returns and the time that is left: a bar redrawn in place, or a line every 30 seconds."""
+    """Progress output (percentage, speed, returns, time left): a bar redrawn in place, or a line every 30 seconds."""
 
     def __init__(
         self,
@@ -157,15 +157,20 @@ class Progress:
         target: Mapping[str, float] | None = None,
         header: Sequence[str] = (),
     ) -> None:
-        """Draws nothing yet; figures of the names in ``target`` are aimed at, and ``header`` is written first.
+        """Initialise without output.
 
-        With ``quiet`` there is nothing, with False a bar whatever the stream is, with None a bar in a terminal or a
-        notebook and lines elsewhere. Without a stream it is standard error, or nowhere if that is closed.
+        Args:
+            total_steps: Number of steps, or of other units, at 100 %.
+            quiet: True: no output. False: a bar. None: a bar in a terminal or a notebook, otherwise lines.
+            stream: Output stream; None: standard error, or no output if that is closed.
+            unit: Unit of the speed, per second.
+            target: Target returns by role, shown after the returns.
+            header: Lines that are written before the first output.
         """
         self._total, self._unit, self._target = max(1, total_steps), unit, target or {}
         self._header = "".join(f"{line}\n" for line in header)
         self._stream = sys.stderr if stream is None else stream
-        # Python has no standard error where it started with a closed one, as a daemon and pythonw do.
+        # sys.stderr is None if the process started without standard error, such as a daemon or pythonw
         self._draws = not quiet and self._stream is not None and not self._stream.closed
         notebook = type(self._stream).__module__.startswith("ipykernel.")
         self._in_lines = quiet is None and self._draws and not (notebook or self._stream.isatty())
@@ -175,9 +180,9 @@ class Progress:
     def update(
         self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Says how far it is: a bar at most ten times a second, and when all steps are done.
+        """Update the output: a bar at most ten times per second, and always when all steps are done.
 
-        NaN is the return of a role, or the metric, of which no episode has ended.
+        Returns and metrics are NaN as long as no episode has ended.
         """
         interval = _INTERVAL_OF_LINES if self._in_lines else _INTERVAL if steps < self._total else 0.0
         if not self._draws or time.monotonic() - self._drawn_at < interval:
@@ -192,7 +197,7 @@ class Progress:
         self._shown = len(line)
 
     def close(self) -> None:
-        """Leaves the bar as it is, and goes to the next line."""
+        """Leave the bar as it is, and move to the next line."""
         if self._shown and self._draws:
             self._write("\n")
         self._shown, self._draws = 0, False
@@ -201,7 +206,7 @@ class Progress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the terminal or the stream was closed: what the bar is of goes on
+        except (OSError, ValueError):  # the terminal or the stream was closed: continue without output
             self._draws = False
 
     def _fitted(
@@ -209,7 +214,7 @@ class Progress:
     ) -> str:
         done = min(1.0, steps / self._total)
         left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
-        # Most important first: what does not fit is left out from the end.
+        # in the order of importance: parts that do not fit are omitted from the end
         parts = [f"{math.floor(done * 100):3d}%", f"{amount(steps_per_s)} {self._unit}/s"]
         for role, value in returns.items():
             goal = f" of {self._target[role]:.4g}" if role in self._target else ""
@@ -245,7 +250,7 @@ class Progress:
 
 
 def amount(value: float) -> str:
-    """A number with a unit of thousands, millions or milliards: ``1.2 M``."""
+    """Format a number with the suffix k, M or G: ``1.2 M``."""
     for unit, size in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
         if value >= size * 0.9995:
             scaled = value / size
@@ -254,7 +259,7 @@ def amount(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``12s``, ``3:04`` or ``1:02:03``."""
+    """Format seconds as ``12s``, ``3:04`` or ``1:02:03``."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(math.ceil(seconds), 60)

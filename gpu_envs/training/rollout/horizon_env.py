@@ -58,7 +58,9 @@ class RoleTensors:
 class RoleStorage:
     """Storage for a horizon of one role, into which the environment writes directly."""
 
-    def __init__(self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
+    def __init__(
+        self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool
+    ) -> None:
         """Allocate.
 
         Args:
@@ -120,7 +122,7 @@ class RoleStorage:
         return own if split is None or shared is None else SplitRows(own, shared, self.role.agents, split)
 
     def set_initial(self, rows: Rows) -> None:
-        """Set the observations with which the next horizon starts."""
+        """Set the first observations of the next horizon."""
         if isinstance(rows, SplitRows):
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
@@ -220,7 +222,7 @@ class HorizonEnv:
         return results
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
-        """Reset all replicas; ``stagger`` is a seed by which first episodes are cut at random steps."""
+        """Reset all replicas; with the seed ``stagger`` first episodes are cut at random steps."""
         observations, infos = self.env.reset(seed=seed)
         self.staggered = None
         if stagger is not None:

@@ -198,8 +198,8 @@ def with_replicas(config: Run, count: int) -> Run:
 def assign(roles: tuple[PolicyRole, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
     """Return for each policy the agents that it acts for, from ``Run.policies``.
 
-    The policy of an agent takes precedence over the policy of its role; a role without a policy gets one of the same
-    name. "random" and frozen policies are separate for each role: their names get the suffix " (ROLE)".
+    The policy of an agent takes precedence over the policy of its role; a role without a policy learns a policy called
+    like the role. "random" and frozen policies are separate for each role: their names get the suffix " (ROLE)".
     """
     valid_names = [name for role in roles for name in (role.name, *role.members)]
     for name, policy in policies.items():

@@ -102,7 +102,7 @@ class Replay:
 
         Args:
             rows: Number of agents of all replicas.
-            slots: Steps per row; one of them is always free.
+            slots: Steps per row; one slot is always free.
             features: Length of an observation.
             width: Number of elements of an action.
             device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -147,7 +147,7 @@ class Replay:
             turn: Added to the counter; use a different one for each batch until the counter changes.
             n_step: Number of rewards in a return.
             gamma: Discount factor.
-            first: Index of the first sample among those of all processes, on which its random numbers depend.
+            first: Index of the first sample among the batches of all processes; random numbers depend on it.
         """
         count = len(into.returns)
         self._draw.bound(
