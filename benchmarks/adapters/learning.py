@@ -67,7 +67,7 @@ def train_with_torchrl(plan: AdapterPlan) -> dict[str, Any]:
         "steps": result.steps,
         "evaluated": float(result.returns.mean()),
         "episodes": len(result.returns),
-        "actions": "drawn",
+        "actions": "sampled",
         "target": CARTPOLE,
     }
 
@@ -96,7 +96,7 @@ def train_with_example(library: str, target: float, plan: AdapterPlan) -> dict[s
         "steps": args.num_envs * args.num_steps * args.updates,
         "evaluated": float(example.evaluate(trained, args, episodes).mean()),
         "episodes": episodes,
-        "actions": "the likeliest",
+        "actions": "most likely",
         "target": target,
     }
 

@@ -50,7 +50,7 @@ def learn(plan: AdapterPlan, target: float, seed: int = 0) -> dict[str, Any]:
         "steps": model.num_timesteps,
         "evaluated": evaluate(model, episodes, plan.device, derived_seed(seed, "evaluation")),
         "episodes": episodes,
-        "actions": "drawn",
+        "actions": "sampled",
         "target": target,
     }
     venv.close()

@@ -51,19 +51,20 @@ def _peers(file: str) -> str:
 def custom(_page: Path) -> str:
     """Return the table of users' environments, compared with built-in ones."""
     cuda, cpu = results("custom_cuda"), results("custom_cpu")
-    named = {
+    labels = {
         "CartPoleOutside-v1": "CartPole as a user's C++ header, compared with the built-in one",
         "CartPoleInPython-v1": "the same rules in Python, compared with C++",
         "Lander-v0": "the tutorial's lander in C++, compared with MountainCar, whose state has the same size",
         "LanderInPython-v0": "the lander in Python, compared with C++",
     }
     rows = []
-    for name, what in named.items():
-        share = {of["num_envs"]: percent(of["share"], 1) for of in cuda["speed"][name]}
+    for name, label in labels.items():
+        share = {entry["num_envs"]: percent(entry["share"], 1) for entry in cuda["speed"][name]}
         on_cpu = percent(cpu["speed"][name][0]["share"], 1)
-        rows.append((what, share[4194304], share[65536], on_cpu))
+        rows.append((label, share[4194304], share[65536], on_cpu))
     compiled = [
-        f"{of['compile_s']['Lander-v0']:.2f} s ({of['compile_s']['LanderInPython-v0']:.2f} s)" for of in (cuda, cpu)
+        f"{entry['compile_s']['Lander-v0']:.2f} s ({entry['compile_s']['LanderInPython-v0']:.2f} s)"
+        for entry in (cuda, cpu)
     ]
     rows.append(("compilation of the lander without a cache, C++ (Python)", compiled[0], "", compiled[1]))
     return table(("environment", "H200, 4 M replicas", "65,536", "one core of an EPYC, 16,384"), rows)
@@ -71,28 +72,30 @@ def custom(_page: Path) -> str:
 
 def sb3(_page: Path) -> str:
     """Return the table of SB3's rollouts."""
-    found = results("adapters_cpu", "sb3")
-    named = {
-        "gpu_envs_ppo": f"`sb3.VecEnv`, {found['num_envs']:,} replicas, with `sb3.PPO`",
+    data = results("adapters_cpu", "sb3")
+    labels = {
+        "gpu_envs_ppo": f"`sb3.VecEnv`, {data['num_envs']:,} replicas, with `sb3.PPO`",
         "stock_ppo": "the same, with Stable-Baselines3's PPO",
-        "dummy": f"`DummyVecEnv`, {found['peers']['dummy']['num_envs']:,} environments",
-        "subproc": f"`SubprocVecEnv`, {found['peers']['subproc']['num_envs']} environments",
+        "dummy": f"`DummyVecEnv`, {data['peers']['dummy']['num_envs']:,} environments",
+        "subproc": f"`SubprocVecEnv`, {data['peers']['subproc']['num_envs']} environments",
     }
     rows = []
-    for name, what in named.items():
+    for name, label in labels.items():
         cells = []
         for kind in ("fresh", "balancing"):
-            of = found["collect_rollouts"][kind]
-            cells.append(f"{format_short(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
-        rows.append((what, *cells))
+            entry = data["collect_rollouts"][kind]
+            cells.append(
+                f"{format_short(entry['steps_per_s'][name])}, {percent(entry['shares'][name]['step_wait'], 1)}"
+            )
+        rows.append((label, *cells))
     head = ("steps/s, and the share of `step_wait`", "untrained policy: episodes of 22 steps")
     return table((*head, "balancing policy: 500 steps"), rows)
 
 
 def libraries(_page: Path) -> str:
     """Return the table of the loops of TorchRL, skrl and rsl_rl."""
-    found = results("adapters_cuda", "torch_libraries")["libraries"]
-    named = {
+    data = results("adapters_cuda", "torch_libraries")["libraries"]
+    labels = {
         ("torchrl", "rollout"): "TorchRL, `rollout`, random actions",
         ("torchrl", "collector"): "TorchRL, collector",
         ("skrl", "skrl_ppo"): "skrl, its PPO",
@@ -100,11 +103,11 @@ def libraries(_page: Path) -> str:
         ("rsl_rl", "ppo"): "rsl_rl, its PPO",
     }
     rows = []
-    for (library, loop), what in named.items():
-        of = found[library]["loops"][loop]
-        constants = "; ".join(f"{us:,.0f}" for us in of["yardsticks_us"].values())
-        more = "; ".join(percent(share) for share in of["overheads"].values())
-        rows.append((what, f"{of['ours_us']:,.0f}", constants, more))
+    for (library, loop), label in labels.items():
+        entry = data[library]["loops"][loop]
+        constants = "; ".join(f"{us:,.0f}" for us in entry["yardsticks_us"].values())
+        more = "; ".join(percent(share) for share in entry["overheads"].values())
+        rows.append((label, f"{entry['ours_us']:,.0f}", constants, more))
     return table(("loop", "with our environment", "with constants", "overhead above constants and the bare step"), rows)
 
 
@@ -112,16 +115,16 @@ def particles(_page: Path) -> str:
     """Return the table of training in the particle environments, compared with JaxMARL."""
     rows, ippo = [], results("training_cuda", "ippo")
     for env_id, ours in results("training_cuda", "particles").items():
-        for who, of in {"ours": ours, "JaxMARL's IPPO": ippo[env_id]}.items():
-            if "skipped" in of:
+        for library, entry in {"ours": ours, "JaxMARL's IPPO": ippo[env_id]}.items():
+            if "skipped" in entry:
                 continue
-            runs = of["runs"]
+            runs = entry["runs"]
             ends = sorted(run["evaluated"] for run in runs)
             first = [run["reached_s"] for run in runs if run.get("reached_s") is not None]
-            reached, seconds = f"{of['reached']} of {len(runs)}", statistics.median(run["seconds"] for run in runs)
-            returns = (f"{of['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}")
+            reached, seconds = f"{entry['reached']} of {len(runs)}", statistics.median(run["seconds"] for run in runs)
+            returns = (f"{entry['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}")
             until = digits(statistics.median(first)) if first else ""
-            rows.append((f"{env_id}, {ours['metric']}", who, *returns, reached, digits(seconds), until))
+            rows.append((f"{env_id}, {ours['metric']}", library, *returns, reached, digits(seconds), until))
     head = ("environment", "library", "random", "minimum and maximum", "seeds that reach the target", "training, s")
     return table((*head, "time to the target, s"), rows)
 

@@ -62,11 +62,11 @@ def _single(spec: Spec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _team(spec: TeamSpec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("agents", ", ".join(f"{count} `{role}`" for role, count in spec.counts(params).items()))]
     spaces = [(role.name, spec.role_observation(role, params), _space(role.action, params)) for role in spec.roles]
-    alike = len({(space_text(seen.full), space_text(action)) for _, seen, action in spaces}) == 1
-    for name, seen, action in spaces[:1] if alike else spaces:
-        of = "" if alike else f" of {_a(name)}"
-        shared = f"; {seen.shared_size} of its numbers are alike for all agents of the role" if seen.shared else ""
-        rows += [(f"observation{of}", space_text(seen.full) + shared), (f"action{of}", space_text(action))]
+    alike = len({(space_text(parts.full), space_text(action)) for _, parts, action in spaces}) == 1
+    for name, parts, action in spaces[:1] if alike else spaces:
+        suffix = "" if alike else f" of {_a(name)}"
+        shared = f"; {parts.shared_size} of its numbers are alike for all agents of the role" if parts.shared else ""
+        rows += [(f"observation{suffix}", space_text(parts.full) + shared), (f"action{suffix}", space_text(action))]
     groups: list[tuple[str, Mapping[str, Field]]] = [("state of an agent", {**spec.state, "in_game": Field("bool")})]
     groups += [(f"state of {_a(role.name)}", role.state) for role in spec.roles if role.state]
     groups += [("state of a replica", {**spec.shared, "elapsed": Field("int")})]

@@ -60,9 +60,9 @@ def sources(_page: Path) -> str:
             command = re.sub(r" --(commit|\w+-python) \S+", "", content["command"])
             sections_by_origin.setdefault((command, content["commit"][:7], content["date"][:10]), []).append(name)
         for i, ((command, commit, date), names) in enumerate(sections_by_origin.items()):
-            what = "" if len(sections_by_origin) == 1 else f": {', '.join(names)}"
+            label = "" if len(sections_by_origin) == 1 else f": {', '.join(names)}"
             file = f"[{path.name}](../benchmarks/results/{path.name})" if i == 0 else ""
-            rows.append((f"{file}{what}".removeprefix(": "), f"`{command}`", commit, date))
+            rows.append((f"{file}{label}".removeprefix(": "), f"`{command}`", commit, date))
     return table(("file", "command", "commit", "date"), rows)
 
 
@@ -71,16 +71,16 @@ def sources(_page: Path) -> str:
 
 def steps_cuda(_page: Path) -> str:
     """Return the table of single-agent environments on a GPU."""
-    return _by_env(SINGLE, [(what, cells) for what, of, cells in _single() if of == "cuda"])
+    return _by_env(SINGLE, [(label, cells) for label, device, cells in _single() if device == "cuda"])
 
 
 def steps_cpu(_page: Path) -> str:
     """Return the table of single-agent environments on a CPU."""
-    return _by_env(SINGLE, [(what, cells) for what, of, cells in _single() if of == "cpu"])
+    return _by_env(SINGLE, [(label, cells) for label, device, cells in _single() if device == "cpu"])
 
 
 def _by_env(envs: Sequence[str], rows: Iterable[tuple[str, Mapping[str, str]]]) -> str:
-    return table(("measurement", *envs), ((what, *(cells.get(env, "") for env in envs)) for what, cells in rows))
+    return table(("measurement", *envs), ((label, *(cells.get(env, "") for env in envs)) for label, cells in rows))
 
 
 def _single() -> list[tuple[str, str, dict[str, str]]]:
@@ -90,18 +90,18 @@ def _single() -> list[tuple[str, str, dict[str, str]]]:
         (
             "one step per launch, 4 M replicas, new random actions each step, steps/s",
             "cuda",
-            {env: format_short(of["steps_per_s"]) for env, of in cuda["single"].items()},
+            {env: format_short(entry["steps_per_s"]) for env, entry in cuda["single"].items()},
         ),
         (
             f"its share of the bandwidth of a copy ({cuda['copy_bytes_per_s'] / 1e12:.2f} TB/s)",
             "cuda",
-            {env: percent(of["share_of_copy"]) for env, of in cuda["single"].items()},
+            {env: percent(entry["share_of_copy"]) for env, entry in cuda["single"].items()},
         ),
         *(
             (
                 "the same with `statistics=False`, steps/s",
                 "cuda",
-                {env: format_short(of["steps_per_s"]) for env, of in bare.items()},
+                {env: format_short(entry["steps_per_s"]) for env, entry in bare.items()},
             )
             for bare in [cuda.get("without_statistics")]
             if bare is not None
@@ -109,30 +109,30 @@ def _single() -> list[tuple[str, str, dict[str, str]]]:
         (
             "512 random steps per launch, 1 M replicas, steps/s",
             "cuda",
-            {env: format_short(of["steps_per_s"]) for env, of in cuda["fused"].items()},
+            {env: format_short(entry["steps_per_s"]) for env, entry in cuda["fused"].items()},
         ),
         ("compilation without / with cache, s", "cuda", _compile_times(cuda)),
         (
             "one step per call, NumPy in and out, 16,384 replicas on one core, steps/s",
             "cpu",
-            {env: format_short(of["steps_per_s"]) for env, of in cpu["vectorised"].items()},
+            {env: format_short(entry["steps_per_s"]) for env, entry in cpu["vectorised"].items()},
         ),
         (
             "ratio to a build without vectorisation",
             "cpu",
-            {env: f"{of['ratio']:.1f}x" for env, of in cpu["vectorised"].items()},
+            {env: f"{entry['ratio']:.1f}x" for env, entry in cpu["vectorised"].items()},
         ),
         (
             "one step of a single environment (Gymnasium's), us",
             "cpu",
-            {env: f"{of['ours']:.1f} ({of['gymnasium']:.1f})" for env, of in cpu["single_us"].items()},
+            {env: f"{entry['ours']:.1f} ({entry['gymnasium']:.1f})" for env, entry in cpu["single_us"].items()},
         ),
         ("compilation without / with cache, s", "cpu", _compile_times(cpu)),
     ]
 
 
 def _compile_times(throughput: Mapping[str, Any]) -> dict[str, str]:
-    return {env: f"{of['cold']:.2f} / {of['cached']:.3f}" for env, of in throughput["compile_s"].items()}
+    return {env: f"{entry['cold']:.2f} / {entry['cached']:.3f}" for env, entry in throughput["compile_s"].items()}
 
 
 def teams_cuda(_page: Path) -> str:
@@ -147,11 +147,11 @@ def teams_cpu(_page: Path) -> str:
 
 def _teams(file: str, env: str = "") -> str:
     rows = []
-    for name, of in results(file)["teams"].items():
-        if not of["env_id"].startswith(env) or (file == "throughput_cpu" and name.startswith("grid_4_1_1m")):
+    for name, entry in results(file)["teams"].items():
+        if not entry["env_id"].startswith(env) or (file == "throughput_cpu" and name.startswith("grid_4_1_1m")):
             continue
-        cells = [f"{of['num_envs']:,}", of["actions"], percent(of["in_game"])]
-        rows.append((TEAMS[name], *cells, digits(of["us_per_step"]), format_short(of["env_steps_per_s"])))
+        cells = [f"{entry['num_envs']:,}", entry["actions"], percent(entry["in_game"])]
+        rows.append((TEAMS[name], *cells, digits(entry["us_per_step"]), format_short(entry["env_steps_per_s"])))
     return table(("environment", "replicas", "actions", "active agents", "us/step", "env-steps/s"), rows)
 
 
@@ -161,17 +161,20 @@ def _teams(file: str, env: str = "") -> str:
 def training_cuda(_page: Path) -> str:
     """Return the table of training, compared with a PPO in JAX."""
     solve, shell = results("training_cuda", "solve"), results("training_cuda", "shell")
-    warm, empty = (shell["first"][f"caches {of}"]["iterate_s"] for of in ("warm", "empty"))
+    warm, empty = (shell["first"][f"caches {entry}"]["iterate_s"] for entry in ("warm", "empty"))
     beyond = sorted(run["seconds"] - run["torch_s"] for run in shell["ours"]["runs"])
     rows = [
         (
             "CartPole solved: from initial weights to a mean return of 475 over 100 episodes, confirmed in 1,000 new "
             "episodes; median of 10 seeds",
-            *(f"{of['median_s']:.3f} s ({of['solved']} of {of['seeds']})" for of in (solve["ours"], solve["jax"])),
+            *(
+                f"{entry['median_s']:.3f} s ({entry['solved']} of {entry['seeds']})"
+                for entry in (solve["ours"], solve["jax"])
+            ),
         ),
         (
             "the same from the shell, with imports and compilation, caches warm (empty)",
-            *(f"{of['median_s']:.1f} s ({of['cold_s']:.1f} s)" for of in (shell["ours"], shell["jax"])),
+            *(f"{entry['median_s']:.1f} s ({entry['cold_s']:.1f} s)" for entry in (shell["ours"], shell["jax"])),
         ),
         (
             "the same, minus a process that only imports torch; minimum and maximum",
@@ -183,11 +186,13 @@ def training_cuda(_page: Path) -> str:
     throughput = results("training_cuda", "throughput")
     for epochs, prefix in ((1, ""), (4, "with 4 epochs, ")):
         for precision, name in PRECISIONS.items():
-            of = throughput[f"{precision}_{epochs}"]
-            what = f"the same, {prefix}{name}"
+            entry = throughput[f"{precision}_{epochs}"]
+            label = f"the same, {prefix}{name}"
             if not prefix and precision == "float32":
-                what = f"PPO on CartPole, 65,536 replicas x 32 steps, 4 minibatches, 1 epoch, 64 x 64 tanh, {name}"
-            rows.append((f"{what}, steps/s", *(format_short(of[who]["steps_per_s"]) for who in ("ours", "jax"))))
+                label = f"PPO on CartPole, 65,536 replicas x 32 steps, 4 minibatches, 1 epoch, 64 x 64 tanh, {name}"
+            rows.append(
+                (f"{label}, steps/s", *(format_short(entry[library]["steps_per_s"]) for library in ("ours", "jax")))
+            )
     sampler = results("training_cuda", "sampler")
     rows.append(
         (
@@ -198,20 +203,20 @@ def training_cuda(_page: Path) -> str:
     )
     acting = results("training_cuda", "acting")
     share = f"{percent(acting['bf16']['share'])} of the rate of torch's product of 8,192 x 8,192"
-    what = "their actions and values by a network of 256 x 256 in bf16, in a CUDA graph"
-    rows.append((what, f"{acting['bf16']['us']:.0f} us, {share}", ""))
+    label = "their actions and values by a network of 256 x 256 in bf16, in a CUDA graph"
+    rows.append((label, f"{acting['bf16']['us']:.0f} us, {share}", ""))
     return table(("measurement", "gpu_envs", "JAX"), rows)
 
 
 def training_tag(_page: Path) -> str:
     """Return the table of training a large team."""
-    found = results("training_cuda", "tag_throughput")
+    data = results("training_cuda", "tag_throughput")
     names = (
         ("a2c", "A2C on TagContinuous, 10 + 100 agents, shared trunk of 256 x 256"),
         ("ppo", "PPO on the same, 4 epochs"),
     )
     rows = [
-        (what, *(format_short(found[f"{way}_{p}"]["ours"]["steps_per_s"]) for p in PRECISIONS)) for way, what in names
+        (label, *(format_short(data[f"{way}_{p}"]["ours"]["steps_per_s"]) for p in PRECISIONS)) for way, label in names
     ]
     return table(("env-steps/s", *PRECISIONS.values()), rows)
 
@@ -219,8 +224,8 @@ def training_tag(_page: Path) -> str:
 def presets(_page: Path) -> str:
     """Return the table of the presets' returns."""
     rows = [
-        (env, f"{of['threshold']:g}", _published(env), *_final_returns(of))
-        for env, of in results("training_cuda", "presets").items()
+        (env, f"{entry['threshold']:g}", _published(env), *_final_returns(entry))
+        for env, entry in results("training_cuda", "presets").items()
     ]
     return table(
         ("environment", "threshold", "RL-Zoo's PPO", "worst and best seed", "greedy actions", "training, s"), rows
@@ -232,10 +237,10 @@ def _published(env: str) -> str:
     return "" if published is None else f"{published:.1f}"
 
 
-def _final_returns(of: Mapping[str, Any]) -> tuple[str, str, str]:
-    sampled, greedy = (sorted(run[kind]["mean"] for run in of["runs"]) for kind in ("drawn", "greedy"))
+def _final_returns(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    sampled, greedy = (sorted(run[kind]["mean"] for run in entry["runs"]) for kind in ("drawn", "greedy"))
     ends = [f"{means[0]:.1f}, {means[-1]:.1f}" for means in (sampled, greedy)]
-    return ends[0], ends[1], f"{statistics.median(run['seconds'] for run in of['runs']):.2f}"
+    return ends[0], ends[1], f"{statistics.median(run['seconds'] for run in entry['runs']):.2f}"
 
 
 def worlds(_page: Path) -> str:
@@ -245,13 +250,13 @@ def worlds(_page: Path) -> str:
 
 def _worlds(env: str = "") -> str:
     rows = []
-    for name, of in results("training_cuda", "worlds").items():
+    for name, entry in results("training_cuda", "worlds").items():
         if not name.startswith(env):
             continue
-        seconds = statistics.median(run["seconds"] for run in of["runs"])
-        for role, trained in of["learnt"].items():
-            best, random_mean = of["constants"][role], of["random"][role]["mean"]
-            action = ", ".join(f"{what} {level}" for what, level in best["action"].items())
+        seconds = statistics.median(run["seconds"] for run in entry["runs"])
+        for role, trained in entry["learnt"].items():
+            best, random_mean = entry["constants"][role], entry["random"][role]["mean"]
+            action = ", ".join(f"{label} {level}" for label, level in best["action"].items())
             rows.append(
                 (
                     f"{name}, {role}",
@@ -272,10 +277,10 @@ def tag_learning(_page: Path) -> str:
 def _survival_table(*envs: str) -> str:
     rows = []
     for env in envs:
-        found = results("training_cuda", "tag_learning")[env]
-        random = f"{found['random']['length']:.1f} +- {found['random']['length_interval']:.1f}"
-        for where, runs in found["taggers"]["runs"].items():
-            cells = (_survival(of) for of in (runs, found["runners"]["runs"][where]))
+        data = results("training_cuda", "tag_learning")[env]
+        random = f"{data['random']['length']:.1f} +- {data['random']['length_interval']:.1f}"
+        for where, runs in data["taggers"]["runs"].items():
+            cells = (_survival(entry) for entry in (runs, data["runners"]["runs"][where]))
             rows.append((f"{env}, {where}", str(len(runs)), random, *cells))
     heads = ("survival of runners, steps", "seeds", "random teams", "trained taggers", "trained runners")
     return table(heads, rows)
@@ -293,13 +298,13 @@ def drawn(_page: Path) -> str:
         "one core": results("training_cpu", "drawn")["rates"],
     }
     heads = [
-        f"{where}, {of['num_envs']:,} replicas, {words}"
-        for where, of in documents.items()
-        for words in ("1 step/launch", f"{of['rollout_steps']} steps/launch")
+        f"{where}, {entry['num_envs']:,} replicas, {words}"
+        for where, entry in documents.items()
+        for words in ("1 step/launch", f"{entry['rollout_steps']} steps/launch")
     ]
     kinds = [kind for kind in documents["H200"]["kinds"] if kind != "none"]
     rows = [
-        (f"`{kind}`", *(percent(share) for of in documents.values() for share in of["kinds"][kind].values()))
+        (f"`{kind}`", *(percent(share) for entry in documents.values() for share in entry["kinds"][kind].values()))
         for kind in kinds
     ]
     return table(("`pole_mass`", *heads), rows)
@@ -307,10 +312,10 @@ def drawn(_page: Path) -> str:
 
 def drawn_worlds(_page: Path) -> str:
     """Return the table of the share of worlds that presets solve."""
-    found, rows = results("training_cuda", "drawn")["worlds"], []
-    for name, of in found["presets"].items():
-        shares = sorted(run["solved"] for run in of["runs"])
-        seconds = statistics.median(run["seconds"] for run in of["runs"])
+    data, rows = results("training_cuda", "drawn")["worlds"], []
+    for name, entry in data["presets"].items():
+        shares = sorted(run["solved"] for run in entry["runs"])
+        seconds = statistics.median(run["seconds"] for run in entry["runs"])
         rows.append((f"`{name}`", f"{percent(shares[0], 1)}, {percent(shares[-1], 1)}", f"{seconds:.2f}"))
     return table(("preset", "worlds solved, worst and best seed", "training, s"), rows)
 
@@ -326,21 +331,21 @@ def measured(page: Path) -> str:
 
 def _measured_single(env: str) -> str:
     cells_by_row: dict[str, dict[str, str]] = {}
-    for what, where, cells in _single():
-        cells_by_row.setdefault(what, {})[where] = cells[env]
-    rows = [(what, cells.get("cuda", ""), cells.get("cpu", "")) for what, cells in cells_by_row.items()]
+    for label, where, cells in _single():
+        cells_by_row.setdefault(label, {})[where] = cells[env]
+    rows = [(label, cells.get("cuda", ""), cells.get("cpu", "")) for label, cells in cells_by_row.items()]
     preset_results = results("training_cuda", "presets").get(env)
     if preset_results is not None:
         means, _, seconds = _final_returns(preset_results)
         rows.append((f"the preset, {len(preset_results['runs'])} seeds: median training time, s", seconds, ""))
         rows.append(("mean return over 1,000 new episodes, worst and best seed", means, ""))
     if env == "CartPole-v1":
-        for section, what in (
+        for section, label in (
             ("solve", "training to a mean return of 475, s"),
             ("shell", "the same from the shell, s"),
         ):
             cuda, cpu = (results(f"training_{where}", section)["ours"]["median_s"] for where in ("cuda", "cpu"))
-            rows.append((what, f"{cuda:.2g}", f"{cpu:.2g}"))
+            rows.append((label, f"{cuda:.2g}", f"{cpu:.2g}"))
     return table(("measurement", "NVIDIA H200", "AMD EPYC"), rows)
 
 
@@ -349,7 +354,7 @@ def _measured_team(env: str) -> str:
     parts = ["On an NVIDIA H200:", _teams("throughput_cuda", env)]
     if cold is not None:
         parts += [f"Compilation takes {cold['cold']:.2f} s, and loading from the cache {1000 * cold['cached']:.0f} ms."]
-    if any(of["env_id"] == env for of in results("throughput_cpu")["teams"].values()):
+    if any(entry["env_id"] == env for entry in results("throughput_cpu")["teams"].values()):
         parts += ["On one core of an AMD EPYC:", _teams("throughput_cpu", env)]
     if env in results("training_cuda", "tag_learning"):
         parts += [

@@ -23,11 +23,11 @@ def updates_cuda(_page: Path) -> str:
 def _updates(document: str, columns: Mapping[str, str]) -> str:
     rows = [
         (
-            f"{of['batch']:,}",
-            " x ".join(map(str, of["hidden"])),
-            *(digits(of["updates_per_s"][name]) for name in columns.values()),
+            f"{entry['batch']:,}",
+            " x ".join(map(str, entry["hidden"])),
+            *(digits(entry["updates_per_s"][name]) for name in columns.values()),
         )
-        for of in results(document, "updates").values()
+        for entry in results(document, "updates").values()
     ]
     return table(("batch", "hidden layers", *columns), rows)
 
@@ -36,12 +36,12 @@ def replay(_page: Path) -> str:
     """Return the table of the time of a replay buffer's samples and insertions."""
     rows = [
         (
-            f"{of['count']:,} of {of['rows'] * (of['slots'] - 1):,}",
+            f"{entry['count']:,} of {entry['rows'] * (entry['slots'] - 1):,}",
             *name.split("_")[0].split("+"),
-            *(f"{of[f'{way}_us']:.1f}, {percent(of[f'{way}_share'])}" for way in ("draw", "insert")),
+            *(f"{entry[f'{way}_us']:.1f}, {percent(entry[f'{way}_share'])}" for way in ("draw", "insert")),
         )
-        for name, of in results("training_cuda", "replay").items()
-        if "_" in name and isinstance(of, dict)
+        for name, entry in results("training_cuda", "replay").items()
+        if "_" in name and isinstance(entry, dict)
     ]
     header = (
         "sampled transitions",
@@ -57,13 +57,16 @@ def algorithms(_page: Path) -> str:
     """Return the table of the returns of other algorithms' presets."""
     rows = []
     both = results("training_cuda", "algorithms") | results("training_cuda", "team_algorithms")
-    for name, of in both.items():
+    for name, entry in both.items():
         env, preset = name.split()
-        ends = sorted(run["evaluated"] for run in of["runs"])
-        what = "return" if of["role"] == "agent" else "runners' survival"
-        reached, seconds = f"{of['reached']} of {len(ends)}", statistics.median(run["seconds"] for run in of["runs"])
-        returns = (f"{of['threshold']:g}", f"{ends[0]:.1f}, {ends[-1]:.1f}")
-        rows.append((env, f"`{preset}`", what, *returns, reached, f"{seconds:.2f}"))
+        ends = sorted(run["evaluated"] for run in entry["runs"])
+        label = "return" if entry["role"] == "agent" else "runners' survival"
+        reached, seconds = (
+            f"{entry['reached']} of {len(ends)}",
+            statistics.median(run["seconds"] for run in entry["runs"]),
+        )
+        returns = (f"{entry['threshold']:g}", f"{ends[0]:.1f}, {ends[-1]:.1f}")
+        rows.append((env, f"`{preset}`", label, *returns, reached, f"{seconds:.2f}"))
     return table(
         ("environment", "preset", "metric", "target", "minimum and maximum", "seeds that reach it", "training, s"), rows
     )
@@ -81,12 +84,17 @@ def race_cuda(_page: Path) -> str:
 
 def _race(document: str) -> str:
     race, rows = results(document, "race"), []
-    for name, who in {"ours": "gpu_envs", "sbx": "SBX (JAX)", "rejax": "rejax (JAX)", "skrl": "skrl (torch)"}.items():
-        if "skipped" in (of := race[name]):
+    for name, library in {
+        "ours": "gpu_envs",
+        "sbx": "SBX (JAX)",
+        "rejax": "rejax (JAX)",
+        "skrl": "skrl (torch)",
+    }.items():
+        if "skipped" in (entry := race[name]):
             continue
-        values = (of["median_s"], of["median_steps"], of["prepare_s"])
-        reached = f"{of['reached']} of {of['seeds']}"
-        rows.append((who, reached, *("" if value is None else digits(value) for value in values)))
+        values = (entry["median_s"], entry["median_steps"], entry["prepare_s"])
+        reached = f"{entry['reached']} of {entry['seeds']}"
+        rows.append((library, reached, *("" if value is None else digits(value) for value in values)))
     return table(("library", "seeds that reach the target", "training, s", "steps", "preparation, s"), rows)
 
 

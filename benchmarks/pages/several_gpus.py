@@ -20,11 +20,11 @@ def gpus(_page: Path) -> str:
     }
     rows = [
         (
-            what,
+            label,
             f"{format_short(measured['trained'][name]['together'])} steps/s",
             percent(measured["trained"][name]["share"], 1),
         )
-        for name, what in descriptions.items()
+        for name, label in descriptions.items()
     ]
     stepped = measured["stepped"]
     alone = f"{format_short(statistics.median(stepped['at_once']))} steps/s"

@@ -60,8 +60,8 @@ def returns(document: Document) -> Figure:
     figure = style.new_figure(2.8, 0.04)
     axes = figure.subplots()
     lines: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for each in section["results"]["returns"]:
-        lines.setdefault((each["method"], each["iterations"]), []).append(each)
+    for point in section["results"]["returns"]:
+        lines.setdefault((point["method"], point["iterations"]), []).append(point)
     for (method, iterations), points in lines.items():
         colour = style.OURS if method == "mppi" else style.SECOND
         times = "1 iteration" if iterations == 1 else f"{iterations} iterations"

@@ -105,7 +105,7 @@ def survival_curves(axes: Axes, env_id: str, results: Mapping[str, Any]) -> None
         else:
             top = max(length for curve in curves[team] for time, length in curve if time > seconds - 0.2 * end)
             style.annotate(axes, f"{team} train", (seconds, top), colour)
-    axes.set_title(f"{env_id}: steps per runner")
+    axes.set_title(f"{env_id}: runner survival, steps")
     axes.set_xlabel("seconds of training")
 
 

@@ -50,7 +50,7 @@ def to_dicts(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 def presets(plan: TrainingPlan) -> dict[str, Any]:
     """Train each environment's default preset with several seeds; evaluate with sampled and with greedy actions."""
-    found = {}
+    results = {}
     for env_id, published in PUBLISHED.items():
         reward_threshold = gpu_envs.spec(env_id).reward_threshold
         threshold: Any = published if reward_threshold is None else reward_threshold
@@ -61,7 +61,7 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
                 (run[kind],) = to_dicts(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
             runs.append(run)
         reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
-        found[env_id] = {
+        results[env_id] = {
             "threshold": threshold,
             "settings": dict(preset(env_id)),
             "reached": reached,
@@ -73,7 +73,7 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
             f"{reached['greedy']} with greedy ones; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
             f"{statistics.median(run['steps'] for run in runs):,.0f} steps"
         )
-    return found
+    return results
 
 
 def algorithms(plan: TrainingPlan) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def team_algorithms(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _train_other_presets(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
-    found = {}
+    results = {}
     for (env_id, name), (role, threshold, seeds) in OTHER_PRESETS.items():
         runs, single = [], role == "agent"
         if single == teams:
@@ -100,14 +100,14 @@ def _train_other_presets(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
         minimize = role == "tagger"
         reached = sum((run["evaluated"] <= threshold) if minimize else (run["evaluated"] >= threshold) for run in runs)
         settings = dict(preset(env_id, name))
-        found[f"{env_id} {name}"] = {"role": role, "threshold": threshold, "settings": settings, "reached": reached}
-        found[f"{env_id} {name}"]["runs"] = runs
+        results[f"{env_id} {name}"] = {"role": role, "threshold": threshold, "settings": settings, "reached": reached}
+        results[f"{env_id} {name}"]["runs"] = runs
         ends = sorted(run["evaluated"] for run in runs)
         plan.log(
             f"{env_id}, {name}: from {ends[0]:.4g} to {ends[-1]:.4g}; {reached} of {len(runs)} seeds reach "
             f"{threshold:g}; median {statistics.median(run['seconds'] for run in runs):.2f} s"
         )
-    return found
+    return results
 
 
 def tag(plan: TrainingPlan) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
 
     On a GPU each is trained in torch too, from the same seeds, so that what our kernels learn has its measure.
     """
-    found = {}
+    results = {}
     ways: dict[str, dict[str, Any]] = {"kernels": {}} | ({"torch": {"fused": False}} if plan.on_gpu else {})
     for env_id in TEAMS:
         params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
@@ -126,22 +126,24 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
         plan.log(f"{env_id}, all random: a runner lasts {at_random['length']:.1f} steps")
         for name in ("taggers", "runners"):
             teams[name] = {"settings": dict(preset(env_id, name)), "runs": {}}
-            for where, own in ways.items():
-                runs = [_survival(plan, env_id, name, seed, own) for seed in range(plan.seeds)]
+            for where, extra_settings in ways.items():
+                runs = [_survival(plan, env_id, name, seed, extra_settings) for seed in range(plan.seeds)]
                 teams[name]["runs"][where] = runs
                 ends = sorted(run["evaluated"]["length"] for run in runs)
                 plan.log(
                     f"{env_id}, trained {name} against random others, in {where}: a runner lasts from {ends[0]:.1f} to "
                     f"{ends[-1]:.1f} steps; after {statistics.median(run['seconds'] for run in runs):.1f} s of training"
                 )
-        found[env_id] = teams
-    return found
+        results[env_id] = teams
+    return results
 
 
-def _survival(plan: TrainingPlan, env_id: str, name: str, seed: int, own: Mapping[str, Any]) -> dict[str, Any]:
+def _survival(
+    plan: TrainingPlan, env_id: str, name: str, seed: int, extra_settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """One run: the runners after it, and how it went, in seconds and steps that the last 100 runners lasted."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer, run = train_preset(plan, env_id, name, seed, Path(folder), own)
+        trainer, run = train_preset(plan, env_id, name, seed, Path(folder), extra_settings)
         with (Path(folder) / "log.csv").open() as file:
             rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
     run["curve"] = [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]

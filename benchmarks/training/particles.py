@@ -75,7 +75,7 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
     """
     arguments = ("--env-id", env_id, "--seeds", min(SEEDS, plan.seeds), "--device", plan.device, *options)
     try:
-        found = process.run_peer(
+        results = process.run_peer(
             plan.jax_python,
             "jaxmarl",
             "jaxmarl_ippo",
@@ -86,21 +86,21 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
         )
     except RuntimeError as error:
         plan.log(str(error))
-        found = {"skipped": process.error_line(str(error))}
-    if "skipped" in found:
-        plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {found['skipped']}")
-        return found
-    for run in found["runs"]:
-        times = (s for s, value in run["evaluated"] if TARGETS[env_id].reached(value, found["random"]))
+        results = {"skipped": process.error_line(str(error))}
+    if "skipped" in results:
+        plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {results['skipped']}")
+        return results
+    for run in results["runs"]:
+        times = (s for s, value in run["evaluated"] if TARGETS[env_id].reached(value, results["random"]))
         run["reached_s"], run["evaluated"] = next(times, None), run["evaluated"][-1][1]
-    found["reached"] = sum(TARGETS[env_id].reached(run["evaluated"], found["random"]) for run in found["runs"])
-    ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in found["runs"])
-    first = ", ".join(f"{run['reached_s']:.1f} s" for run in found["runs"] if run["reached_s"] is not None) or "never"
+    results["reached"] = sum(TARGETS[env_id].reached(run["evaluated"], results["random"]) for run in results["runs"])
+    ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in results["runs"])
+    first = ", ".join(f"{run['reached_s']:.1f} s" for run in results["runs"] if run["reached_s"] is not None) or "never"
     plan.log(
-        f"JaxMARL's IPPO in {env_id}: {found['random']:.3g} at random; {ends}; {found['reached']} reach the target, "
-        f"first: {first}"
+        f"JaxMARL's IPPO in {env_id}: {results['random']:.3g} at random; {ends}; {results['reached']} reach the "
+        f"target, first: {first}"
     )
-    return found
+    return results
 
 
 def _mean(by_role: Mapping[str, Any], metric: str) -> float:

@@ -514,7 +514,7 @@ def test_the_device_starts_before_torch_is_imported() -> None:
     [(train, "start_context_in_thread"), (launch, "device_count"), (settings, "field_docs"), (registry, "ids")],
     ids=["device", "number of GPUs", "descriptions of options", "environments"],
 )
-def test_a_run_calls_no_function_that_it_does_not_need(
+def test_a_run_calls_no_unused_functions(
     module: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a given trainer no device starts; with one GPU no GPU is counted; only help reads the descriptions."""

@@ -110,7 +110,7 @@ KILLED = {"cpu": [(0, 2)], "cuda": [(0, 2), (1, 2), (2, 3)], "nccl": [(0, 2), (1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "rank", "gpus"), [(p, *each) for p in DEVICES for each in KILLED[p]])
+@pytest.mark.parametrize(("device", "rank", "gpus"), [(p, *case) for p in DEVICES for case in KILLED[p]])
 def test_a_killed_process_ends_the_run(device: str, rank: int, gpus: int, tmp_path: Path) -> None:
     if device != "cpu" and gpus > device_count():
         pytest.skip("more GPUs than there are")
@@ -154,10 +154,10 @@ def test_max_restarts_restarts_killed_processes(device: str, tmp_path: Path) -> 
     run = tmp_path / "run"
     code, stderr = check_restart_after_a_kill(start_endless_run(run, "--max-restarts", "1", device=device), run)
     assert code == INTERRUPTED
-    said = (
+    expected = (
         rf"gpu-envs: process 1 of 2 was ended by SIGKILL; restarting from update [\d,]+ of {run} \(restart 1 of 1\)\n"
     )
-    assert re.fullmatch(said, stderr)
+    assert re.fullmatch(expected, stderr)
 
 
 @pytest.mark.slow
@@ -193,15 +193,15 @@ from pathlib import Path
 from typing import Any
 if os.environ.get("RANK") == "1":
     from gpu_envs.training.learner import Learner
-    done, seen = 0, Path(__file__).with_name("seen")
+    done, attempts = 0, Path(__file__).with_name("attempts")
     count = Learner.count
-    attempt = len(seen.read_text()) if seen.exists() else 0
+    attempt = len(attempts.read_text()) if attempts.exists() else 0
     def failing(learner):
         global done
         count(learner)
         done += 1
         if done == 20:
-            seen.write_text("." * (attempt + 1))
+            attempts.write_text("." * (attempt + 1))
             raise ({", ".join(ERRORS)})[attempt]("of the second alone")
     Learner.count = failing
 """

@@ -161,7 +161,7 @@ def test_parameters_cannot_have_names_of_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: valid_env_spec(state=("x", "y", "x")), "Wrong-v0: state names 'x' more than once"),
         (lambda: Param(0.4, minimum=1), "the default 0.4 is not allowed: give a finite number of at least 1"),
@@ -182,7 +182,7 @@ def test_parameters_cannot_have_names_of_arguments() -> None:
         ),
     ],
 )
-def test_messages_of_invalid_values(make: Any, said: str) -> None:
+def test_messages_of_invalid_values(make: Any, message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  # the message is compared below
         make()
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
