@@ -1,4 +1,4 @@
-"""Every test runs over the registered environments, the devices that are present, and the outputs that suit them."""
+"""Fixtures that run tests over the registered environments, the devices of this machine, and their output libraries."""
 
 import gc
 import os
@@ -22,53 +22,53 @@ from gpu_envs.registry import catalog as registry
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options for the tiers of tests."""
+    """Adds the options of the test tiers."""
     tiers.add_options(parser)
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what belongs to the second tier, and what needs a GPU."""
+    """Marks cases of the second tier, and cases that need a GPU."""
     tiers.mark(items)
     if config.getoption("--shuffle") is not None:
         tiers.shuffle(items, config.getoption("--shuffle"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets pass the warnings that are none of this package's; all others are errors."""
-    # Gymnasium's own: of CartPole-v0 that there is a v1, and of CartPole's speeds that they are unbounded.
+    """Ignores known warnings of other libraries; all other warnings are errors."""
+    # Gymnasium: CartPole-v0 is out of date, and CartPole's speeds are unbounded.
     config.addinivalue_line("filterwarnings", r"ignore:.*CartPole-v0 is out of date.*:DeprecationWarning")
     config.addinivalue_line(
         "filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*"
     )
-    # pygame's own: of how it finds its files. Gymnasium and PettingZoo import it where it is installed.
+    # pygame: how it finds its files. Gymnasium and PettingZoo import it if it is installed.
     config.addinivalue_line("filterwarnings", r"ignore:pkg_resources is deprecated.*")
     config.addinivalue_line("filterwarnings", r"ignore:Deprecated call to `pkg_resources:DeprecationWarning")
-    # PettingZoo's own: its tests make one of its games in the old way, where pygame lets them.
+    # PettingZoo: its tests create a game with a deprecated function, if pygame is installed.
     config.addinivalue_line("filterwarnings", r"ignore:The old environment creation API:DeprecationWarning")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore SIGINT; tests need it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the GPU, beside others
-    # torch's own: that its mode that finds synchronisations is a prototype.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window appears
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the GPU's memory
+    # torch: its mode for detecting synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
 
-    if hasattr(config, "workerinput"):  # torch would start as many threads as there are cores, in each process
+    if hasattr(config, "workerinput"):  # torch would start one thread per core in each process
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:  # one of xdist's processes tells the first, which tells us
+    else:  # xdist's workers report to this process
         config.pluginmanager.register(NamesFailures(config))
         config.pluginmanager.register(tiers.ListsHopper(config))
     tiers.configure(config)
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: to look through it takes 0.2 s, whenever a test asks for what is garbage."""
+    """Excludes all current objects from garbage collection: scanning them would take 0.2 s per ``gc.collect()``."""
     gc.collect()
     gc.freeze()
 
 
 class NamesFailures:
-    """Says which test failed, and why, at once: a run of all tests is long, and pytest says it at the end."""
+    """Prints each failure at once: a run of all tests is long, and pytest prints failures at its end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -88,67 +88,67 @@ AS_SHIPPED = [
     *(HERE / "kernels" / f"test_{name}.py" for name in ("elementary", "philox")),
     HERE / "training" / "test_sampler.py",
 ]
-"""Tests of compilers and of arithmetic compile as users do; others do not optimise, which takes a quarter of the time
-and gives the same bits, as ``test_compilers_agree`` makes sure."""
+"""Tests of compilers and arithmetic compile as users do. Other tests compile without optimisation, in a quarter of the
+time and with the same bits, which ``test_compilers_agree`` verifies."""
 
 IN_SLOW_TESTS = [HERE / "kernels" / f"test_{name}.py" for name in ("determinism", "parity")]
-"""The same, but only in what `make test` leaves out."""
+"""Tests that compile as users do only in slow cases."""
 
 
 @pytest.fixture(autouse=True)
 def unoptimised_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Most compilations are of environments that take a few steps."""
+    """Compiles without optimisation, except in the tests above: most environments in tests take few steps."""
     slow = request.node.get_closest_marker("slow") is not None
     shipped = any(request.path.is_relative_to(path) for path in AS_SHIPPED + IN_SLOW_TESTS * slow)
     timed = request.node.get_closest_marker("timing") is not None
-    with pytest.MonkeyPatch.context() as own:  # a test's own monkeypatch is undone when the test asks for it, not first
+    with pytest.MonkeyPatch.context() as own:  # the test's ``monkeypatch`` fixture would be undone too late
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
             own.setenv("CXX", UNOPTIMISED)
         yield
         for thread in list(
             background.COMPILATIONS.threads.values()
-        ):  # what nobody asked for is compiled as the test says
+        ):  # compilations that the test started but did not wait for
             thread.join()
 
 
-def each_of(values: Iterable[Any], ids: Callable[[Any], str] | None = None) -> Any:
-    """A fixture: a test runs for each of these."""
+def parametrized_fixture(values: Iterable[Any], ids: Callable[[Any], str] | None = None) -> Any:
+    """Returns a fixture that runs a test for each of these values."""
 
     @pytest.fixture(params=values, ids=ids)
-    def one_of_them(request: pytest.FixtureRequest) -> Any:
+    def value(request: pytest.FixtureRequest) -> Any:
         return request.param
 
-    return one_of_them
+    return value
 
 
-env_id = each_of(IDS)
-"""The id of each registered environment of one agent."""
+env_id = parametrized_fixture(IDS)
+"""The id of each registered single-agent environment."""
 
-team_id = each_of(TEAM_IDS)
-"""The id of each environment with a team."""
+team_id = parametrized_fixture(TEAM_IDS)
+"""The id of each registered team environment."""
 
-any_id = each_of([*IDS, *TEAM_IDS])
-"""The id of each environment, of one agent or with a team."""
+any_id = parametrized_fixture([*IDS, *TEAM_IDS])
+"""The id of each registered environment."""
 
-device = each_of(DEVICES)
-"""Each device that is present."""
+device = parametrized_fixture(DEVICES)
+"""Each device of this machine."""
 
-place = each_of(PLACES, ids=lambda place: f"{place.device}-{place.output}")
-"""Each device with each output that suits it."""
+place = parametrized_fixture(PLACES, ids=lambda place: f"{place.device}-{place.output}")
+"""Each device with each output library that it supports."""
 
-mode = each_of(MODES)
+mode = parametrized_fixture(MODES)
 """Each auto-reset mode."""
 
 
 @pytest.fixture(params=[*IDS, *TEAM_IDS])
 def variant(request: pytest.FixtureRequest) -> Variant:
-    """Each environment, small and with short episodes; ``registered.each_variant`` gives more."""
+    """Each environment, small and with short episodes; ``registered.each_variant`` runs more variants."""
     return Variant(request.param, {})
 
 
 @pytest.fixture
 def builtin_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry as it is when the package is imported, whatever other tests have registered."""
+    """Restricts the registry to the built-in environments, whatever other tests have registered."""
     own = [spec.id for spec in ALL]
     for known in ("SPECS", "ORIGINS"):
         monkeypatch.setattr(registry, known, {name: getattr(registry, known)[name] for name in own})
@@ -156,23 +156,23 @@ def builtin_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def temporary_registry() -> Iterator[None]:
-    """What a test registers is known to no other."""
+    """Removes the test's registrations after the test."""
     with restored_registry():
         yield
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for what is compiled in this test alone, which is not there yet."""
+    """An empty compilation cache for this test; the folder does not exist yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(background.COMPILATIONS, "threads", {})  # what others began and nobody waited for
+    monkeypatch.setattr(background.COMPILATIONS, "threads", {})  # ignore compilations of earlier tests
     return folder
 
 
 @pytest.fixture(scope="module")
 def masked_environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Those of ``masked_envs`` are known by their ids."""
+    """Registers the environments of ``masked_envs``."""
     with pytest.MonkeyPatch.context() as patch:
         for spec in specs(tmp_path_factory.mktemp("headers")):
             patch.setitem(registry.SPECS, spec.id, spec)
@@ -195,7 +195,7 @@ def make() -> Iterator[Make]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Lets torch use one thread of the CPU: what these tests compute is small, and others run beside them."""
+    """Limits torch to one CPU thread: these tests compute little, and other processes run at the same time."""
     import torch
 
     before = torch.get_num_threads()
@@ -206,7 +206,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def sync_debug_mode() -> Iterator[Callable[[str], None]]:
-    """Says what torch does where the host would wait for the device: ``default`` or ``error``."""
+    """Sets torch's reaction to a synchronisation with the device: ``default`` or ``error``."""
     torch = pytest.importorskip("torch")
     yield torch.cuda.set_sync_debug_mode
     torch.cuda.set_sync_debug_mode("default")
@@ -214,13 +214,13 @@ def sync_debug_mode() -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line writes as where there is no terminal, wherever these tests run."""
+    """Fixes the width of the command line's output at 100 columns, as without a terminal."""
     monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.fixture
 def unthrottled_clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Windows do not wait for the time of the next picture; the rates at which they would have."""
+    """Makes windows not wait between frames; returns the frame rates that they request."""
     pygame = pytest.importorskip("pygame")
     rates: list[int] = []
 
@@ -238,13 +238,13 @@ def replay() -> Any:
     from gpu_envs.replays import record
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXX", UNOPTIMISED)  # it is made before ``unoptimised_compiler``
+        patch.setenv("CXX", UNOPTIMISED)  # ``unoptimised_compiler`` is not active yet
         return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
 
 
-@pytest.fixture(scope="module")  # longer, and the last test of all would be charged what it used
+@pytest.fixture(scope="module")  # with a session scope, the last test would be charged its CPU time
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One without a screen."""
+    """A headless browser."""
     pytest.importorskip("PIL.Image")
     program = find_browser()
     if program is None:
@@ -256,7 +256,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def open_replay(browser: Browser, tmp_path: Path) -> Iterator[OpenReplay]:
-    """Opens the page of a replay; at the end it may not have complained, nor asked for anything but itself."""
+    """Opens the page of a replay; afterwards checks that it logged no problem and requested no other file."""
     tabs: list[tuple[Tab, Path]] = []
 
     def open_page(replay: Any, *, moving: bool = False, fps: int | None = None, **window: Any) -> Tab:

@@ -53,7 +53,7 @@ def supported_env(make: Make, player: type[Player], **changes: Any) -> Any:
 
 
 def create(player: type[Player], env: Any, *args: Any, **kwargs: Any) -> Any:
-    return player.made(env, *args, **kwargs)
+    return player.make_adapter(env, *args, **kwargs)
 
 
 def alone(player: type[Player]) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def test_returned_arrays_are_independent(player: type[Player], name: str, device
         results = [each.step(actions) for each in (ours, touched)]
         for part in ("observations", "rewards", "terminated", "truncated"):
             assert_same_bits(getattr(results[0], part), getattr(results[1], part), part)
-        returned.append(results[0].given)
-        copied.append([numpy_of(array) for array in results[0].given])
+        returned.append(results[0].arrays)
+        copied.append([numpy_of(array) for array in results[0].arrays])
         if player.output == "any":  # torch libraries pass these arrays to the next step
-            for array in results[1].given:
+            for array in results[1].arrays:
                 overwrite(array)
     ours.begin()
     for arrays, copies in zip(returned, copied, strict=True):

@@ -72,7 +72,7 @@ def test_advantages_match_values_computed_by_hand(algorithm: Any, device: str, t
         model.policy.value_net.bias.zero_()
     keeper = RolloutKeeper()
     model.learn(16, callback=keeper)
-    (stored,) = keeper.kept
+    (stored,) = keeper.rollouts
     observations = [[0, 0, 0, 10], [1, 1, 1, 11], [2, 0, 2, 12], [0, 1, 0, 10]]
     assert stored["observations"][..., 0].tolist() == observations
     assert stored["values"].tolist() == [[4 * count for count in row] for row in observations]
@@ -115,7 +115,7 @@ def test_both_store_the_same(env_id: str, params: Mapping[str, Any], settings: M
     roundings; in rewards, and through them in advantages and returns, by as much.
     """
     models, keepers = both_rollouts(env_id, params, settings, device)
-    stock, ours = (keeper.kept[0] for keeper in keepers)
+    stock, ours = (keeper.rollouts[0] for keeper in keepers)
     assert keepers[0].names <= keepers[1].names  # the local variables that callbacks read
     for name in ("observations", "actions", "episode_starts", "values", "log_probs"):
         assert_same_bits(ours[name], stock[name], name)

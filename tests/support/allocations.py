@@ -1,4 +1,4 @@
-"""How much memory torch's tensors take while something runs: what is held, and the most that ever was."""
+"""Current and peak memory of torch's tensors while a block runs."""
 
 import weakref
 from typing import Any, final
@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_leaves
 
 @final
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
-    """Within, follows every tensor that an operation of torch's makes.
+    """Context that tracks every tensor that a torch operation creates.
 
     Attributes:
-        held: Bytes of those that are still there.
-        most: The most that ``held`` has been.
+        held: Bytes of the tensors that are still alive.
+        most: Maximum of ``held``.
     """
 
     def __init__(self) -> None:
@@ -23,16 +23,16 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as tor
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        found = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        output = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(output):
             storage = leaf.untyped_storage() if isinstance(leaf, torch.Tensor) else None
-            if storage is not None and id(storage) not in given and storage not in self._known:
+            if storage is not None and id(storage) not in inputs and storage not in self._known:
                 self._known.add(storage)
                 self.held += storage.nbytes()
                 self.most = max(self.most, self.held)
                 weakref.finalize(storage, self._forget, storage.nbytes())
-        return found
+        return output
 
     def _forget(self, size: int) -> None:
         self.held -= size

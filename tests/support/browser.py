@@ -1,4 +1,4 @@
-"""A browser without a screen, told what to do over the DevTools protocol: on a pipe, so that no port is opened."""
+"""A headless browser, controlled by the DevTools protocol over a pipe, so that no port is opened."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome
 """Browsers that speak the protocol."""
 
 TIMEOUT_SECONDS = 60.0
-"""Seconds that an answer may take on a machine that others use too."""
+"""Maximum time of an answer on a busy machine."""
 
 LAUNCHER = """
 import os, sys
@@ -30,17 +30,17 @@ os.dup2(int(read), 3)
 os.dup2(int(write), 4)
 os.execvp(command[0], command)
 """
-"""Becomes the browser, which reads commands from descriptor 3 and answers on 4."""
+"""Program that replaces itself by the browser, which reads commands from descriptor 3 and answers on 4."""
 
 
 def find_browser() -> str | None:
-    """The browser to use: that of ``BROWSER_FOR_TESTS``, or the first that is installed."""
+    """Returns the path of a browser: ``BROWSER_FOR_TESTS``, or the first that is installed."""
     named = os.environ.get("BROWSER_FOR_TESTS")
     return named or next((path for name in BROWSER_NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """A process of it."""
+    """A browser process."""
 
     def __init__(self, program: str, profile: Path) -> None:
         self._number = 0
@@ -48,7 +48,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         commands, self._write = os.pipe()
         self._read, answers = os.pipe()
-        # (from ten up, so that neither is what the other is to become)
+        # duplicated to descriptors from 10 up, which the launcher's dup2 calls do not overwrite
         passed = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
         options = [
             "--headless=new",
@@ -77,7 +77,7 @@ class Browser:
             os.close(end)
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Sends a command, and waits for what it returns."""
+        """Sends a command and returns its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if session is not None:
@@ -99,12 +99,12 @@ class Browser:
             if not part:
                 raise TimeoutError(f"the browser is silent; its log:\n{Path(self._log.name).read_text()[-2000:]}")
             self._pending += part
-        whole, _, self._pending = self._pending.partition(b"\0")
-        message: dict[str, Any] = json.loads(whole)
+        first, _, self._pending = self._pending.partition(b"\0")
+        message: dict[str, Any] = json.loads(first)
         return message
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the browser."""
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):
             self.call("Browser.close")
         try:
@@ -118,7 +118,7 @@ class Browser:
 
 
 class Tab:
-    """A page in the browser. What it logs, throws and asks the network for is kept."""
+    """A page in the browser. Its log messages, exceptions and network requests are recorded."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -128,7 +128,7 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command for this page."""
+        """Sends a command for this page."""
         return self._browser.call(method, self._session, **params)
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, ratio: float = 1.0, ready: str = "") -> None:
@@ -140,7 +140,7 @@ class Tab:
         self.wait(f"document.readyState === 'complete' && {ready or 'true'}")
 
     def run(self, script: str) -> Any:
-        """The value of an expression."""
+        """Returns the value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
@@ -151,7 +151,7 @@ class Tab:
         self.wait_until(lambda: bool(self.run(condition)), condition)
 
     def wait_until(self, holds: Callable[[], bool], what: str = "it") -> None:
-        """Waits until something holds."""
+        """Waits until a condition is true."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not holds():
             if time.monotonic() > deadline:
@@ -159,7 +159,7 @@ class Tab:
             time.sleep(0.02)
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """Presses a key and lets it go."""
+        """Presses and releases a key."""
         text = {"text": key} if key == " " else {}
         for kind in ("keyDown", "keyUp"):
             self.call(
@@ -173,12 +173,12 @@ class Tab:
             )
 
     def click(self, x: float, y: float) -> None:
-        """Clicks at a place in the window."""
+        """Clicks at a point in the window."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def canvas(self, selector: str) -> np.ndarray:
-        """The pixels of a canvas, ``[height, width, 3]``; where nothing was drawn it is white."""
+        """Returns the pixels of a canvas, ``[height, width, 3]``, on a white background."""
         from PIL import Image
 
         url = self.run(f"document.querySelector({selector!r}).toDataURL('image/png')")
@@ -187,15 +187,15 @@ class Tab:
         return np.array(Image.alpha_composite(paper, drawn).convert("RGB"))
 
     def screenshot(self) -> np.ndarray:
-        """What the window shows."""
+        """Returns the pixels of the window."""
         from PIL import Image
 
         data = self.call("Page.captureScreenshot", format="png")["data"]
         return np.array(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
     def problems(self) -> list[Any]:
-        """What it logged as an error or a warning, and exceptions that nobody caught."""
-        self.run("0")  # so that what was said before has arrived
+        """Returns logged errors and warnings, and uncaught exceptions."""
+        self.run("0")  # earlier events arrive before this answer
         found = []
         for event in self._events():
             name, params = event["method"], event["params"]
@@ -208,7 +208,7 @@ class Tab:
         return found
 
     def requests(self) -> list[str]:
-        """The addresses it asked for."""
+        """Returns the requested addresses."""
         self.run("0")
         return [e["params"]["request"]["url"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
 
@@ -216,31 +216,31 @@ class Tab:
         return (event for event in self._browser.events if event.get("sessionId") == self._session)
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the page."""
         self._browser.call("Target.closeTarget", targetId=self._target)
 
 
 KEYS = {" ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27}
-"""Codes of keys."""
+"""Windows virtual key codes."""
 
 
-# --- what readers do with the page of a replay ---
+# --- actions of users on a replay's page ---
 
 READY = "document.getElementById('player') && !document.getElementById('player').hidden"
 REDUCED_MOTION = [{"name": "prefers-reduced-motion", "value": "reduce"}]
 
 OpenReplay = Callable[..., Tab]
-"""Opens the page of a replay; see the fixture ``open_replay``."""
+"""Type of the fixture ``open_replay``."""
 
 
 def shown_frame(tab: Tab) -> int:
-    """The frame that the page says it shows."""
+    """Returns the frame number that the page displays."""
     text = tab.run("document.getElementById('frame').textContent")
     return int(text.split()[1])
 
 
 def set_input(tab: Tab, name: str, value: Any) -> None:
-    """What a user does with a slider or a list."""
+    """Sets a slider or a list, with the events of a user's input."""
     tab.run(
         f"(() => {{ const it = document.getElementById('{name}'); it.value = '{value}';"
         " it.dispatchEvent(new Event('input')); it.dispatchEvent(new Event('change')); })()"
@@ -252,7 +252,7 @@ def text_of(tab: Tab, selector: str) -> str:
 
 
 def point_in(tab: Tab, selector: str, across: float, down: float) -> tuple[float, float]:
-    """A place in the window: so much of the width and height of what is there."""
+    """Returns window coordinates of a point in an element, as fractions of its width and height."""
     left, top, width, height = tab.run(
         f"(() => {{ const it = document.querySelector({selector!r}); it.scrollIntoView();"
         " const box = it.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()"

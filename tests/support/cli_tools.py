@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Helpers for tests of the command line."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from gpu_envs.cli import MISTAKE, OK, main
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command line prints."""
+    """Runs a command line that must succeed; returns its output."""
     assert main(list(words)) == OK
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -19,7 +19,7 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The message of a command line that is a mistake."""
+    """Runs a command line that must be rejected; returns its error message."""
     assert main(list(words)) == MISTAKE
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -30,7 +30,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def run_process(
     *words: str, code: str = "", module: str = "gpu_envs", cwd: Path | None = None, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own; or some code, or another module, with these arguments."""
+    """Runs the program, some code or another module with these arguments in a new process."""
     start = ["-c", code] if code else ["-m", module]
     return subprocess.run(
         [sys.executable, *start, *words],
@@ -44,13 +44,13 @@ def run_process(
 
 
 def start_process(*words: str, cwd: Path | None = None, **settings: str) -> subprocess.Popen[str]:
-    """The program in a process of its own, at work."""
+    """Starts the program in a new process and returns at once."""
     command, pipe = [sys.executable, "-m", "gpu_envs", *words], subprocess.PIPE
     return subprocess.Popen(command, env=subprocess_env(**settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
 def code_without(*libraries: str) -> str:
-    """Code that is the program where these libraries are not installed."""
+    """Returns code that runs the program as if these libraries were not installed."""
     return f"ABSENT = {libraries}\n{_WITHOUT}"
 
 

@@ -1,4 +1,4 @@
-"""A policy of the user's own, which draws random numbers of torch's."""
+"""A user's policy module that draws random numbers from torch's generator."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class DropoutPolicy(nn.Module):
-    """A small policy with dropout of a share of its hidden layer, which may do what no graph can."""
+    """A small policy with dropout; with ``reads_back`` it synchronises, so that no CUDA graph can capture it."""
 
     def __init__(self, share: float = 0.3, *, reads_back: bool = False) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class DropoutPolicy(nn.Module):
 
 
 def seeded_dropout() -> dict[str, Any]:
-    """Modules for CartPole's agent: the same weights every time."""
+    """Returns modules for CartPole's agent with fixed weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         return {"agent": DropoutPolicy()}

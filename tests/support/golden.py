@@ -1,7 +1,7 @@
-"""Pictures of fixed states, as they were when somebody last looked at them.
+"""Reference pictures of fixed states, which somebody has checked by eye.
 
-``python tests/support/golden.py`` paints them anew into ``tests/rendering/golden``; look at what changed
-before you keep it.
+``python tests/support/golden.py`` repaints them into ``tests/rendering/golden``; look at the changes
+before you commit them.
 """
 
 import functools
@@ -17,14 +17,14 @@ from gpu_envs.envs import PARTICLES
 
 FOLDER = Path(__file__).parents[1] / "rendering" / "golden"
 DOWNSAMPLING = 4
-"""Stored pictures are so many times smaller."""
+"""Factor by which stored pictures are smaller than frames."""
 
 States = Mapping[str, Any]
-"""By field: a value for each replica, or of teams for each agent of each replica."""
+"""By field: a value for each replica, or for each agent of each replica in teams."""
 
 
 def tag_continuous() -> States:
-    """Agents on a spiral, some of them out, those of the second replica turned."""
+    """Agents on a spiral, some of them inactive; rotated in the second replica."""
     agents = np.arange(110)
     turns = np.stack([2.4 * agents, 2.4 * agents + 1])
     far = 9.5 * np.sqrt(agents / 110)
@@ -38,7 +38,7 @@ def tag_continuous() -> States:
 
 
 def rice_n() -> States:
-    """Regions that differ, and three temperatures."""
+    """Different regions, and three temperatures."""
     tenths = np.arange(27) % 10 / 10
     return {
         "savings": [tenths, tenths[::-1], 0 * tenths],
@@ -48,7 +48,7 @@ def rice_n() -> States:
 
 
 def covid_economy() -> States:
-    """States that differ in how strict they are, and more and more people ill and out of work."""
+    """States with different stringency, and increasing numbers of infected and unemployed people."""
     agents, enlarged = np.arange(51), np.array([[1.0], [2.0], [5.0]])
     return {
         "stringency": [agents % 10 + 1, (agents // 5) % 10 + 1, 10 - agents % 3],
@@ -58,7 +58,7 @@ def covid_economy() -> States:
 
 
 def particles(env_id: str) -> States:
-    """Agents on a circle and landmarks on another; in the second replica some are beyond what is seen."""
+    """Agents and landmarks on two circles; in the second replica some are outside of the picture."""
     env = gpu_envs.make(env_id, 2, device="cpu")
     found: dict[str, Any] = {}
     for prefix, far in (("", 0.8), ("landmark_", 0.5)):
@@ -90,16 +90,16 @@ STATES: Mapping[str, Callable[[], States]] = {
     "CovidEconomy": covid_economy,
     **{spec.id.partition("-")[0]: functools.partial(particles, spec.id) for spec in PARTICLES},
 }
-"""By the environment's name, whatever its version."""
+"""By the environment's name without its version."""
 
 
 def states_of(env_id: str) -> States:
-    """The states of an environment's pictures."""
+    """Returns the states of an environment's reference pictures."""
     return STATES[env_id.partition("-")[0]]()
 
 
 def env_in_states(env_id: str, **kwargs: Any) -> Any:
-    """An environment whose replicas are in the states of its pictures."""
+    """Makes an environment whose replicas are in the states of its reference pictures."""
     states = states_of(env_id)
     env = gpu_envs.make(env_id, len(next(iter(states.values()))), **kwargs)
     env.reset(seed=0)
@@ -108,14 +108,14 @@ def env_in_states(env_id: str, **kwargs: Any) -> Any:
 
 
 def write_states(env: Any, states: States) -> None:
-    """Puts an environment into states."""
+    """Writes states into an environment."""
     for name, values in states.items():
         like = to_numpy(env.state[name])
         env.state[name] = np.asarray(values).astype(like.dtype)
 
 
 def paint_pictures(env_id: str, device: str) -> np.ndarray:
-    """Its pictures, smaller, one below the other."""
+    """Paints an environment's reference pictures, downsampled and stacked vertically."""
     env = env_in_states(env_id, device=device, render_mode="rgb_array")
     frames = np.concatenate([downsample(frame) for frame in env.render()])
     env.close()
@@ -123,13 +123,13 @@ def paint_pictures(env_id: str, device: str) -> np.ndarray:
 
 
 def downsample(frame: np.ndarray, factor: int = DOWNSAMPLING) -> np.ndarray:
-    """A frame whose pixels are the means of so many by so many."""
+    """Averages blocks of ``factor`` by ``factor`` pixels."""
     height, width, _ = frame.shape
     return np.asarray(frame.reshape(height // factor, factor, width // factor, factor, 3).mean((1, 3)))
 
 
 def picture_path(env_id: str) -> Path:
-    """Where its pictures are kept."""
+    """Returns the file of an environment's reference pictures."""
     return FOLDER / f"{env_id}.png"
 
 

@@ -1,4 +1,4 @@
-"""What the tests share: the devices and outputs of this machine, recorded trajectories, comparison bit for bit."""
+"""Helpers for all tests: devices and output libraries of this machine, recorded trajectories, bitwise comparison."""
 
 import contextlib
 import importlib.util
@@ -24,19 +24,19 @@ Array: TypeAlias = Any
 """An array of NumPy, torch or CuPy."""
 
 IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_envs.EnvSpec)]
-"""Environments of one agent."""
+"""Ids of single-agent environments."""
 
 SIMILAR_PARTICLES = [spec.id for spec in PARTICLES if spec.id not in ("SimpleTag-v3", "SimpleSpeakerListener-v4")]
-"""Particle environments for which those two stand: they differ in their rules, which ``test_particles.py`` tests."""
+"""Particle environments that ``TEAM_IDS`` leaves out: only their rules differ, which ``test_particles.py`` tests."""
 
 TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in SIMILAR_PARTICLES]
-"""Environments with a team of agents."""
+"""Ids of team environments."""
 
 SMALL_PARAMS: dict[str, dict[str, Any]] = {
     "RiceN-v0": {"num_regions": 3},
     "TagContinuous-v0": {"num_taggers": 3, "num_runners": 12, "grid_length": 4.0},
 }
-"""What the fixture ``make`` gives where a test does not: their own sizes would take long, and tell no more."""
+"""Default parameters of the fixture ``make``: full-size environments would be slow, without testing more."""
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -48,11 +48,11 @@ HAS_CUDA = device_count() > 0 and importlib.util.find_spec("cupy") is not None
 DEVICES = ("cpu", "cuda") if HAS_CUDA else ("cpu",)
 
 MULTITHREADED_COUNT = 20_000
-"""So many replicas that a step is shared between two threads."""
+"""A number of replicas that a step divides between two threads."""
 
 
 class Place(NamedTuple):
-    """Where an environment lives, and the library of what it returns."""
+    """The device of an environment and the library of its arrays."""
 
     device: str
     output: str
@@ -69,7 +69,7 @@ Make: TypeAlias = Callable[..., gpu_envs.VectorEnv]
 
 
 class Trajectory(NamedTuple):
-    """Many steps' results, each ``[steps, num_envs, ...]`` in NumPy."""
+    """Results of many steps, each a NumPy array ``[steps, num_envs, ...]``."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -78,13 +78,13 @@ class Trajectory(NamedTuple):
 
 
 def subprocess_env(**settings: str) -> dict[str, str]:
-    """The environment of a process that finds this package wherever it is, and all that this process finds."""
+    """Returns environment variables with which a new process can import this package and this process's modules."""
     paths = [str(Path(gpu_envs.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **settings}
 
 
 def run_python(script: str, cwd: Path | None = None, **settings: str) -> str:
-    """What a script writes that runs in a process of its own."""
+    """Runs a script in a new process; returns its output."""
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, cwd=cwd, env=subprocess_env(**settings), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -92,12 +92,12 @@ def run_python(script: str, cwd: Path | None = None, **settings: str) -> str:
 
 
 def numpy_of(array: Array) -> np.ndarray:
-    """A copy of an array of any library and device."""
+    """Copies an array of any library and device to NumPy."""
     return np.array(to_numpy(array))
 
 
 def on_host(value: Any) -> Any:
-    """The same with copies of all arrays, in NumPy."""
+    """Copies all arrays in nested mappings and sequences to NumPy."""
     if isinstance(value, Mapping):
         return {name: on_host(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -106,17 +106,17 @@ def on_host(value: Any) -> Any:
 
 
 def is_discrete(env_id: str) -> bool:
-    """Whether the actions are whole numbers."""
+    """Whether the action space is Discrete."""
     return isinstance(env_spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)
 
 
 def defaults(env_id: str) -> dict[str, Any]:
-    """The parameters of an environment where a user gives none."""
+    """Returns the default parameters of an environment."""
     return dict(gpu_envs.spec(env_id).check_params({}, 1))
 
 
 def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
-    """Uniformly random actions, ``[*shape, ...]``; those of a Box somewhat beyond its bounds too."""
+    """Returns uniformly random actions, ``[*shape, ...]``; for a Box, some are out of bounds."""
     rng = np.random.default_rng(seed)
     space = env_spec(env_id).action_space(defaults(env_id))
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -126,7 +126,7 @@ def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
 
 
 def to_place(array: np.ndarray, place: Place) -> Array:
-    """The same values in the library of a place, on its device."""
+    """Converts an array to a place's library and device."""
     if place.output == "torch":
         import torch
 
@@ -139,25 +139,25 @@ def to_place(array: np.ndarray, place: Place) -> Array:
 
 
 def sentinel_array(place: Place, shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of a place's library and device, filled with what no step writes."""
+    """Returns an array of a place's library and device, filled with 77, which no step writes."""
     return to_place(np.full(shape, 77).astype(dtype), place)
 
 
 def address(array: Array) -> int:
-    """Where an array's first element is."""
+    """Returns the address of an array's first element."""
     if isinstance(array, np.ndarray):
         return int(array.__array_interface__["data"][0])
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.data.ptr)
 
 
 def record(env: gpu_envs.VectorEnv, actions: Iterable[Array]) -> Trajectory:
-    """Takes a step with each of the actions."""
+    """Takes a step with each of the actions and returns the results."""
     steps = [[numpy_of(part) for part in env.step(action)[:4]] for action in actions]
     return Trajectory(*(np.stack(column) for column in zip(*steps, strict=True)))
 
 
 def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
-    """Fails unless two arrays, or sequences or mappings of them, agree in every bit."""
+    """Fails unless two arrays, or sequences or mappings of arrays, agree in every bit."""
     if isinstance(one, Mapping):
         assert set(one) == set(other), what
         for name in one:
@@ -182,7 +182,7 @@ def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
 
 
 def assert_all_same(results: Iterable[Any], what: str = "") -> None:
-    """Fails unless all of these agree with the first in every bit."""
+    """Fails unless all results agree with the first in every bit."""
     first, *others = results
     assert others
     for other in others:
@@ -190,7 +190,7 @@ def assert_all_same(results: Iterable[Any], what: str = "") -> None:
 
 
 def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None:
-    """Runs what should raise and change nothing, and fails where it changes anything a trajectory depends on."""
+    """Runs a function that should change nothing, and fails if the environment's state changes."""
     before = env.get_state()
     try:
         act()
@@ -200,7 +200,7 @@ def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None
 
 @contextlib.contextmanager
 def restored_registry() -> Iterator[None]:
-    """What is registered meanwhile is forgotten afterwards."""
+    """Context that restores the registries on exit."""
     tables: list[dict[Any, Any]] = [
         registry.SPECS,
         registry.ORIGINS,

@@ -1,10 +1,10 @@
-"""Marks tests ``slow`` or ``fast_cases(n)`` by what their cases cost. From the top of the repository::
+"""Marks tests ``slow`` or ``fast_cases(n)`` by the CPU time of their cases. From the root of the repository::
 
     pytest -n auto --costs=build/costs
     python tests/support/mark_slow.py build/costs
 
-A function keeps its first cases in ``make test`` for as long as each costs at most ``--case`` seconds of CPU time, and
-all of them together at most ``--function``. Marks of these two kinds that are there already are replaced.
+A function's first cases remain in ``make test`` while each costs at most ``--case`` seconds of CPU time, and
+all of them together at most ``--function``. Existing marks of these two kinds are replaced.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import pytest
 MARK = re.compile(r"@pytest\.mark\.(slow|fast_cases\(\d+\))\s*(#.*)?$")
 
 Functions = dict[tuple[Path, str], list[pytest.Function]]
-"""The cases of each test function that the first tier may run, in their order."""
+"""The cases of each test function that the first tier may run, in order."""
 
 
-class Collects:
-    """Keeps the cases that pytest collects."""
+class CaseCollector:
+    """Plugin that records the cases that pytest collects."""
 
     def __init__(self) -> None:
         self.functions: Functions = defaultdict(list)
@@ -35,13 +35,13 @@ class Collects:
 
 
 def read_costs(paths: list[Path]) -> dict[str, tuple[float, float]]:
-    """The CPU seconds of each case, and those of the fixtures that it shares, by its name."""
+    """Returns by case name its CPU seconds, and the CPU seconds of its shared fixtures."""
     lines = [line.split(" ", 2) for path in paths for line in path.read_text().splitlines()]
     return {name: (float(own), float(shared)) for own, shared, name in lines}
 
 
 def mark_of(costs: list[tuple[float, float]], case_limit: float, function_limit: float) -> str | None:
-    """The mark of a function whose cases cost so many seconds, and their fixtures so many; or ``None``."""
+    """Returns the mark of a function from its cases' costs (CPU seconds of case and fixtures), or ``None``."""
     total, quick = 0.0, 0
     for own, shared in costs:
         total += own
@@ -54,7 +54,7 @@ def mark_of(costs: list[tuple[float, float]], case_limit: float, function_limit:
 
 
 def without_marks(source: str) -> str:
-    """A file's text without marks of these two kinds."""
+    """Removes marks of these two kinds from a file's text."""
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     decorators = {decorator.lineno for node in functions for decorator in node.decorator_list}
     lines = enumerate(source.splitlines(keepends=True), 1)
@@ -62,7 +62,7 @@ def without_marks(source: str) -> str:
 
 
 def with_marks(source: str, marks: dict[str, str]) -> str:
-    """A file's text with a mark before each function that is named, and before its other decorators."""
+    """Inserts marks above the named functions' decorators."""
     lines = source.splitlines(keepends=True)
     places = {
         min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]): marks[node.name]
@@ -79,27 +79,27 @@ def main() -> int:
     """Reads the costs, collects the tests and writes the marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("costs", type=Path, nargs="+", help="files of `pytest --costs=FILE`")
-    parser.add_argument("--case", type=float, default=1.0, help="the most CPU seconds of a case (default: %(default)s)")
-    parser.add_argument("--function", type=float, default=3.0, help="and of a function's cases (default: %(default)s)")
-    given = parser.parse_args()
-    costs = read_costs(given.costs)
+    parser.add_argument("--case", type=float, default=1.0, help="maximum CPU seconds of a case (default: %(default)s)")
+    parser.add_argument("--function", type=float, default=3.0, help="maximum of a function (default: %(default)s)")
+    options = parser.parse_args()
+    costs = read_costs(options.costs)
     for path in {Path(name.partition("::")[0]) for name in costs}:
         if path.is_file():
             path.write_text(without_marks(path.read_text()))
-    collects = Collects()
-    pytest.main(["--collect-only", "--quiet", "--quiet", "-p", "no:cacheprovider"], plugins=[collects])
+    collector = CaseCollector()
+    pytest.main(["--collect-only", "--quiet", "--quiet", "-p", "no:cacheprovider"], plugins=[collector])
     marks: dict[Path, dict[str, str]] = defaultdict(dict)
     quick = 0.0
-    for (path, name), cases in collects.functions.items():
+    for (path, name), cases in collector.functions.items():
         seconds = [costs.get(case.nodeid, (0.0, 0.0)) for case in cases]
-        mark = None if cases[0].get_closest_marker("end_to_end") else mark_of(seconds, given.case, given.function)
+        mark = None if cases[0].get_closest_marker("end_to_end") else mark_of(seconds, options.case, options.function)
         if mark is not None:
             marks[path][name.rpartition("::")[2]] = mark
-        kept = len(cases) if mark is None else int(re.sub(r"\D", "", mark) or 0)
-        quick += sum(own for own, _ in seconds[:kept])
+        fast = len(cases) if mark is None else int(re.sub(r"\D", "", mark) or 0)
+        quick += sum(own for own, _ in seconds[:fast])
     for path, functions in marks.items():
         path.write_text(with_marks(path.read_text(), functions))
-    print(f"{sum(map(len, marks.values()))} functions are marked; the first tier is left {quick:.0f} s of CPU time.")
+    print(f"{sum(map(len, marks.values()))} functions are marked; the first tier takes {quick:.0f} s of CPU time.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What PettingZoo's ``mpe2`` makes of episodes of random actions: states, actions, rewards, observations."""
+"""Recordings of random episodes in PettingZoo's ``mpe2``: states, actions, rewards, observations."""
 
 import functools
 import importlib
@@ -14,11 +14,11 @@ from gpu_envs import envs
 PARTICLES = [spec.id for spec in envs.PARTICLES]
 MODULES = {name: re.sub(r"\B([A-Z])", r"_\1", name).replace("-", "_").lower() for name in PARTICLES}
 EPISODE_STEPS = 25
-"""Steps of an episode."""
+"""Number of steps of an episode."""
 
 
 class Recording(NamedTuple):
-    """Steps of many episodes one after another: ``[steps, agents, ...]``, of replicas ``[steps, ...]``."""
+    """Consecutive steps of many episodes: ``[steps, agents, ...]``, or ``[steps, ...]`` for fields of the replica."""
 
     before: dict[str, np.ndarray]
     after: dict[str, np.ndarray]
@@ -28,18 +28,18 @@ class Recording(NamedTuple):
     observations: list[np.ndarray]
     """By agent, after the step."""
     margins: np.ndarray
-    """How far each step's nearest pair of discs is from beginning or ceasing to touch, or from changing its order."""
+    """By step: distance of the nearest pair of discs from a change of contact, or of the order of neighbours."""
 
 
 def make_mpe2(env_id: str, **params: Any) -> Any:
-    """Their environment, without wrappers; 0 neighbours are their None."""
-    given = {name: None if name.endswith("_neighbors") and not value else value for name, value in params.items()}
+    """Makes an mpe2 environment without wrappers; 0 neighbours become None."""
+    kwargs = {name: None if name.endswith("_neighbors") and not value else value for name, value in params.items()}
     pytest.importorskip("mpe2")
-    return importlib.import_module(f"mpe2.{MODULES[env_id]}").raw_env(**given)
+    return importlib.import_module(f"mpe2.{MODULES[env_id]}").raw_env(**kwargs)
 
 
 def mpe2_state(env: Any) -> dict[str, Any]:
-    """Their state by our names."""
+    """Returns mpe2's state by our names."""
     world = env.world
     agents, marks = world.agents, world.landmarks
     found = {
@@ -56,7 +56,7 @@ def mpe2_state(env: Any) -> dict[str, Any]:
 
 
 def _goals(agents: list[Any], marks: list[Any]) -> dict[str, Any]:
-    """Which landmarks are goals: of all, or of each agent; and which one's colour is the key."""
+    """Indices of the goal landmarks, shared or per agent, and of the landmark whose colour is the key."""
     if getattr(agents[0], "_goal_b", None) is not None:
         each = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]  # noqa: SLF001 - mpe2's own
         return {"goal": each[0] if None in each else each}
@@ -69,7 +69,7 @@ def _goals(agents: list[Any], marks: list[Any]) -> dict[str, Any]:
 
 
 def _margin(env: Any, ordered: bool) -> float:
-    """How far discs are from a change that shows."""
+    """Minimum distance of discs from a change of contact and, if ``ordered``, of the order of neighbours."""
     entities = env.world.entities
     places = np.array([e.state.p_pos for e in entities])
     sizes = np.array([e.size for e in entities])
@@ -85,7 +85,7 @@ def _margin(env: Any, ordered: bool) -> float:
 
 @functools.cache
 def record_mpe2(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str, Any], ...]) -> Recording:
-    """Episodes from starts of their own, with uniformly random actions."""
+    """Records episodes of mpe2 with uniformly random actions."""
     env = make_mpe2(env_id, continuous_actions=continuous, max_cycles=EPISODE_STEPS, **dict(params))
     rng, spaces = np.random.default_rng(1), [env.action_space(name) for name in env.possible_agents]
     ordered = any(name.endswith("_neighbors") for name, _ in params)
@@ -110,21 +110,21 @@ def record_mpe2(env_id: str, steps: int, continuous: bool, params: tuple[tuple[s
 
 
 def stack_by_role(env: Any, values: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of each agent as ours takes and gives them."""
+    """Stacks arrays of agents by role."""
     left = iter(values)
     return {role: np.stack([next(left) for _ in range(count)], 1) for role, count in env.counts.items()}
 
 
 def agent_arrays(by_role: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-    """The same the other way round."""
+    """Splits arrays by role into arrays of agents."""
     for values in by_role.values():
         yield from np.moveaxis(np.asarray(values), 1, 0)
 
 
 def write_state(env: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Begins with these states."""
+    """Writes states into an environment."""
     for name, values in state.items():
         field = env.state[name]
         if name.startswith("landmark") and not values.shape[1]:
-            continue  # without landmarks there is one that nobody meets
+            continue  # gpu_envs then has one unused landmark
         env.state[name] = values.reshape(field.shape)

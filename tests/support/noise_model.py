@@ -1,4 +1,4 @@
-"""When replicas begin episodes and take steps, and what the kernels of noise draw then, in NumPy."""
+"""NumPy model of the noise kernels' random numbers, by each replica's episode and step."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from small_kernels import philox
 from wrapper_cases import Array
 
 OBSERVATION, ACTION, PUSH = 7, 8, 9
-"""The wrappers' streams."""
+"""Stream numbers of the wrappers."""
 
 EPISODE_DRAW, REPEAT_DRAW = 2**32 - 1, 2**32 - 2
-"""Draws that are not of a feature."""
+"""Draw indices that do not belong to a feature."""
 
 COUNT = 23
 SEED = 11
@@ -21,7 +21,7 @@ def unit_floats(words: Array) -> Array:
 
 
 class ReplicaClock:
-    """Episode and step of each replica, in every auto-reset mode, and what is drawn then."""
+    """Tracks each replica's episode and step in every autoreset mode, and computes its random numbers."""
 
     def __init__(self, stream: int, mode: str, count: int = COUNT) -> None:
         self.stream = stream << 24
@@ -35,16 +35,16 @@ class ReplicaClock:
         self.over[mask] = False
 
     def stepped(self, done: Array) -> Array:
-        """Takes in which episodes have ended; says which have begun."""
-        begun = done if self.mode == "SameStep" else self.over & (self.mode == "NextStep")
-        goes = ~begun & ~(self.over & (self.mode == "Disabled"))
-        self.step[goes] += 1
-        self.reset(begun)
+        """Advances by a step; takes the mask of ended episodes, returns the mask of started ones."""
+        started = done if self.mode == "SameStep" else self.over & (self.mode == "NextStep")
+        steps = ~started & ~(self.over & (self.mode == "Disabled"))
+        self.step[steps] += 1
+        self.reset(started)
         self.over = done & (self.mode != "SameStep")
-        return begun
+        return started
 
     def words(self, replica: int, draws: Sequence[int], *, step: int | None = None, back: int = 0) -> Array:
-        """Of the draws of a step, this one unless another is named; ``back``: of so many episodes before."""
+        """Returns random words of a step, by default the current one; ``back``: that many episodes earlier."""
         step = int(self.step[replica]) if step is None else step
         row = [[draw, step, int(self.episode[replica]) - back, self.stream] for draw in draws]
         return philox(np.array(row, np.uint64), (SEED + replica, 0))

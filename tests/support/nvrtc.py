@@ -1,4 +1,4 @@
-"""Programs compiled by NVRTC, and what the compiler says of them."""
+"""Programs compiled by NVRTC, and checks of their machine code."""
 
 import importlib.util
 import pickle
@@ -18,11 +18,11 @@ from gpu_envs.specs.distributions import Distribution
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 
 REGISTERS = {"float32": 128, "float64": 255}
-"""The most a thread may use: at 128, a multiprocessor still holds 512 threads."""
+"""Maximum number of registers per thread: with 128, a multiprocessor still holds 512 threads."""
 
 
 def nvrtc_missing() -> str:
-    """Why NVRTC cannot compile here; empty where it can. torch for a GPU brings NVRTC alone."""
+    """Returns why NVRTC cannot compile here, or an empty string. CUDA builds of torch include NVRTC."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     try:
@@ -46,7 +46,7 @@ def programs(
     device: Device = H200,
     **params: Any,
 ) -> Iterator[Program]:
-    """The programs of all drivers."""
+    """Generates the programs of all drivers."""
     spec = gpu_envs.spec(env) if isinstance(env, str) else env
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
     config = SimulationConfig(

@@ -1,7 +1,7 @@
 """One step of Gymnasium's classic-control environments over many states at once, in NumPy and float64.
 
-Written down from Gymnasium 1.4 for the tests alone, with the constants of Gymnasium's own instances, and pinned to
-those by ``test_parity.py``.
+Reimplements Gymnasium 1.4 for the tests, with the constants of Gymnasium's instances;
+``test_parity.py`` compares them.
 """
 
 import math
@@ -17,7 +17,7 @@ Reals: TypeAlias = npt.NDArray[np.float64]
 
 
 class Outcome(NamedTuple):
-    """What a step makes of many states."""
+    """Results of a step from many states."""
 
     states: Reals
     """``[n, fields]``"""
@@ -34,17 +34,17 @@ Step: TypeAlias = Callable[[Any, Reals, Reals], Outcome]
 
 
 class Oracle(NamedTuple):
-    """A step, and the box from which to draw states."""
+    """A step function, and the box of its test states."""
 
     step: Step
     low: tuple[float, ...]
     high: tuple[float, ...]
     angles: tuple[int, ...] = ()
-    """Fields that are compared modulo a whole turn."""
+    """Indices of fields that are compared modulo 2 pi."""
 
 
 class Variant(NamedTuple):
-    """An environment with options, as this package and as Gymnasium take them."""
+    """An environment with options, for this package and for Gymnasium."""
 
     env_id: str
     params: Mapping[str, Any] = MappingProxyType({})
@@ -55,7 +55,7 @@ class Variant(NamedTuple):
     """Set on Gymnasium's instance."""
 
     def gymnasium(self) -> Any:
-        """Gymnasium's own environment, unwrapped."""
+        """Makes Gymnasium's environment, unwrapped."""
         env = gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs).unwrapped
         for name, value in self.attributes.items():
             assert hasattr(env, name)
@@ -64,7 +64,7 @@ class Variant(NamedTuple):
         return env
 
     def __str__(self) -> str:
-        """A short name for test reports."""
+        """Returns a short name for test reports."""
         return "-".join([self.env_id, *(f"{name}={value}" for name, value in self.params.items())])
 
 
@@ -155,7 +155,7 @@ def _wrapped(angle: Reals) -> Reals:
 
 
 def acrobot(env: Any, states: Reals, actions: Reals) -> Outcome:
-    """Acrobot without noise; ``actions`` may lie between the whole numbers."""
+    """Acrobot without noise; ``actions`` may be fractional."""
     y, dt, torque = states.T, env.dt, actions - 1.0
     k1 = _acrobot_slope(env, y, torque)
     k2 = _acrobot_slope(env, y + dt / 2.0 * k1, torque)

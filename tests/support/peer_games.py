@@ -1,4 +1,4 @@
-"""Whether a benchmark's peer plays our game."""
+"""Checks that a benchmark's peer implements the same CartPole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import gpu_envs
 
 
 def assert_same_game(step: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, ...]]) -> int:
-    """Takes one step from each of our states: ends are ours, and states within a few roundings. How many ended."""
+    """Compares single steps from our states: the same ends, and states up to rounding. Returns the number of ends."""
     env = gpu_envs.make("CartPole-v1", 64, device="cpu", autoreset_mode="SameStep")
     before = np.array(env.reset(seed=3)[0])
     elapsed = np.zeros(64, np.int32)

@@ -1,4 +1,4 @@
-"""Teams behind PettingZoo's interfaces, for its tests."""
+"""Helpers for tests of the PettingZoo adapter."""
 
 import importlib
 from typing import Any
@@ -21,5 +21,5 @@ def spec_of(team_id: str) -> TeamSpec:
 
 
 def namespace_of(team_id: str) -> Any:
-    """The module that stands for an environment in the adapter."""
+    """Returns the adapter's module of an environment."""
     return getattr(pz, pz.parallel_env(team_id, device="cpu").metadata["name"])

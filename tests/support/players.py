@@ -1,4 +1,4 @@
-"""Each adapter in a few lines: how it is made, reset and stepped, and what it gave, by role and in NumPy."""
+"""A common interface to all adapters: creation, reset and step, with results by role in NumPy."""
 
 import abc
 import copy
@@ -17,13 +17,13 @@ import gpu_envs
 from gpu_envs.engine.roles import RoleInterface
 
 LIMIT = 13
-"""A time limit at which a few CartPoles have fallen and most have not."""
+"""A time limit before which a few CartPoles fall and most do not."""
 
 SINGLE_AGENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     env_id: (env_id, {"max_episode_steps": LIMIT}) for env_id in IDS
 }
 CONTINUOUS_CASES = {env_id: case for env_id, case in SINGLE_AGENT_CASES.items() if not is_discrete(env_id)}
-"""Environments whose actions are real numbers."""
+"""Cases of environments with continuous actions."""
 
 SMALL_TAG_PARAMS: dict[str, Any] = {
     "num_taggers": 2,
@@ -38,53 +38,54 @@ TEAM_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "continuous-box": ("TagContinuous-v0", {**SMALL_TAG_PARAMS, "actions": "continuous"}),
     "grid": ("TagGridWorld-v0", {"num_taggers": 3, "grid_length": 4, "episode_length": 9}),
 }
-"""Small teams of which many agents go out, one after another."""
+"""Small teams in which many agents become inactive, one after another."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a step gave, by role ``[num_envs, ...]`` or ``[num_envs, agents, ...]``, but for ``ended``."""
+    """Results of a step, by role ``[num_envs, ...]`` or ``[num_envs, agents, ...]``."""
 
     observations: Actions
     rewards: Actions
     terminated: Actions
     truncated: Actions
     ended: np.ndarray
+    """Mask ``[num_envs]`` of ended episodes."""
     final: Actions | None
-    """Last observations, zero where no episode ended; None: it gives none."""
-    given: list[Any]
-    """All arrays that it handed out."""
+    """Final observations, zero where no episode ended; None: the adapter does not return them."""
+    arrays: list[Any]
+    """All arrays that the adapter returned."""
 
 
 class Player(abc.ABC):
-    """An adapter around some replicas, which is reset and stepped.
+    """An adapter around a batch of replicas.
 
     Attributes:
-        adapter: What the library takes.
-        raw: The environment beneath it.
+        adapter: The adapter's environment object.
+        raw: The gpu_envs environment that it wraps.
     """
 
     module: ClassVar[str]
     maker: ClassVar[str]
     extra: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]]
-    """Any of which may be missing."""
+    """Required libraries, which may be missing."""
     cases: ClassVar[dict[str, tuple[str, dict[str, Any]]]]
-    """By name: the id and the parameters of what it is tested with."""
+    """Test cases by name: environment id and parameters."""
     mode: ClassVar[str] = "SameStep"
     output: ClassVar[str] = "torch"
     both_flags: ClassVar[bool] = False
-    """Whether an agent may be terminated and truncated in one step."""
+    """Whether an agent may be both terminated and truncated in one step."""
     staggers: ClassVar[bool] = False
     options: ClassVar[dict[str, Any]] = {}
-    """What it is made with besides."""
+    """Default options of the adapter."""
 
     def __init__(self, env: Any, num_envs: int | None = None, **options: Any) -> None:
-        self.adapter = self.made(env, num_envs, **options)
+        self.adapter = self.make_adapter(env, num_envs, **options)
 
     @classmethod
-    def made(cls, env: Any, num_envs: int | None = None, **options: Any) -> Any:
-        """The adapter of an id, or of an environment."""
+    def make_adapter(cls, env: Any, num_envs: int | None = None, **options: Any) -> Any:
+        """Makes the adapter of an id or an environment."""
         module = pytest.importorskip(f"gpu_envs.adapters.{cls.module}")
         return getattr(module, cls.maker)(env, num_envs, **{**cls.options, **options})
 
@@ -94,36 +95,36 @@ class Player(abc.ABC):
 
     @abc.abstractmethod
     def begin(self) -> tuple[Actions, list[Any]]:
-        """Observations of a reset, and the arrays that it handed out."""
+        """Resets; returns observations, and all arrays that the adapter returned."""
 
     @abc.abstractmethod
     def step(self, actions: Actions) -> Result:
-        """A step with actions by role."""
+        """Takes a step with actions by role."""
 
     def seed(self, seed: int) -> None:
-        """Chooses the seed of the next reset; a test of adapters that can."""
+        """Sets the seed of the next reset, if the adapter supports it."""
         self.adapter.seed(seed)
 
     def copies(self) -> Iterator["Player"]:
-        """A deep copy, and one from a pickle."""
+        """Yields a deep copy and a pickled copy."""
         for adapter in (copy.deepcopy(self.adapter), pickle.loads(pickle.dumps(self.adapter))):
             twin = copy.copy(self)
             twin.adapter = adapter
             yield twin
 
     def draw(self, steps: int, seed: int = 0) -> list[Actions]:
-        """Random actions within their spaces, by role."""
+        """Returns random actions within their spaces, by role."""
         return draw_actions(self.raw, steps, seed, beyond=1.0)
 
     def tensors(self, actions: Actions) -> Any:
-        """Actions as torch's tensors on the device."""
+        """Converts actions to tensors on the device."""
         import torch
 
         return {role: torch.from_numpy(values).to(self.raw.device) for role, values in actions.items()}
 
 
 def by_role(env: Any, by_agent: Mapping[str, Any]) -> Actions:
-    """The arrays of each role's agents as one, in NumPy."""
+    """Stacks agents' arrays by role, in NumPy."""
     return {
         role: np.stack([numpy_of(part) for name, part in by_agent.items() if name.rpartition("_")[0] == role], 1)
         for role in env.roles
@@ -131,13 +132,13 @@ def by_role(env: Any, by_agent: Mapping[str, Any]) -> Actions:
 
 
 class SingleAgentPlayer(Player):
-    """An adapter of environments with one agent: what it gives are arrays, ``[num_envs, ...]``."""
+    """An adapter of single-agent environments, whose results are arrays ``[num_envs, ...]``."""
 
     cases = SINGLE_AGENT_CASES
 
     @staticmethod
     def result(observations: Any, rewards: Any, terminated: Any, truncated: Any, final: Any, *given: Any) -> Result:
-        """Flat arrays by role."""
+        """Converts arrays to a result by role."""
         flat = (numpy_of(part).reshape(len(observations), -1) for part in (rewards, terminated, truncated))
         paid, out, cut = (part[:, 0] for part in flat)
         last = None if final is None else {"agent": numpy_of(final)}
@@ -150,7 +151,7 @@ class SingleAgentPlayer(Player):
 def read_infos(
     observations: np.ndarray, dones: np.ndarray, infos: list[Any]
 ) -> tuple[np.ndarray, np.ndarray, list[Any]]:
-    """Of infos: who was cut short, last observations, zero for others; and those that were given."""
+    """Returns truncation mask, final observations (zero in running episodes) and their arrays from SB3's infos."""
     final = np.zeros_like(observations)
     for i in np.flatnonzero(dones):
         final[i] = infos[i]["terminal_observation"]
@@ -177,7 +178,7 @@ class Sb3(SingleAgentPlayer):
 
 
 class Sb3Role(Player):
-    """The runners of a team as environments of Stable-Baselines3; the taggers stand still."""
+    """The runners of a team as environments of Stable-Baselines3; the taggers act at random."""
 
     module, maker, extra, libraries = "sb3", "VecEnv", "sb3", ("stable_baselines3", "torch")
     output = "any"
@@ -261,7 +262,7 @@ class SkrlTeam(Player):
 
 @final
 class RslRl(SingleAgentPlayer):
-    """rsl_rl's vectorised environment, whose last observations it does not show."""
+    """rsl_rl's vectorised environment, which does not return final observations."""
 
     module, maker, extra, libraries = "rsl_rl", "VecEnv", "rsl-rl", ("rsl_rl", "tensordict", "torch")
     cases = CONTINUOUS_CASES
@@ -299,11 +300,11 @@ class TorchRl(Player):
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """Where in a TensorDict a role's entries are."""
+        """TensorDict key prefixes by role."""
         return {role: () if role == "agent" else (role,) for role in RoleInterface(self.raw).roles}
 
-    def read(self, found: Any, name: str, *at: str) -> Any:
-        return {role: found[(*at, *key, name)] for role, key in self.keys.items()}
+    def read(self, tensordict: Any, name: str, *prefix: str) -> Any:
+        return {role: tensordict[(*prefix, *key, name)] for role, key in self.keys.items()}
 
     def begin(self) -> tuple[Actions, list[Any]]:
         self.now = self.adapter.reset()
@@ -330,7 +331,7 @@ class TorchRl(Player):
 
 @final
 class TorchRlTransformed(TorchRl):
-    """Of a transformed environment TorchRL resets what is done; of another it leaves that to the environment."""
+    """A transformed TorchRL environment: TorchRL itself resets its finished replicas."""
 
     def __init__(self, env: Any, num_envs: int | None = None, **options: Any) -> None:
         super().__init__(env, num_envs, **options)
@@ -386,17 +387,17 @@ PLAYERS: tuple[type[Player], ...] = (Sb3, Sb3Role, Skrl, SkrlTeam, RslRl, TorchR
 
 
 def is_installed(player: type[Player]) -> bool:
-    """Whether its libraries are installed."""
+    """Whether a player's libraries are installed."""
     return all(importlib.util.find_spec(name) for name in player.libraries)
 
 
 def make_player(player: type[Player], name: str, count: int, device: str, **options: Any) -> Player:
-    """A player of one of its cases."""
+    """Makes a player of a case."""
     env_id, params = player.cases[name]
     return player(env_id, count, device=device, **params, **options)
 
 
 def make_plain_env(player: type[Player], name: str, count: int, device: str, **options: Any) -> Any:
-    """The environment of a case as ``gpu_envs.make`` gives it, in NumPy."""
+    """Makes the gpu_envs environment of a case, with NumPy results."""
     env_id, params = player.cases[name]
     return gpu_envs.make(env_id, count, device=device, autoreset_mode="SameStep", **params, **options)

@@ -1,4 +1,4 @@
-"""A plugin of ``python -m tests.mutants``: records the outcome, time, tier and compiled headers of each case."""
+"""Pytest plugin of ``python -m tests.mutants``: records outcome, time, tier and compiled headers of each case."""
 
 import json
 import os
@@ -14,22 +14,22 @@ from gpu_envs.backend import toolchain
 from gpu_envs.errors import CompileError
 
 RECORDS = "MUTANTS_RECORDS"
-"""Environment variable: the file that gets a line of JSON when a case starts and when it ends."""
+"""Environment variable: file to which a line of JSON is appended when a case starts and when it ends."""
 
 COMPILER = "MUTANTS_COMPILER"
-"""Environment variable: the unoptimised compiler of all copies. The path of a compiler is in the names of what it
-compiled, so copies with compilers of their own would share nothing."""
+"""Environment variable: unoptimised compiler of all copies. The compiler's path is part of the cache key,
+so copies with different compiler paths would share no compiled programs."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records this run if it was asked to."""
+    """Records this run if ``MUTANTS_RECORDS`` is set."""
     if os.environ.get(RECORDS):
         config.pluginmanager.register(RecordsCases(Path(os.environ[RECORDS])))
 
 
 @pytest.fixture(autouse=True)
 def shared_compiler(unoptimised_compiler: None) -> None:
-    """Replaces this copy's unoptimised compiler; ``unoptimised_compiler`` restores the environment."""
+    """Replaces this copy's unoptimised compiler by the shared one, until ``unoptimised_compiler`` restores it."""
     del unoptimised_compiler
     shared = os.environ.get(COMPILER, "")
     if shared and Path(os.environ.get("CXX", "")).name == Path(shared).name:
@@ -37,7 +37,7 @@ def shared_compiler(unoptimised_compiler: None) -> None:
 
 
 class RecordsCases:
-    """Writes the records; compilations of other processes, which a case may start, are not seen."""
+    """Writes the records; compilations in child processes of a case are not recorded."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
@@ -101,5 +101,5 @@ def _texts(kernels: Path) -> dict[str, str]:
 
 
 def headers_of(source: str, texts: dict[str, str]) -> frozenset[str]:
-    """Names of the headers that a program's source contains, by their texts."""
+    """Returns the names of the headers whose texts a program's source contains."""
     return frozenset(name for name, text in texts.items() if text.strip() in source)

@@ -1,4 +1,4 @@
-"""Rules written to a file and refused."""
+"""Invalid rules in Python, and checks of the translation errors that they raise."""
 
 import re
 from collections.abc import Callable
@@ -168,22 +168,22 @@ Make = Callable[[gpu_envs.Rules], gpu_envs.Spec]
 
 
 def translation_error(text: str, make: Make, folder: Path) -> str:
-    """Translates a module that cannot be; checks that the error names the marked line, and returns its message."""
-    made = import_source(HEADER + text, folder)
-    spec = make(rules_of(made))
+    """Translates invalid rules; checks that the error names the marked line, and returns its message."""
+    rules = import_source(HEADER + text, folder)
+    spec = make(rules_of(rules))
     with pytest.raises(gpu_envs.TranslationError) as caught:
         translate_rules(spec, spec.check_params({}, 1))
     message, lines = str(caught.value), (HEADER + text).splitlines()
     marked = [n for n, line in enumerate(lines, 1) if MARK in line]
     assert caught.value.line == (marked[0] if marked else caught.value.line), message
-    assert f'File "{made.__file__}", line {caught.value.line}, in ' in message
+    assert f'File "{rules.__file__}", line {caught.value.line}, in ' in message
     shown = lines[caught.value.line - 1].strip()
     assert re.search(rf"^    {re.escape(shown)}\n    +\^+$", message, re.M), message
     return message
 
 
 def fill_template(template: str, body: str = "pass", seen: str = "pass") -> str:
-    """A module with these lines in ``step`` and ``observe``; the first is marked unless one is."""
+    """Inserts lines into the bodies of ``step`` and ``observe``."""
     body, seen = ("\n    ".join(text.splitlines()) for text in (body, seen))
     return template.replace("{body}", body).replace("{seen}", seen)
 

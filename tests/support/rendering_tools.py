@@ -1,4 +1,4 @@
-"""What the tests of rendering share."""
+"""Helpers for tests of rendering."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from gpu_envs.pictures import Drawing
 
 
 def drawing_of(env_id: str) -> Drawing:
-    found = gpu_envs.spec(env_id).drawing
-    assert found is not None
-    return found
+    drawing = gpu_envs.spec(env_id).drawing
+    assert drawing is not None
+    return drawing
 
 
 def actions_for(env_id: str, num_envs: int, steps: int) -> list[Any]:
-    """Random actions, of either kind of environment, in NumPy."""
+    """Returns random actions of a single-agent or team environment, in NumPy."""
     env = gpu_envs.make(env_id, num_envs, device="cpu")
     drawn = [join_actions(env, actions) for actions in draw_actions(env, steps)]
     env.close()
@@ -24,10 +24,10 @@ def actions_for(env_id: str, num_envs: int, steps: int) -> list[Any]:
 
 
 def assert_similar_frames(one: np.ndarray, other: np.ndarray) -> None:
-    """Fails unless two frames are the same but for roundings: NumPy's sines differ with their number."""
+    """Fails unless two frames agree up to rounding: NumPy's sine depends on the array's size."""
     assert one.shape == other.shape
     assert np.abs(one.astype(int) - other.astype(int)).max() <= 2
 
 
 def do_nothing(_: object) -> None:
-    """Does not look."""
+    """Ignores its argument."""

@@ -1,4 +1,4 @@
-"""What the tests of Stable-Baselines3 share: records of what went by, an environment to do sums on, single ones."""
+"""Helpers for tests of the Stable-Baselines3 adapter: recorders, and a deterministic environment."""
 
 from pathlib import Path
 from typing import Any, final
@@ -18,21 +18,21 @@ from gpu_envs.adapters import sb3
 
 
 def make_vec(*args: Any, **kwargs: Any) -> Any:
-    """The adapter, with a seed unless another (or None) is given."""
+    """Makes the adapter, with the default seed 0."""
     return sb3.VecEnv(*args, **{"seed": 0, **kwargs})
 
 
 @final
-class Recorder(VecEnvWrapper):  # type: ignore[misc]  # Stable-Baselines3's types are not looked at
-    """Copies all that goes in and comes out, in the moment it passes.
+class Recorder(VecEnvWrapper):  # type: ignore[misc]  # mypy does not follow Stable-Baselines3's types
+    """Wrapper that copies all actions and results.
 
     Attributes:
-        observations: What each reset and step gave.
-        actions: What each step was given.
-        rewards: What each step gave.
-        dones: What each step gave.
-        infos: What each step gave: copies of the dicts, and of the arrays in them.
-        resets: How many there were.
+        observations: Observations of each reset and step.
+        actions: Actions of each step.
+        rewards: Rewards of each step.
+        dones: Dones of each step.
+        infos: Infos of each step, with copies of their arrays.
+        resets: Number of resets.
     """
 
     def __init__(self, venv: Any) -> None:
@@ -65,19 +65,19 @@ class Recorder(VecEnvWrapper):  # type: ignore[misc]  # Stable-Baselines3's type
 
 @final
 class RolloutKeeper(BaseCallback):  # type: ignore[misc]  # as above
-    """Copies what the roll-out buffer has at the end of each roll-out, before the training turns it over.
+    """Callback that copies the rollout buffer at the end of each rollout, before training flattens it.
 
     Attributes:
-        kept: For each roll-out, its arrays ``[steps, environments, ...]`` by name.
-        names: The local variables that callbacks saw at the first step.
-        modes: Whether the policy was in its training mode, at each step.
+        rollouts: Arrays ``[steps, environments, ...]`` of each rollout, by name.
+        names: Names of the local variables that callbacks get at the first step.
+        modes: Whether the policy was in training mode, at each step.
     """
 
     NAMES = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs", "advantages", "returns")
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[dict[str, np.ndarray]] = []
+        self.rollouts: list[dict[str, np.ndarray]] = []
         self.names: set[str] = set()
         self.modes: list[bool] = []
 
@@ -88,11 +88,11 @@ class RolloutKeeper(BaseCallback):  # type: ignore[misc]  # as above
 
     def _on_rollout_end(self) -> None:
         buffer = self.model.rollout_buffer
-        self.kept.append({name: getattr(buffer, name).copy() for name in self.NAMES})
+        self.rollouts.append({name: getattr(buffer, name).copy() for name in self.NAMES})
 
 
 def make_single_envs(env_id: str, count: int, **kwargs: Any) -> Any:
-    """Stable-Baselines3's own vector of single environments, which the adapter must match."""
+    """Makes Stable-Baselines3's vector of single environments, which the adapter must match."""
 
     def make() -> Any:
         return Monitor(gymnasium.make(f"gpu_envs/{env_id}", device="cpu", **kwargs))
@@ -101,7 +101,7 @@ def make_single_envs(env_id: str, count: int, **kwargs: Any) -> Any:
 
 
 def actions_for(venv: Any, steps: int, seed: int = 0) -> np.ndarray:
-    """Random actions within the space, ``[steps, environments, ...]``."""
+    """Returns random actions within the space, ``[steps, environments, ...]``."""
     rng = np.random.default_rng(seed)
     space, shape = venv.action_space, (steps, venv.num_envs)
     if isinstance(space, Discrete):
@@ -116,7 +116,7 @@ def parameters_of(model: Any) -> list[np.ndarray]:
 
 
 def make_clock(folder: Path, num_envs: int, **kwargs: Any) -> gpu_envs.VectorEnv:
-    """An environment to do sums on: it counts, pays what it shows, and breaks where it is told to. Not registered."""
+    """Makes an unregistered environment that counts steps, rewards the count, and terminates at ``broken``."""
     more = {
         "state": ("count",),
         "params": {"first": Param(0.0), "tick": Param(1.0), "broken": Param(1000.0)},

@@ -1,4 +1,4 @@
-"""What the tests of skrl's adapters share."""
+"""Helpers for tests of the skrl adapter."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import torch
 
 QUIET = {"write_interval": 0, "checkpoint_interval": 0}
-"""Settings of an agent that logs nothing."""
+"""Settings of an agent without logs and checkpoints."""
 
 
 def reverse_agents(flags: Any) -> Any:
-    """A team's flags in the opposite order; those of one agent as they are."""
+    """Reverses the agents in a team's flags; returns a single agent's flags unchanged."""
     return dict(reversed(flags.items())) if isinstance(flags, dict) else flags
 
 
 def interact(agent: Any, wrapper: Any, steps: int, watch: Callable[[Any], None] = lambda _: None) -> None:
-    """What skrl's trainers do, without updates."""
+    """Runs the loop of skrl's trainers, without updates."""
     agent.init()
     agent.enable_training_mode(True)
     observations, _ = wrapper.reset()
@@ -34,7 +34,7 @@ def interact(agent: Any, wrapper: Any, steps: int, watch: Callable[[Any], None] 
                 rewards=rewards,
                 next_observations=followed,
                 next_states=next_states,
-                # of a team skrl counts by the first: one that goes out in the course of an episode
+                # skrl counts episodes by a team's first agent; the last agent becomes inactive within an episode
                 terminated=reverse_agents(terminated),
                 truncated=reverse_agents(truncated),
                 infos=infos,

@@ -1,4 +1,4 @@
-"""Runs a few lines of the headers' dialect as the backends run kernels; what they give, by NumPy, and how exactly."""
+"""Compiles and runs a few lines of the kernels' dialect, and compares the results with NumPy."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ C_TYPES = {"float32": "float", "float64": "double", "uint32": "u32", "uint64": "
 
 
 def source(real: str, inputs: Sequence[str], outputs: Sequence[str], body: str, more: Sequence[str] = ()) -> str:
-    """A kernel that reads `in0[i]`, `in1[i]`... and writes `out0[i]`... for every i; dtypes are NumPy's."""
+    """Returns a kernel's source that reads `in0[i]`, `in1[i]`... and writes `out0[i]`... for every i; NumPy dtypes."""
     fields = [f"const {C_TYPES[kind]}* in{j};" for j, kind in enumerate(inputs)]
     fields += [f"{C_TYPES[kind]}* out{j};" for j, kind in enumerate(outputs)]
     names = [f"in{j}" for j in range(len(inputs))] + [f"out{j}" for j in range(len(outputs))]
@@ -59,9 +59,9 @@ def compile_kernel(
     flush: bool | None = None,
     more: Sequence[str] = (),
 ) -> Function:
-    """The kernel as a function of NumPy arrays, all of one length or `[n, width]`; it returns a list of arrays.
+    """Returns the kernel as a function of NumPy arrays, all of one length or `[n, width]`, to a list of arrays.
 
-    `more`: further headers. `flush`: whether denormals count as zero; None: as the backends do it, in float32 only.
+    `more`: additional headers. `flush`: whether denormals count as zero; None: as in the backends, only in float32.
     """
     text = source(real, inputs, outputs, body, more)
     pointers = [(f"in{j}", ctypes.c_void_p) for j in range(len(inputs))]
@@ -79,21 +79,21 @@ def compile_kernel(
         if device == "cpu":
             kernels.bind("apply", call, count)(0)
         else:
-            # an array of one element, as large as the struct: CuPy passes such a one by value
+            # CuPy passes an array of one element, as large as the struct, by value
             argument = np.frombuffer(bytes(call), dtype=np.dtype((np.void, ctypes.sizeof(call))), count=1)
             function(((count + 127) // 128,), (128,), (argument,))
 
     def apply(*arrays: Array, out_shape: tuple[int, ...] | None = None) -> list[Array]:
-        given = [xp.asarray(np.ascontiguousarray(a, dtype=kind)) for a, kind in zip(arrays, inputs, strict=True)]
-        made = [xp.zeros(out_shape or given[0].shape, kind) for kind in outputs]
+        input_arrays = [xp.asarray(np.ascontiguousarray(a, dtype=kind)) for a, kind in zip(arrays, inputs, strict=True)]
+        output_arrays = [xp.zeros(out_shape or input_arrays[0].shape, kind) for kind in outputs]
         call = call_type()
-        call.count = given[0].shape[0]
-        for j, array in enumerate(given):
+        call.count = input_arrays[0].shape[0]
+        for j, array in enumerate(input_arrays):
             setattr(call, f"in{j}", _address(array))
-        for j, array in enumerate(made):
+        for j, array in enumerate(output_arrays):
             setattr(call, f"out{j}", _address(array))
         launch(call, call.count)
-        return [array if device == "cpu" else xp.asnumpy(array) for array in made]
+        return [array if device == "cpu" else xp.asnumpy(array) for array in output_arrays]
 
     return apply
 
@@ -103,19 +103,19 @@ def _address(array: Any) -> int:
 
 
 def max_ulp_error(got: Array, exact: Any, real: str) -> Any:
-    """The greatest error, in units in the last place of the exact value."""
+    """Returns the maximum error, in units in the last place of the exact value."""
     unit = np.spacing(np.abs(exact.astype(real))).astype(np.longdouble)
     return np.max(np.abs(got.astype(np.longdouble) - exact) / unit)
 
 
 def random_bits(real: str, count: int, seed: int = 0) -> Array:
-    """Any number at all: infinities, NaNs and denormals among them."""
+    """Returns numbers with random bits, including infinities, NaNs and denormals."""
     bits = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
     return (bits >> np.uint64(32)).astype(np.uint32).view(real) if real == "float32" else bits.view(real)
 
 
 def assert_bits_equal(name: str, x: Array, here: Array, there: Array) -> None:
-    """Refuses results of two devices that are not the same bits, or both NaN."""
+    """Fails unless the results of two devices have the same bits or are both NaN."""
     bits = f"u{here.itemsize}"
     same = (here.view(bits) == there.view(bits)) | (np.isnan(here) & np.isnan(there))
     at = np.flatnonzero(~same)[:3]
@@ -123,7 +123,7 @@ def assert_bits_equal(name: str, x: Array, here: Array, there: Array) -> None:
 
 
 def philox(counters: Array, key: tuple[int, int]) -> Array:
-    """Words of counters `[n, 4]`: the algorithm as its paper gives it."""
+    """Returns the random words of counters `[n, 4]`, by the algorithm of the Philox paper."""
     words, k = counters.astype(np.uint64), [np.uint64(key[0]), np.uint64(key[1])]
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     for _ in range(10):

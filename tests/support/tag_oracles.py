@@ -1,9 +1,9 @@
-"""One step of both games of tag, a replica at a time, in NumPy: loops over agents, written from the rules alone.
+"""NumPy implementations of a step of TagContinuous and TagGridWorld, one replica at a time, written from the rules.
 
-Agents are numbered with the taggers first. A tag is a pair of such numbers: tagger, runner. TagContinuous is computed
-in the dtype of the state it is given, float32 or float64, with no intermediate in any other. Then stands what
-puts such states into an environment of this package, and reads its step back; at the end, worlds that several tests
-set up.
+Taggers have the lowest agent indices. A tag is a pair of indices: tagger, runner. TagContinuous is computed
+in the dtype of its state, float32 or float64, including all intermediate values. The rest of the module
+writes states into environments and reads their steps back, and defines worlds that several tests
+use.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ W = TypeVar("W", World, Grid)
 
 
 class Outcome(NamedTuple, Generic[W]):
-    """What a step makes of one replica."""
+    """Results of a step of one replica."""
 
     world: W
     rewards: npt.NDArray[np.float64]
@@ -122,17 +122,17 @@ class Outcome(NamedTuple, Generic[W]):
 
 
 class Moved(NamedTuple):
-    """What the moves of a step make of one replica, before tags."""
+    """One replica after the moves of a step, before tags."""
 
     world: World
     hits: Bools
-    """``[agents]``: who was stopped by a wall."""
+    """``[agents]``: whether a wall stopped the agent."""
     clearances: Any
-    """``[agents]``: how far the limit of speed, or the wall, was from deciding otherwise."""
+    """``[agents]``: distance of speed and position from a limit at which the result changes discontinuously."""
 
 
 def change(params: Params, real: Any, quantity: str, action: Any) -> Any:
-    """The change of acceleration, or the turn, that an action means."""
+    """Returns the change of acceleration, or the turn, of an action."""
     if params["actions"] == "continuous":
         return real(action)
     low, high = real(params[f"min_{quantity}"]), real(params[f"max_{quantity}"])
@@ -143,7 +143,7 @@ def change(params: Params, real: Any, quantity: str, action: Any) -> Any:
 
 
 def move(params: Params, world: World, actions: Any) -> Moved:
-    """Accelerates, turns and moves everybody in the game; who is out stands still."""
+    """Accelerates, turns and moves all active agents."""
     real, length = world.real, world.real(params["grid_length"])
     turn_around = real(2 * math.pi)
     after = dataclasses.replace(world, **{name: getattr(world, name).copy() for name in REALS})
@@ -177,42 +177,42 @@ def move(params: Params, world: World, actions: Any) -> Moved:
 
 
 def squared_distances(x: Any, y: Any, i: int) -> Any:
-    """The squared distance of agent ``i`` from everybody, rounded as everything else is."""
+    """Returns the squared distances of agent ``i`` from all agents, in the dtype of the state."""
     dx, dy = x - x[i], y - y[i]
     return dx * dx + dy * dy
 
 
 def resolve_tags(params: Params, x: Any, y: Any, in_game: Bools) -> Tags:
-    """Who is tagged by whom: each runner within reach by the nearest tagger, of several by the lowest number."""
+    """Returns the tags: each runner within reach is tagged by its nearest tagger, with ties to the lowest index."""
     taggers, real = params["num_taggers"], x.dtype.type
     reach = real(params["tagging_distance"]) * real(params["grid_length"])
     tags = []
     for runner in range(taggers, len(x)):
         squared = squared_distances(x, y, runner)[:taggers]
-        nearest = int(np.argmin(squared))  # the first of equals
+        nearest = int(np.argmin(squared))  # the first in a tie
         if in_game[runner] and squared[nearest] < reach * reach:
             tags.append((nearest, runner))
     return tags
 
 
 def tag_clearance(params: Params, x: Any, y: Any, in_game: Bools) -> float:
-    """How far the distances are from deciding otherwise who is tagged by whom."""
-    taggers, least = params["num_taggers"], math.inf
+    """Returns the smallest change of a distance that would change the tags."""
+    taggers, clearance = params["num_taggers"], math.inf
     reach = params["tagging_distance"] * params["grid_length"]
     for runner in range(taggers, len(x)):
         if in_game[runner]:
             distances = np.sqrt(squared_distances(x, y, runner)[:taggers])
             nearest = int(np.argmin(distances))
-            least = min(least, abs(distances[nearest] - reach))
-            # Taggers in the same place, such as a corner, are equally near however the rest is rounded.
+            clearance = min(clearance, abs(distances[nearest] - reach))
+            # Taggers at the same position, such as a corner, have equal distances whatever the rounding.
             apart = (x[:taggers] != x[nearest]) | (y[:taggers] != y[nearest])
             if distances[nearest] < reach and apart.any():
-                least = min(least, distances[apart].min() - distances[nearest])
-    return least
+                clearance = min(clearance, distances[apart].min() - distances[nearest])
+    return clearance
 
 
-def nearest_others(params: Params, world: World, i: int) -> list[int]:
-    """The others in the game that agent ``i`` observes, the nearest first, of equals the lowest number first."""
+def observed_agents(params: Params, world: World, i: int) -> list[int]:
+    """Returns the active agents that agent ``i`` observes, nearest first, with ties to the lowest index."""
     others = [j for j in range(len(world.x)) if j != i and world.in_game[j]]
     squared = squared_distances(world.x, world.y, i)[others]
     order = np.argsort(squared, kind="stable")[: params["num_other_agents_observed"]]
@@ -220,7 +220,7 @@ def nearest_others(params: Params, world: World, i: int) -> list[int]:
 
 
 def observe(params: Params, world: World, seeing: Bools) -> npt.NDArray[np.float32]:
-    """What each agent sees, ``[agents, features]``; zeros for those who are not ``seeing``."""
+    """Returns all agents' observations, ``[agents, features]``; zeros where ``seeing`` is false."""
     count = len(world.x)
     full = params["use_full_observation"]
     width = count - 1 if full else params["num_other_agents_observed"]
@@ -229,7 +229,7 @@ def observe(params: Params, world: World, seeing: Bools) -> npt.NDArray[np.float
     rows = np.zeros((count, 7, width), np.float32)
     times = np.zeros((count, 1), np.float32)
     for i in np.flatnonzero(seeing).tolist():
-        others = [j for j in range(count) if j != i] if full else nearest_others(params, world, i)
+        others = [j for j in range(count) if j != i] if full else observed_agents(params, world, i)
         seen = slice(len(others))
         rows[i, 0, seen] = (world.x[others] - world.x[i]) / diagonal
         rows[i, 1, seen] = (world.y[others] - world.y[i]) / diagonal
@@ -243,7 +243,7 @@ def observe(params: Params, world: World, seeing: Bools) -> npt.NDArray[np.float
 
 
 def settle(params: Params, moved: World, hits: Bools) -> Outcome[World]:
-    """Tags, rewards, ends and observations, of a replica in which everybody has moved."""
+    """Computes tags, rewards, ends and observations after all agents have moved."""
     present, taggers = moved.in_game, params["num_taggers"]
     exits = params["runner_exits_game_after_tagged"]
     tags = resolve_tags(params, moved.x, moved.y, present)
@@ -279,7 +279,7 @@ MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 def observe_grid(params: Params, world: Grid) -> npt.NDArray[np.float32]:
-    """What each agent of a grid world sees, ``[agents, features]``."""
+    """Returns all agents' observations in the grid world, ``[agents, features]``."""
     count = len(world.x)
     runner = count - 1
     length, time = params["grid_length"], world.elapsed / params["episode_length"]
@@ -291,7 +291,7 @@ def observe_grid(params: Params, world: Grid) -> npt.NDArray[np.float32]:
             rows.append([*world.x / length, *world.y / length, *is_runner, *self_mark, time])
             continue
         squared = (world.x[:runner] - world.x[runner]) ** 2 + (world.y[:runner] - world.y[runner]) ** 2
-        other = int(np.argmin(squared)) if i == runner else runner  # the first of equals
+        other = int(np.argmin(squared)) if i == runner else runner  # the first in a tie
         places = world.x[i], world.y[i], world.x[other], world.y[other]
         rows.append([*(place / length for place in places), is_runner[i], time])
     return np.array(rows, np.float32)
@@ -344,13 +344,13 @@ def unstacked(kind: type[W], fields: Mapping[str, Any]) -> list[W]:
 
 
 def by_role(params: Params, array: Any) -> dict[str, Any]:
-    """An array ``[replicas, agents, ...]`` as one for each role."""
+    """Splits an array ``[replicas, agents, ...]`` by role."""
     taggers = params["num_taggers"]
     return {"tagger": array[:, :taggers], "runner": array[:, taggers:]}
 
 
 class Stepped(NamedTuple):
-    """What a step of this package gave, ``[replicas, agents, ...]``."""
+    """Results of gpu_envs' step, ``[replicas, agents, ...]``."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -360,7 +360,7 @@ class Stepped(NamedTuple):
 
 
 def take_step(env: gpu_envs.MultiAgentEnv, params: Params, actions: np.ndarray) -> Stepped:
-    """One step of this package, whose actions and results are of all agents at once."""
+    """Takes a step in gpu_envs, with actions and results for all agents in one array."""
     observations, rewards, terminations, truncations, infos = env.step(by_role(params, actions))
     parts = observations, rewards, terminations, truncations, infos["alive"]
     return Stepped(*(join_agents(env, part) for part in parts))
@@ -369,7 +369,7 @@ def take_step(env: gpu_envs.MultiAgentEnv, params: Params, actions: np.ndarray) 
 def play(
     make: MakeTeam, kind: type[W], params: Params, worlds: Sequence[W], actions: np.ndarray, **kwargs: Any
 ) -> list[Outcome[W]]:
-    """One step of this package from each of many states; who tagged whom it does not say."""
+    """Takes a step in gpu_envs from each of many states; ``tags`` stay empty."""
     env_id = CONTINUOUS if kind is World else GRID
     env = make(env_id, len(worlds), autoreset_mode="Disabled", **params, **kwargs)
     env.reset(seed=0)
@@ -419,7 +419,7 @@ UNEVEN: Params = {
     "step_reward_for_runner": 0.125,
     "end_of_game_reward_for_runner": 3.0,
 }
-"""Parameters of which no two could be taken for each other."""
+"""Parameters with distinct values, so that mixing up two of them changes results."""
 
 VARIANTS: dict[str, Params] = {
     "full": {**UNEVEN, "use_full_observation": True},
@@ -444,12 +444,12 @@ VARIANTS: dict[str, Params] = {
 
 
 def num_agents(params: Params) -> int:
-    """How many agents there are."""
+    """Returns the number of agents."""
     return int(params["num_taggers"] + params["num_runners"])
 
 
 def draw_worlds(params: Params, precision: str, count: int, seed: int) -> list[World]:
-    """States far and wide: crowds, walls, corners, agents at the limits of speed, runners out, the last of them, T."""
+    """Draws varied states: crowds, walls, corners, limits of speed, inactive runners, one runner, the last step."""
     rng = np.random.default_rng(seed)
     real, length, agents = np.dtype(precision).type, params["grid_length"], num_agents(params)
     taggers = params["num_taggers"]
@@ -488,7 +488,7 @@ def draw_worlds(params: Params, precision: str, count: int, seed: int) -> list[W
 
 
 def draw_actions(params: Params, *shape: int, seed: int) -> np.ndarray:
-    """Random actions of all agents, ``[*shape, agents, 2]``."""
+    """Returns random actions of all agents, ``[*shape, agents, 2]``."""
     rng = np.random.default_rng(seed)
     columns: list[np.ndarray] = []
     for quantity in ("acceleration", "turn"):
@@ -520,13 +520,13 @@ SCENE: Params = {
 CORNERS = ((0.0, 0.0), (8.0, 0.0), (0.0, 8.0))
 
 AWAY = ((4.0, 2.0), (4.0, 4.0), (4.0, 6.0), (6.0, 4.0))
-"""Places of runners, out of reach of taggers in three corners."""
+"""Positions of runners out of reach of taggers in three corners."""
 
 
 def scene(
     taggers: Sequence[tuple[float, float]] = CORNERS, runners: Sequence[tuple[float, float]] = AWAY, **fields: Any
 ) -> World:
-    """Agents standing in these places; ``fields`` overrides arrays, or elements of them by number."""
+    """Returns a world with agents at rest at these positions; ``fields`` overrides arrays, or elements by index."""
     x, y = np.array([*taggers, *runners], np.float64).T.copy()
     count = len(x)
     speed, heading, acceleration = np.zeros((3, count))
