@@ -314,7 +314,7 @@ def test_teams_are_as_large_as_was_asked() -> None:
         Workload(TAG, "host", "cpu", 2, (2, 5)),
         Workload(workloads.GRID, "host", "cpu", 2, (4, 1)),
     ):
-        env = ours.made(work)
+        env = ours.make_env(work)
         assert tuple(env.counts.values()) == work.team
         assert sum(env.counts.values()) == work.agents
 

@@ -85,13 +85,13 @@ def test_why_a_peer_failed_is_a_line() -> None:
 
 def test_the_torch_sampler_draws_what_its_logits_say() -> None:
     torch = pytest.importorskip("torch")
-    from benchmarks.peers.torch_sampler import by_distributions, by_race
+    from benchmarks.peers.torch_sampler import by_distributions, by_exponential_race
 
     torch.manual_seed(0)
     rows, sizes = 20_000, (2, 3)
     logits = torch.tensor([0.3, -0.5, 1.0, 0.0, -2.0]).repeat(rows, 1)
     odds = [part.double().softmax(0).numpy() for part in logits[0].split(sizes)]
-    for sampler in (by_distributions, by_race):
+    for sampler in (by_distributions, by_exponential_race):
         actions, log_probs, entropies = sampler(logits, sizes)
         exact = sum(np.log(p)[actions[:, e].numpy()] for e, p in enumerate(odds))
         np.testing.assert_allclose(log_probs.numpy(), exact, atol=1e-6)
@@ -140,7 +140,7 @@ def test_constant_actions_are_compared() -> None:
     region = worlds.constants(here, worlds.WORLDS["RiceN-v0"], {})["region"]
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
-    assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
+    assert worlds.mean_over_seeds([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
 
 
 @pytest.mark.slow
