@@ -1,4 +1,4 @@
-"""Generated values of parameters and generated calls, of which an environment must take what is right and no more."""
+"""Random parameter values and random calls: an environment must accept valid ones and reject invalid ones."""
 
 import copy
 import datetime
@@ -31,7 +31,7 @@ import gpu_envs
 from gpu_envs import ActionError, Step
 
 REFUSED = (ValueError, TypeError, KeyError, gymnasium.error.Error, gymnasium.error.ClosedEnvironmentError)
-"""What a wrong call may raise."""
+"""Exceptions that an invalid call may raise."""
 
 ODD: tuple[Any, ...] = (
     *(None, "9.8", "", "euler", b"1.5", bytearray(b"1"), True, False, np.True_, 1j, np.complex64(2), 1.5 + 0j),
@@ -51,16 +51,16 @@ ODD: tuple[Any, ...] = (
     ),
     *(np.array([1, 2], "m8[s]"), np.array([1j, 2]), np.zeros(2, [("a", "f4")]), lambda: 1.0, memoryview(b"abcd")),
 )
-"""Values of many sorts; few of them are a parameter's."""
+"""Values of many types; few of them are valid parameters."""
 
 
 def numbers(spec: gpu_envs.Spec) -> dict[str, gpu_envs.Param]:
-    """Parameters and options that are single numbers, switches or choices, and are given."""
+    """Returns scalar parameters and options that users can set."""
     return {n: p for n, p in spec.settings.items() if not p.rank and not isinstance(p, gpu_envs.Derived)}
 
 
 def some_value(rng: np.random.Generator, param: gpu_envs.Param, count: int) -> Any:
-    """A value for a parameter: right, nearly right, or of any sort."""
+    """Returns a valid, nearly valid or arbitrary value for a parameter."""
     usual: list[Any] = {
         "real": [param.default, 0.5, np.float32(0.25), param.minimum, param.maximum, *rng.uniform(-3, 3, 4).tolist()],
         "int": [param.default, np.int64(param.default) if param.kind == "int" else 0, param.minimum, param.maximum],
@@ -89,10 +89,10 @@ def some_value(rng: np.random.Generator, param: gpu_envs.Param, count: int) -> A
 
 
 class Calls:
-    """One environment, given right and wrong calls, and its twin, given only the right ones, on the host in NumPy."""
+    """Makes valid and invalid calls of an environment, and only the valid ones of its twin on the CPU."""
 
     def __init__(self, seed: int, variant: Variant) -> None:
-        """Makes both, as the seed says."""
+        """Makes both environments with random options."""
         self.rng = rng = np.random.default_rng(seed)
         mode = str(rng.choice(["NextStep", "SameStep", "Disabled"]))
         self.place = PLACES[rng.integers(len(PLACES))]
@@ -118,7 +118,7 @@ class Calls:
         self.log = [f"seed {seed}: {self.env!r}, copy={copies}, {variant.params}"]
 
     def take(self) -> None:
-        """One call, of which two in five are wrong."""
+        """Makes one random call; two in five are invalid."""
         rng = self.rng
         if not self.begun or rng.random() < 0.02:
             if not self.begun and rng.random() < 0.3:
@@ -137,14 +137,14 @@ class Calls:
             right[rng.integers(len(right))]()
 
     def finish(self) -> None:
-        """Both have come to the same, and what is closed stays so."""
+        """Checks that both environments have the same state, and that a closed environment rejects calls."""
         if self.begun:
             assert_same_bits(on_host(self.env.get_state()), on_host(self.twin.get_state()), "at the end")
         self.env.close()
         for use in (lambda: self.env.reset(seed=0), self.env.observe, self.env.get_state, lambda: self.env.step(None)):
             self._refused("use after close", use)
 
-    # --- right calls, made of both ---
+    # --- valid calls, of both environments ---
 
     def _both(self, name: str, act: Callable[[Any], Any], other: Callable[[Any], Any] | None = None) -> None:
         self.log.append(name)
@@ -214,7 +214,7 @@ class Calls:
             self._both(f"params[{self.real}] = {np.shape(value)}", lambda env: env.params.__setitem__(self.real, value))
 
     def _write(self) -> None:
-        """Writes into live arrays: of a parameter where replicas have their own, of the state."""
+        """Writes into the live arrays of a parameter, if it differs between replicas, and of the state."""
         at, factor = int(self.rng.integers(self.count)), float(1 + self.rng.uniform(0, 0.2))
         default = self.env.env_spec.params[self.real].default
 
@@ -228,7 +228,7 @@ class Calls:
         self._both(f"writes at {at}", write)
 
     def _snapshot(self) -> None:
-        """Takes a snapshot, or goes back to an earlier one; each may be the other's."""
+        """Takes a snapshot, or restores an earlier one, possibly of the other environment."""
         if self.kept and self.rng.random() < 0.6:
             one, other = self.kept[self.rng.integers(len(self.kept))]
             one, other = (one, other) if self.rng.random() < 0.5 else (other, one)
@@ -239,7 +239,7 @@ class Calls:
             assert_same_bits(on_host(self.kept[-1][0]), on_host(self.kept[-1][1]), "get_state")
 
     def _some(self) -> None:
-        """Puts moments of some replicas into others, with the same random numbers or with fresh ones."""
+        """Copies snapshots of some replicas to others, with the same or fresh random numbers."""
         written, randomness = self.rng.permutation(self.count)[: self.rng.integers(1, self.count + 1)], "kept"
         rows = self.rng.integers(0, self.count, len(written) if self.rng.random() < 0.5 else 1)
         if self.rng.random() < 0.5:
@@ -249,7 +249,7 @@ class Calls:
         self._both(name, lambda env: env.set_state(env.get_state(rows), where, randomness))
 
     def _fork(self) -> None:
-        """Goes on in a fork; one of several replicas each is only looked at."""
+        """Compares forks with two copies per replica, then continues in forks with one."""
         self._both("fork(2)", lambda env: env.fork(2, randomness="fresh").get_state())
         self.log.append("fork(1)")
         self.env, self.twin = self.env.fork(1), self.twin.fork(1)
@@ -265,7 +265,7 @@ class Calls:
             block = np.stack([step["agent"] for step in draw_actions(self.env, steps, int(self.rng.integers(2**31)))])
         self._both(f"rollout {steps} {per_step}", lambda env: env.rollout(steps, block, per_step=per_step))
 
-    # --- wrong ones, made of one ---
+    # --- invalid calls, of one environment ---
 
     def _refused(self, name: str, act: Callable[[], object]) -> None:
         self.log.append(f"wrong: {name}")
@@ -320,7 +320,7 @@ class Calls:
         return Step(**{name: {role: array} if self.team else array})
 
     def _over_state(self) -> Step:
-        """Rewards that would be written into memory of the environment's own."""
+        """Returns an output array that overlaps the environment's memory."""
         role = roles_of(self.env)[-1]
         name = f"observations.{role}" if self.team else "observations"
         own = self.env.simulation.buffers[name].reshape(-1)
@@ -332,7 +332,7 @@ class Calls:
         return {role: np.concatenate([a, a]) for role, a in draw_actions(self.env, 1)[0].items()}
 
     def _offending(self) -> Any:
-        """Actions of which one is none, of a replica whose episode goes on, and of an agent who is in the game."""
+        """Returns actions with one invalid action, of an active agent in a running episode."""
         actions, going = draw_actions(self.env, 1)[0], ~self._ended()
         role, junk = roles_of(self.env)[-1], 99 if has_integer_actions(self.env) else np.nan
         there = going
@@ -340,12 +340,12 @@ class Calls:
             alive = np.asarray(self.twin.state["in_game"])[:, -actions[role].shape[1] :] != 0
             there = alive & (going[:, None] if self.env.autoreset_mode is not AutoresetMode.SAME_STEP else True)
         if not there.any():
-            raise ActionError("nobody is there to offend")
+            raise ActionError("no agent is active")
         actions[role][tuple(np.argwhere(there)[0])] = junk
         return join_actions(self.env, actions)
 
     def _torn(self, part: str) -> object:
-        """A snapshot that is right but for its last value of one part."""
+        """Restores a snapshot whose last value of one part is invalid."""
         state = on_host(self.env.get_state())
         name = list(state[part])[-1]
         wrong: list[Any] = [np.array(["a"] * self.count), np.zeros((self.count, 3, 3, 3)), None]
@@ -357,7 +357,7 @@ class Calls:
         return self.env.set_state(state)
 
     def _poisoned(self) -> None:
-        """Writes NaN into a live array, sees it refused wherever it matters, and writes back what was there."""
+        """Writes NaN into a live array, checks that calls reject it, and restores the value."""
         live = self.env.params[self.real]
         if not np.ndim(live):
             raise ValueError("replicas share the value")

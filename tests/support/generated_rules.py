@@ -1,4 +1,4 @@
-"""Random functions of rules, as text, and what Python needs to run them: a state, and the device's random numbers."""
+"""Random rule functions as text, and a Python model of the state and random numbers to run them."""
 
 import functools
 import random
@@ -62,11 +62,11 @@ def observe(s: State, p: Params, observation: Observation) -> None:
 """
 
 ENDING = "x0 + x1 * 0.5 + x2 * 0.25 + i0 + i1 * 3 + i2 * 5 + yes + s.k + s.f + row[0] + row[1] * 2 + row[2] * 3"
-"""What a function returns: all that it computed."""
+"""Return expression of a function, which combines all its variables."""
 
 
 def module_of(seed: int, count: int, *, exact: bool = True) -> str:
-    """A module of rules whose step runs the function that the action names; ``exact``: nothing that only comes near."""
+    """Returns a module whose step runs the function selected by the action; ``exact``: only exact operations."""
     functions = [Function(seed * 1000 + n, exact=exact).text(f"f{n}") for n in range(count)]
     step = ["def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:"]
     for n in range(count):
@@ -105,11 +105,11 @@ class Function:
 
     # --- expressions ---
 
-    def whole(self, depth: int) -> str:
-        """An int that stays below 2^31."""
+    def integer(self, depth: int) -> str:
+        """Returns an int expression below 2^31."""
         if depth <= 0:
             return self.one(*self.ints, str(self.random.choice([0, 1, 2, 3, 7, -1, -3, -8])), "s.k", self.cell(0))
-        i = functools.partial(self.whole, depth - 1)
+        i = functools.partial(self.integer, depth - 1)
         options: list[Callable[[], str]] = [
             lambda: f"({i()} {self.one('+', '-')} {i()})",
             lambda: f"({i()} % 101 * ({i()} % 53))",
@@ -134,7 +134,7 @@ class Function:
         return self.random.choice(options)()
 
     def real(self, depth: int) -> str:
-        """A float, or an int that counts as one."""
+        """Returns a float expression, or an int that is converted to float."""
         if depth <= 0:
             return self.one(*self.reals, "0.5", "-1.5", "2.25", "0.1", "p.n", self.held(0))
         r = functools.partial(self.real, depth - 1)
@@ -147,14 +147,14 @@ class Function:
             lambda: f"{self.one('min', 'max')}({self.number(depth - 1)}, {r()})",
             lambda: f"({r()} if {self.truth(depth - 1)} else {self.number(depth - 1)})",
             lambda: f"{self.one('abs', 'math.fabs', 'float', '-', '+')}({r()})",
-            lambda: f"({self.whole(depth - 1)} / {self.one('2', '-4', '8')})",
+            lambda: f"({self.integer(depth - 1)} / {self.one('2', '-4', '8')})",
             lambda: f"math.sqrt(abs({r()}))",
-            lambda: f"math.copysign({r()}, {self.whole_part(depth - 1)})",
+            lambda: f"math.copysign({r()}, {self.rounded(depth - 1)})",
             lambda: f"math.copysign({r()}, ({self.bounded(r(), 1e5)} * 0.0) ** 0.5)",
             lambda: f"math.fmod({self.bounded(r(), 1e5)}, {self.one('0.75', '3.0')})",
-            lambda: f"early({self.bounded(r(), 1e5)}, {self.whole(depth - 1)} % 99)",
-            lambda: f"mixed({r()}, n={self.whole(depth - 1)} % 99, v={r()})",
-            lambda: f"bump_row(s, {self.whole(depth - 1)} % 99, {self.bounded(r(), 1e5)})",
+            lambda: f"early({self.bounded(r(), 1e5)}, {self.integer(depth - 1)} % 99)",
+            lambda: f"mixed({r()}, n={self.integer(depth - 1)} % 99, v={r()})",
+            lambda: f"bump_row(s, {self.integer(depth - 1)} % 99, {self.bounded(r(), 1e5)})",
             lambda: self.one("random.uniform(0.0, 4.0)", "drawn(random)", "drawn(random, most=2.0)"),
             lambda: self.held(depth - 1),
         ]
@@ -172,7 +172,7 @@ class Function:
         return self.random.choice(options)()
 
     def number(self, depth: int) -> str:
-        return self.whole(depth) if self.random.random() < 0.4 else self.real(depth)
+        return self.integer(depth) if self.random.random() < 0.4 else self.real(depth)
 
     def truth(self, depth: int) -> str:
         if depth <= 0:
@@ -183,7 +183,7 @@ class Function:
             lambda: f"({n()} {self.one('<', '<=')} {n()} {self.one('<', '!=')} {n()})",
             lambda: f"({b()} {self.one('and', 'or')} {b()})",
             lambda: f"(not {b()})",
-            lambda: f"({self.whole(depth - 1)} {self.one('in', 'not in')} (0, 1, -2, 5))",
+            lambda: f"({self.integer(depth - 1)} {self.one('in', 'not in')} (0, 1, -2, 5))",
             lambda: f"({b()} {self.one('==', '!=', '&', '|', '^')} {b()})",
             lambda: f"bool({n()})",
             lambda: f"math.isnan((x + {self.real(depth - 1)}) * math.inf {self.one('// 0.75', '// -3.0', '** 0.5')})",
@@ -192,8 +192,8 @@ class Function:
         ]
         return self.random.choice(options)()
 
-    def whole_part(self, depth: int) -> str:
-        """A whole number that may be zero, of a float of any sign."""
+    def rounded(self, depth: int) -> str:
+        """Returns a rounded float expression, which may be zero of either sign."""
         rounded = f"{self.one('round', 'math.floor', 'math.ceil')}({self.bounded(self.real(depth), 9)})"
         return self.one("", "-") + rounded
 
@@ -203,34 +203,34 @@ class Function:
     def index(self, depth: int) -> str:
         if depth <= 0:
             return self.one(str(self.random.randrange(-4, 4)), f"{self.one(*self.ints)} % 4", "s.k % 4")
-        return self.one(f"({self.whole(depth)}) % 4", "random.integer(4)", "bump(s) % 4")
+        return self.one(f"({self.integer(depth)}) % 4", "random.integer(4)", "bump(s) % 4")
 
     def cell(self, depth: int) -> str:
         return f"s.c[{self.index(depth)}]"
 
     def held(self, depth: int) -> str:
-        return self.one(f"s.r[{self.index(depth)}]", f"row[{self.whole(depth)} % 3]")
+        return self.one(f"s.r[{self.index(depth)}]", f"row[{self.integer(depth)} % 3]")
 
     # --- statements ---
 
-    def kept_int(self, depth: int) -> str:
-        return f"({self.whole(depth)}) % 2003 - 1001"
+    def bounded_integer(self, depth: int) -> str:
+        return f"({self.integer(depth)}) % 2003 - 1001"
 
-    def kept(self, depth: int) -> str:
+    def bounded_real(self, depth: int) -> str:
         return self.bounded(self.number(depth), 1e6)
 
     def statement(self, depth: int) -> None:
-        """One or more lines."""
+        """Emits one or more lines."""
         simple: list[Callable[[], None]] = [
-            lambda: self.emit(f"{self.one('i0', 'i1', 'i2', 's.k')} = {self.kept_int(3)}"),
-            lambda: self.emit(f"{self.one('x0', 'x1', 'x2')} = {self.kept(3)}"),
-            lambda: self.emit(f"{self.cell(1)} = {self.kept_int(2)}"),
-            lambda: self.emit(f"{self.held(1)} = {self.kept(2)}"),
+            lambda: self.emit(f"{self.one('i0', 'i1', 'i2', 's.k')} = {self.bounded_integer(3)}"),
+            lambda: self.emit(f"{self.one('x0', 'x1', 'x2')} = {self.bounded_real(3)}"),
+            lambda: self.emit(f"{self.cell(1)} = {self.bounded_integer(2)}"),
+            lambda: self.emit(f"{self.held(1)} = {self.bounded_real(2)}"),
             lambda: self.emit(f"s.f = {self.truth(2)}"),
-            lambda: self.emit(f"x0, i0 = {self.one('two(s, random)', f'{self.kept(2)}, {self.kept_int(1)}')}"),
-            lambda: self.emit(f"{self.held(0)}, x1 = x1, {self.kept(2)}"),
-            lambda: self.emit(f"i1, {self.cell(1)} = {self.kept_int(1)}, i1"),
-            lambda: self.emit(f"{self.one('x0', 'x1', self.held(1))} {self.one('+', '-')}= {self.kept(2)}"),
+            lambda: self.emit(f"x0, i0 = {self.one('two(s, random)', f'{self.bounded_real(2)}, {self.bounded_integer(1)}')}"),
+            lambda: self.emit(f"{self.held(0)}, x1 = x1, {self.bounded_real(2)}"),
+            lambda: self.emit(f"i1, {self.cell(1)} = {self.bounded_integer(1)}, i1"),
+            lambda: self.emit(f"{self.one('x0', 'x1', self.held(1))} {self.one('+', '-')}= {self.bounded_real(2)}"),
             self.changed_in_place,
             self.counted_far,
         ]
@@ -241,7 +241,7 @@ class Function:
         place = self.one("i0", "i1", "s.k", self.cell(0))
         sign = self.one("+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>")
         small = {"//": "-4", "%": "-11", "<<": "2", ">>": "3", "*": "-3"}
-        self.emit(f"{place} {sign}= {small.get(sign) or self.whole(2)}")
+        self.emit(f"{place} {sign}= {small.get(sign) or self.integer(2)}")
         self.emit(f"{place} = {place} % 2003 - 1001")
 
     def block(self) -> None:
@@ -262,15 +262,15 @@ class Function:
 
     def counted(self) -> None:
         name, step = self.one("j0", "j1", "i2"), self.one("", "", ", -1", ", 2", ", -2")
-        first = self.one("0", "-1", f"({self.whole(1)}) % 5")
-        end = self.one(f"({self.whole(2)}) % 7", "4", "min(max(s.k, -4), 5)", "p.n - s.k % 6", "bump(s) % 5")
+        first = self.one("0", "-1", f"({self.integer(1)}) % 5")
+        end = self.one(f"({self.integer(2)}) % 7", "4", "min(max(s.k, -4), 5)", "p.n - s.k % 6", "bump(s) % 5")
         self.emit(f"for {name} in range({first}, {end}{step}):")
         self.within(name)
 
     def counted_far(self) -> None:
-        """Up to the greatest int or down to the least, by steps that go beyond."""
+        """Emits a range up to the maximum int or down to the minimum, with steps that overflow."""
         sign, step = self.one("", "-"), self.one("2", "5", "7", "3000000000")
-        first, end = self.one("20", f"({self.whole(1)}) % 30"), self.one("0", f"({self.whole(1)}) % 3")
+        first, end = self.one("20", f"({self.integer(1)}) % 30"), self.one("0", f"({self.integer(1)}) % 3")
         self.emit(f"for far in range({sign}(2147483647 - {first}), {sign}(2147483647 - {end}), {sign}{step}):")
         self.emit("    i1, x1 = far % 1009, x1 * 0.5 + 1")
 
@@ -297,7 +297,7 @@ class Function:
 
     def returned(self) -> None:
         self.emit(f"if {self.truth(2)} and {self.truth(1)}:")
-        self.emit(f"    return {self.kept(2)}")
+        self.emit(f"    return {self.bounded_real(2)}")
 
 
 # --- what Python runs ---
@@ -305,7 +305,7 @@ class Function:
 
 @final
 class Numbers:
-    """The random numbers of a replica's step, in double precision."""
+    """Random numbers of a replica's step, in double precision."""
 
     def __init__(self, seed: int, stream: int, episode: int, step: int) -> None:
         self.seed, self.counter, self.draws = seed, (step, episode, stream << 24), 0
@@ -328,7 +328,7 @@ class Numbers:
         return (self.word() ^ 2**31) - 2**31
 
     def normal(self, mean: float, deviation: float) -> float:
-        """Of no deviation."""
+        """Returns the mean; the standard deviation must be 0."""
         assert deviation == 0
         self.word()
         self.word()
@@ -337,7 +337,7 @@ class Numbers:
 
 @final
 class Held:
-    """The state as the device has it: what is stored in a field takes its type."""
+    """The state as on the device: stored values are converted to the field's type."""
 
     a: int
     b: int
@@ -356,7 +356,7 @@ class Held:
 
 @final
 class Cells(list[Any]):
-    """Four elements of one type."""
+    """An array of four elements of one type."""
 
     def __init__(self, kind: type) -> None:
         super().__init__([kind(0)] * 4)
@@ -369,11 +369,11 @@ class Cells(list[Any]):
 # --- what a device runs ---
 
 FIELDS = ("k", "f", "c", "r", "out")
-"""The fields that functions change."""
+"""Fields that functions change."""
 
 
 def held_spec(made: types.ModuleType, functions: int) -> gpu_envs.EnvSpec:
-    """The environment of a module that begins with ``HEAD``, whose action says which function a step runs."""
+    """Returns the spec of a module that starts with ``HEAD``, whose action selects the function of a step."""
     field = gpu_envs.Field
     return gpu_envs.EnvSpec(
         id="Generated-v0",
@@ -394,7 +394,7 @@ def held_spec(made: types.ModuleType, functions: int) -> gpu_envs.EnvSpec:
 def stepped(
     spec: gpu_envs.EnvSpec, given: Mapping[str, np.ndarray], precision: str, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """The state after a step in which the replicas run one function after another on these numbers."""
+    """Returns the state after a step in which consecutive replicas run each function on these numbers."""
     replicas = len(next(iter(given.values())))
     env = gpu_envs.VectorEnv(spec, replicas, device=device, precision=precision, max_episode_steps=-1, output="numpy")
     env.reset(seed=5)

@@ -49,7 +49,7 @@ class ReplicaClock:
         row = [[draw, step, int(self.episode[replica]) - back, self.stream] for draw in draws]
         return philox(np.array(row, np.uint64), (SEED + replica, 0))
 
-    def whole(self, replica: int, drawn: int | tuple[int, int], back: int = 0) -> int:
+    def integer(self, replica: int, drawn: int | tuple[int, int], back: int = 0) -> int:
         if isinstance(drawn, int):
             return drawn
         word = int(self.words(replica, [EPISODE_DRAW], step=0, back=back)[0, 0])

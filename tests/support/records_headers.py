@@ -75,21 +75,21 @@ class RecordsCases:
             self._outcome = "skipped"
 
     def _watch_compiler(self, texts: dict[str, str]) -> None:
-        compiled = toolchain._compiled  # noqa: SLF001 - every compilation is recorded here
+        compile_into = toolchain._compile_into  # noqa: SLF001 - every compilation is recorded here
         seen: dict[int, frozenset[str]] = {}
 
-        def recorded(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
+        def record_headers(folder: Path, source: str, name: str, extra_flags: Sequence[str]) -> Path:
             key = hash(source)
             if key not in seen:
                 seen[key] = headers_of(source, texts)
             self._headers |= seen[key]
             try:
-                return compiled(source, name, extra_flags, folder)
+                return compile_into(folder, source, name, extra_flags)
             except CompileError:
                 self._refused = True
                 raise
 
-        toolchain._compiled = recorded  # noqa: SLF001 - every compilation is recorded here
+        toolchain._compile_into = record_headers  # noqa: SLF001 - every compilation is recorded here
 
     def _write(self, **record: object) -> None:
         self._file.write(json.dumps(record) + "\n")

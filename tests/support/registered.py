@@ -1,4 +1,4 @@
-"""Registered environments of either kind, told by role: made, stepped at random, recorded, compared."""
+"""Helpers that make, step, record and compare single-agent and team environments, by role."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -28,28 +28,28 @@ SMALL: dict[str, dict[str, Any]] = {
     GRID: {"grid_length": 4},
     RICE: {"num_regions": 3, "activities": 3},
 }
-"""Worlds so small that even random agents end some episodes before the limit."""
+"""Parameters of small environments, in which random agents end some episodes before the limit."""
 
 
 class Variant(NamedTuple):
-    """An environment, and what it is made with besides ``SMALL``."""
+    """An environment, and its parameters in addition to ``SMALL``."""
 
     env_id: str
     params: dict[str, Any]
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All of it, for ``make``; episodes end at ``LIMIT`` at the latest."""
+        """All arguments for ``make``; episodes end at ``LIMIT`` at the latest."""
         return {**SMALL.get(self.env_id, {}), "max_episode_steps": LIMIT, **self.params}
 
     @property
     def draws(self) -> bool:
-        """Whether its episodes begin differently."""
+        """Whether episodes have random initial states."""
         return self.env_id not in (RICE, COVID)
 
     @property
     def has_team(self) -> bool:
-        """Whether it has a team of agents."""
+        """Whether it is a team environment."""
         return self.env_id not in IDS
 
 
@@ -69,7 +69,7 @@ BOXES = {name: VARIANTS[name] for name in ("Pendulum-v1", "continuous-box")}
 
 
 def parametrize_variants(variants: Mapping[str, Variant]) -> pytest.MarkDecorator:
-    """Runs a test for each of these variants."""
+    """Returns a mark that runs a test for each variant."""
     return pytest.mark.parametrize("variant", variants.values(), ids=variants)
 
 
@@ -80,42 +80,42 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
 
 Actions = dict[str, np.ndarray]
-"""One step's, by role."""
+"""Actions of one step, by role."""
 
 
 def make_variant(make: Make, variant: Variant, count: int, place: Place = HOST, **kwargs: Any) -> Any:
-    """An environment of a variant; ``kwargs`` come last."""
+    """Makes an environment of a variant; ``kwargs`` override its arguments."""
     return make(variant.env_id, count, **{**place._asdict(), **variant.arguments, **kwargs})
 
 
 def split_by_role(env: Any, value: Any) -> dict[str, Any]:
-    """What an environment gave, by role."""
+    """Splits an environment's result by role."""
     return RoleInterface(env).split(value)
 
 
 def join_actions(env: Any, actions: Mapping[str, Any]) -> Any:
-    """Actions by role as the environment takes them."""
+    """Converts actions by role to the environment's argument."""
     return RoleInterface(env).join(actions)
 
 
 def roles_of(env: Any) -> list[str]:
-    """The names of its roles."""
+    """Returns the names of the roles."""
     return list(RoleInterface(env).roles)
 
 
 def buffer_name(env: Any, name: str, role: str) -> str:
-    """The simulator's name for the array of a role."""
+    """Returns the simulator's name of a role's buffer."""
     return f"{name}.{role}" if env.env_spec.has_team else name
 
 
 def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of a result of a role."""
+    """Returns shape and dtype of a role's result."""
     shape, kind = env.simulation.shapes[buffer_name(env, name, role)]
     return tuple(shape), str(kind)
 
 
 def draw_actions(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> list[Actions]:
-    """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too, so many times."""
+    """Returns uniformly random actions by role for each step; a Box's bounds are multiplied by ``beyond``."""
     rng, view = np.random.default_rng(seed), RoleInterface(env)
     block: Actions = {}
     for role, seen in view.roles.items():
@@ -130,32 +130,32 @@ def draw_actions(env: Any, steps: int, seed: int = 0, beyond: float = 1.2) -> li
 
 
 def place_actions(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST) -> Any:
-    """Actions as the environment takes them, in the library of a place, on its device."""
+    """Converts actions by role to the environment's argument, in a place's library and device."""
     return join_actions(env, {role: to_place(values, place) for role, values in actions.items()})
 
 
 def zero_actions(env: Any) -> Actions:
-    """Actions that are zero."""
+    """Returns actions that are zero."""
     return {role: np.zeros_like(values) for role, values in draw_actions(env, 1)[0].items()}
 
 
 def actions_of_replicas(actions: Iterable[Mapping[str, np.ndarray]], replicas: slice) -> list[Actions]:
-    """The actions of some of the replicas."""
+    """Selects the actions of some replicas."""
     return [{role: values[replicas] for role, values in step.items()} for step in actions]
 
 
 def numpy_by_role(env: Any, value: Any) -> dict[str, np.ndarray]:
-    """Copies of what an environment gave, by role, in NumPy."""
+    """Copies an environment's result to NumPy, by role."""
     return {role: numpy_of(array) for role, array in split_by_role(env, value).items()}
 
 
 def reset_info_names(env: Any) -> set[str]:
-    """What a reset says besides observations."""
+    """Returns the names of the infos of a reset."""
     return {name for name, given in (("alive", env.env_spec.has_team), ("action_mask", env.env_spec.masked)) if given}
 
 
 def step_outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
-    """What a step gave, by name and role, in NumPy; ``final_obs`` zero where no episode ended."""
+    """Copies a step's results to NumPy, by name and role; ``final_obs`` is zero where no episode ended."""
     found = {name: numpy_by_role(env, values) for name, values in zip(RESULTS, step, strict=False)}
     infos = step[4]
     if "alive" in infos:
@@ -169,12 +169,12 @@ def step_outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndar
 
 
 def take_step(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST, **kwargs: Any) -> Any:
-    """Takes a step, and gives its outcome."""
+    """Takes a step and returns its results by name and role."""
     return step_outcome(env, env.step(place_actions(env, actions, place), **kwargs))
 
 
 def ended_replicas(given: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Which replicas' episode a step has ended: every agent is terminated or truncated."""
+    """Returns the mask of replicas whose agents are all terminated or truncated."""
     flags = [given["terminations"][role] | given["truncations"][role] for role in given["terminations"]]
     return np.asarray(np.concatenate([part.reshape(len(part), -1) for part in flags], axis=1).all(axis=1))
 
@@ -182,7 +182,7 @@ def ended_replicas(given: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
 def record(
     env: Any, actions: Iterable[Mapping[str, np.ndarray]], place: Place = HOST
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Takes a step with each of the actions: ``[steps, num_envs, ...]`` by name and role. Resets in Disabled mode."""
+    """Records a step with each of the actions, ``[steps, num_envs, ...]`` by name and role; resets in Disabled mode."""
     steps = []
     for action in actions:
         steps.append(take_step(env, action, place))
@@ -197,17 +197,17 @@ def record(
 def record_of_replicas(
     recorded: Mapping[str, Mapping[str, np.ndarray]], replicas: slice
 ) -> dict[str, dict[str, np.ndarray]]:
-    """What was recorded of some of the replicas."""
+    """Selects some replicas of a recording."""
     return {name: {role: v[:, replicas] for role, v in by_role.items()} for name, by_role in recorded.items()}
 
 
 def join_agents(env: Any, value: Any) -> np.ndarray:
-    """What an environment gave as one array of all agents in their order, ``[num_envs, agents, ...]``."""
+    """Copies an environment's result to one array of all agents, ``[num_envs, agents, ...]``."""
     return agent_rows(env, numpy_by_role(env, value))
 
 
 def agent_rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Arrays of the roles as one of all agents, ``[num_envs, agents, ...]``."""
+    """Concatenates arrays by role to one array of all agents, ``[num_envs, agents, ...]``."""
     parts = [v if env.env_spec.has_team else v[:, None] for v in by_role.values()]
     if len({part.shape[2:] for part in parts}) > 1:  # observations of several widths
         widest = max(part.shape[2] for part in parts)
@@ -216,19 +216,19 @@ def agent_rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def trajectory_state(env: Any) -> dict[str, Any]:
-    """All that a trajectory depends on, and the statistics; not the mask of what the last single step finished."""
+    """Returns the state and the statistics, without the mask of episodes that the last step finished."""
     state: dict[str, Any] = env.get_state()
     state["episode"] = {name: numpy_of(values) for name, values in state["episode"].items() if name != "finished"}
     return state
 
 
 def all_buffers(env: Any) -> dict[str, np.ndarray]:
-    """All memory of a simulation but for what it needs within a step."""
+    """Copies all buffers of a simulation, except scratch."""
     return {name: numpy_of(array) for name, array in env.simulation.buffers.items() if not name.startswith("scratch.")}
 
 
 def set_elapsed(env: Any, steps: Any) -> None:
-    """Says how many steps the episodes have had."""
+    """Sets the number of elapsed steps."""
     if "elapsed" in env.state:
         env.state["elapsed"] = steps
         return
@@ -241,7 +241,7 @@ STEPS = 40
 
 
 class Team(NamedTuple):
-    """A team size that calls for a schedule of its own."""
+    """A team size that selects a particular schedule."""
 
     taggers: int
     runners: int
@@ -251,7 +251,7 @@ class Team(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        """For ``make``."""
+        """Parameters for ``make``."""
         return {
             "num_taggers": self.taggers,
             "num_runners": self.runners,
@@ -276,54 +276,54 @@ def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
 
 
 def distant_starts(env: Any) -> dict[str, Any]:
-    """Reset options with which no agent ends an episode within a few steps."""
+    """Returns reset options after which no episode ends within a few steps."""
     return starts_of(env) if "tagger" in roles_of(env) else {}
 
 
 def dtype(array: Array) -> str:
-    """The name of an array's element type."""
+    """Returns the name of an array's dtype."""
     return str(array.dtype).rpartition(".")[2]
 
 
 def library_name(array: Array) -> str:
-    """The library an array belongs to."""
+    """Returns the name of an array's library."""
     return type(array).__module__.partition(".")[0]
 
 
 def storage_place(place: Place) -> Place:
-    """Where the user's arrays may be: those of a GPU are not NumPy's."""
+    """Returns a place for user-supplied output arrays: NumPy arrays cannot be on a GPU."""
     return Place("cuda", "cupy") if place == ("cuda", "numpy") else place
 
 
 def guarded_array(place: Place, shape: tuple[int, ...], kind: str) -> tuple[Array, Array]:
-    """An array within a longer one, an element from its ends: the longer one, and the array."""
-    whole = sentinel_array(storage_place(place), (math.prod(shape) + 2,), kind)
-    return whole, whole[1:-1].reshape(shape)
+    """Returns an array with one guard element at each end, and the view between them."""
+    array = sentinel_array(storage_place(place), (math.prod(shape) + 2,), kind)
+    return array, array[1:-1].reshape(shape)
 
 
-def assert_guards(whole: Array) -> None:
-    """Fails where the elements around a guarded array were written."""
-    ends = numpy_of(whole)[[0, -1]]
+def assert_guards(array: Array) -> None:
+    """Fails if the guard elements of an array were written."""
+    ends = numpy_of(array)[[0, -1]]
     assert (ends == np.full(2, 77).astype(ends.dtype)).all()
 
 
 def has_integer_actions(env: Any) -> bool:
-    """Whether the actions are whole numbers."""
+    """Whether no action space is a Box."""
     return not any(isinstance(seen.action, Box) for seen in RoleInterface(env).roles.values())
 
 
 def time_limit_name(spec: gpu_envs.Spec) -> str:
-    """The parameter that is the time limit; empty: none is."""
+    """Returns the name of the time limit parameter, or an empty string."""
     return next((name for name in ("episode_length", "max_cycles") if name in spec.params), "")
 
 
 def first_real(variant: Variant) -> str:
-    """The first parameter that is a number and may differ between replicas."""
+    """Returns the first real parameter that may differ between replicas."""
     params = gpu_envs.spec(variant.env_id).params
     return next(name for name, p in params.items() if p.kind == "real" and not p.fixed)
 
 
 def assert_refused(env: Any, act: Callable[[], object], error: Any, match: str) -> None:
-    """Fails unless this raises, with such a message, and changes nothing that a trajectory depends on."""
+    """Fails unless a call raises an error with a matching message and leaves the state unchanged."""
     with pytest.raises(error, match=match):
         assert_unchanged(env, act)

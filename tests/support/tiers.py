@@ -1,4 +1,4 @@
-"""The two tiers of tests: which cases ``make test`` leaves to ``make test-all``, and the guard that keeps it quick."""
+"""The two tiers of tests: selects the cases that only ``make test-all`` runs, and limits the time of the others."""
 
 import random
 import re
@@ -15,20 +15,20 @@ from harness import HAS_CUDA, MODES
 import gpu_envs
 
 REPRESENTATIVES = ("CartPole-v1", "Acrobot-v1", "TagContinuous-v0", "TagGridWorld-v0", "SimpleSpread-v3")
-"""Environments that stand for all others in the first tier: a test over environments is slow for the rest."""
+"""Environments that the first tier uses in tests over environments; cases of other environments are slow."""
 
 IN_ALL_MODES = ("CartPole-v1", "TagGridWorld-v0")
-"""Those that the first tier runs in every auto-reset mode; the others in ``USUAL_MODE``."""
+"""Environments that the first tier runs in every autoreset mode; others run only in ``USUAL_MODE``."""
 
 USUAL_MODE = "SameStep"
 
 COSTLY_FIXTURES = ("browser",)
-"""A case that uses one of these is slow."""
+"""Fixtures that make a case slow."""
 
 END_TO_END_SECONDS = 20.0
 
 IMPORT_SECONDS = 15.0
-"""What is not counted of a case that is the first of its process to import one of ``HEAVY``."""
+"""CPU seconds subtracted from the first case of a process that imports a library of ``HEAVY``."""
 
 HEAVY = {
     "cupy",
@@ -47,11 +47,11 @@ HEAVY = {
 GPU_REASON = re.compile(
     r"(needs (a|two)|no) (CUDA device|GPU|Hopper GPU(?! or none))|about a GPU's memory|a CPU has no graphs"
 )
-"""How tests that only a GPU runs word why they are skipped."""
+"""Pattern of the reasons with which tests for GPUs are skipped."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """The options of this module, which are given as ``--name=value``."""
+    """Adds the options of this module."""
     group = parser.getgroup("tiers of tests")
     group.addoption("--cpu-limit", type=float, help="fail cases that use more seconds of CPU time than this")
     group.addoption("--costs", type=Path, help="write the CPU seconds of each case to this file")
@@ -59,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """Registers the plugins that the options ask for; xdist's processes get the options of the first."""
+    """Registers the plugins for the options; xdist's workers get the same options."""
     if config.getoption("--cpu-limit") is not None or config.getoption("--costs") is not None:
         config.pluginmanager.register(MeasuresCases(config.getoption("--cpu-limit")))
     if config.getoption("--costs") is not None and not hasattr(config, "workerinput"):
@@ -67,7 +67,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Marks the cases that need a GPU, and those that only `make test-all` runs."""
+    """Marks cases that need a GPU, and cases that only `make test-all` runs."""
     cases = defaultdict(list)
     for item in items:
         if _needs_gpu(item):
@@ -82,7 +82,7 @@ def mark(items: list[pytest.Item]) -> None:
 
 
 def shuffle(items: list[pytest.Item], seed: int) -> None:
-    """Puts the cases into a random order, the same in every process."""
+    """Shuffles the cases, in the same order in every process."""
     random.Random(seed).shuffle(items)
 
 
@@ -98,7 +98,7 @@ def _needs_gpu(item: pytest.Item) -> bool:
 
 
 def _mark_product(cases: list[pytest.Item]) -> None:
-    """Leaves the representatives of a test over environments and modes, and the first case in any event."""
+    """Marks cases as slow unless they use representative environments and modes; the first case always stays."""
     if cases[0].get_closest_marker("every_environment") is not None:
         return
     ids = set(gpu_envs.ids())
@@ -120,9 +120,9 @@ def _mark_beyond_the_first(cases: list[pytest.Item]) -> None:
 
 
 class MeasuresCases:
-    """Measures the CPU seconds of each case, child processes included, and fails those above the limit.
+    """Measures the CPU seconds of each case, including child processes, and fails cases above the limit.
 
-    What a fixture of a module or a session costs counts for every case that uses it, not only for the first.
+    The cost of a module or session fixture counts for every case that uses it, not only for the first.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -180,7 +180,7 @@ def _cpu_seconds() -> float:
 
 
 class WritesCosts:
-    """Writes a line for each case, the costliest first: its CPU seconds, those of its shared fixtures, and its name."""
+    """Writes a line per case, most expensive first: its CPU seconds, its shared fixtures' CPU seconds, and its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,7 +196,7 @@ class WritesCosts:
 
 
 class ListsHopper:
-    """Lists at the end what only a Hopper GPU runs and this machine therefore skipped."""
+    """Lists at the end the cases that were skipped because they need a Hopper GPU."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

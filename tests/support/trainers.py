@@ -1,4 +1,4 @@
-"""What the tests of the trainer share: small runs, and what of them must be equal."""
+"""Helpers for tests of the trainer: small runs, and comparisons of their results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ SPACES = {
     "many": gymnasium.spaces.Box(-1, 1, (50,)),
     "many choices": gymnasium.spaces.MultiDiscrete([10] * 111 + [2] * 27),
 }
-"""Spaces of actions of every kind that is learnt."""
+"""Action spaces of every supported kind."""
 
 GRID = "TagGridWorld-v0"
 FIELD = "TagContinuous-v0"
@@ -35,18 +35,18 @@ FIELD_PARAMS = {
     "num_turn_levels": 2,
     "num_other_agents_observed": 2,
 }
-"""A game in which many runners are tagged long before the end."""
+"""Parameters of a game in which many runners are tagged early."""
 
 TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
-"""Columns of a log that no two runs share."""
+"""Columns of a log that differ between runs."""
 
 
 MODULE_SETTINGS: dict[str, Any] = {"hidden": Network().hidden}
-"""What small runs of the user's modules do not set."""
+"""Settings of small runs with custom modules, which must keep the network's defaults."""
 
 
 def small_run(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
-    """A run of few replicas that is kept nowhere."""
+    """Returns a run with few replicas and no folder."""
     few: dict[str, Any] = {
         "num_envs": 8,
         "horizon": 16,
@@ -68,12 +68,12 @@ def small_run(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
 
 
 def run_of(**settings: Any) -> Run:
-    """A run of settings by their flat names."""
+    """Returns a run from settings with flat names."""
     return Run.from_flat(settings)
 
 
 def off_policy_run(device: str, env: str = "Pendulum-v1", **settings: Any) -> Run:
-    """A small run that learns from a buffer, of episodes that are truncated soon."""
+    """Returns a small off-policy run with short episodes."""
     few: dict[str, Any] = {
         "algorithm": "sac",
         "learning_starts": 0,
@@ -93,18 +93,18 @@ def off_policy_run(device: str, env: str = "Pendulum-v1", **settings: Any) -> Ru
 
 
 def default_run(env: str, device: str, **settings: Any) -> Run:
-    """A run with the settings that are the default, kept nowhere."""
+    """Returns a run with default settings and no folder."""
     return run_of(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
 
 
 def without_times(state: dict[str, Any]) -> dict[str, Any]:
-    """A trainer's state without the times in it."""
+    """Returns a trainer's state without its times."""
     rest = {name: value for name, value in state.items() if name not in ("seconds", "recent")}
     return rest | {"recent": [entry[:2] for entry in state["recent"]]}
 
 
 def assert_resumes_identically(config: Run) -> None:
-    """A trainer that loads another's state learns on bit for bit as that one does."""
+    """Checks that a trainer that loads another trainer's state continues bit for bit like it."""
     from gpu_envs.training import Trainer
 
     trainer = Trainer(config)
@@ -117,7 +117,7 @@ def assert_resumes_identically(config: Run) -> None:
 
 
 def last_checkpoint(run: Path | str, device: str = "cpu") -> dict[str, Any]:
-    """What the last checkpoint of a run holds."""
+    """Loads the last checkpoint of a run."""
     from gpu_envs.training import RunDirectory
     from gpu_envs.training.record.checkpoint import load
 
@@ -141,7 +141,7 @@ def call_after(trainer: Any, iterations: int, act: Callable[[], object]) -> None
 
 
 def rows_of(log: Path) -> list[dict[str, str]]:
-    """The rows of a log, without the times in it."""
+    """Returns the rows of a log without its times."""
     header, *lines = log.read_text().splitlines()
     names = header.split(",")
     rows = [dict(zip(names, line.split(","), strict=True)) for line in lines]
@@ -149,7 +149,7 @@ def rows_of(log: Path) -> list[dict[str, str]]:
 
 
 EPS = 2.0**-24
-"""A rounding to float32."""
+"""Relative rounding error of float32."""
 
 
 def metrics_of(learner: Any) -> dict[str, float]:
@@ -159,7 +159,7 @@ def metrics_of(learner: Any) -> dict[str, float]:
 
 
 def rollout_of(trainer: Any, name: str) -> dict[str, np.ndarray]:
-    """The roll-out's arrays of a policy, ``[T, rows, ...]``."""
+    """Returns the rollout's arrays of a policy, ``[T, rows, ...]``."""
     learner, storage = trainer.learners[name], trainer.horizon_env.storage
     names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")
     present = [n for n in names if getattr(next(iter(storage.values())), n) is not None]

@@ -107,7 +107,7 @@ math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + m
 math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)
 math.hypot(x * 1e30, y * 1e37, i) / 1e30 + math.hypot(x * 1e-30, y * 1e-37) * 1e30
 """.strip().splitlines()
-"""What is computed within some units in the last place."""
+"""Expressions that are computed within a few units in the last place."""
 
 HELPERS = """
 def second(y: float, n: int = 3) -> float:

@@ -1,4 +1,4 @@
-"""What the tests of the wrappers share: a wrapped environment beside a NumPy one with the same trajectories."""
+"""Helpers for tests of wrappers, which compare a wrapped torch environment with a wrapped NumPy environment."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ from gpu_envs.wrappers import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 EPS = 2.0**-24
-"""The rounding error of one operation in float32, relative."""
+"""Relative rounding error of one float32 operation."""
 
 LIMIT = 11
-"""Steps of an episode: it ends several times in a test."""
+"""Time limit, so short that episodes end several times in a test."""
 
 
 def torch_env(env_id: str, count: int, mode: str, device: str, **options: Any) -> gpu_envs.VectorEnv:
-    """An environment whose results are tensors."""
+    """Makes an environment with torch output."""
     chosen: dict[str, Any] = {"max_episode_steps": LIMIT, "output": "torch"} | options
     env = gpu_envs.make(env_id, count, device=device, autoreset_mode=mode, **chosen)
     assert isinstance(env, gpu_envs.VectorEnv)
@@ -42,43 +42,43 @@ def torch_env(env_id: str, count: int, mode: str, device: str, **options: Any) -
 
 
 def numpy_env(env_id: str, count: int, mode: str, **options: Any) -> gpu_envs.VectorEnv:
-    """The same, whose results are NumPy's: what Gymnasium's own wrappers take."""
+    """Makes an environment with NumPy output, for Gymnasium's wrappers."""
     return torch_env(env_id, count, mode, "cpu", output="numpy", **options)
 
 
 def allow_frozen(env: gpu_envs.VectorEnv) -> gpu_envs.VectorEnv:
-    """Which may be stepped while replicas wait for their reset."""
+    """Allows steps of ended replicas in Disabled mode; returns the environment."""
     if env.autoreset_mode.value == "Disabled":
         env.allow_frozen_steps()
     return env
 
 
 def to_device(device: str, array: Array) -> torch.Tensor:
-    """A tensor on a device."""
+    """Copies an array to a tensor on a device."""
     return torch.from_numpy(np.array(array)).to(resolve_device(device))
 
 
 class StepPair(NamedTuple):
-    """A step of both, or a reset by mask."""
+    """Results of a step, or of a reset by mask, of both environments."""
 
     ours: Any
-    """What the wrapper returned."""
+    """Results of our wrapper."""
     theirs: Any
-    """The same of the other."""
+    """Results of the reference."""
     mask: Array | None
-    """Of a reset: which replicas. None: it was a step."""
+    """Mask of reset replicas; None for a step."""
 
 
 def step_both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed: int = 5) -> Iterator[StepPair]:
-    """Takes the same steps with both. In Disabled mode, replicas that are done are reset by mask.
+    """Takes the same steps in both environments. In Disabled mode, finished replicas are reset by mask.
 
     Args:
         ours: A wrapped environment, after its reset.
-        theirs: The other.
-        env_id: Whose actions.
-        steps: How many.
-        device: Of ours.
-        seed: Of the actions.
+        theirs: The reference environment, after its reset.
+        env_id: Environment whose actions are drawn.
+        steps: Number of steps.
+        device: Device of our environment.
+        seed: Seed of the actions.
     """
     for actions in random_actions(env_id, steps, ours.num_envs, seed=seed):
         taken = StepPair(ours.step(to_device(device, actions)), theirs.step(actions), None)
@@ -90,7 +90,7 @@ def step_both(ours: Any, theirs: Any, env_id: str, steps: int, device: str, seed
 
 
 class SampleMoments:
-    """Mean and variance of all samples, in float64, that a beginning of 1e-4 samples has gone into."""
+    """Mean and variance of all samples in float64, with Gymnasium's initial count of 1e-4."""
 
     def __init__(self) -> None:
         self.samples: list[Array] = []
@@ -106,14 +106,14 @@ class SampleMoments:
         return mean, squares / (n + weight), n + weight
 
 
-# What float32 costs. A block's squares are sums of at most 256 / 32 + 5 numbers in a row, each of which was rounded
-# twice: its share of the variance is off by 15 EPS, the deviation by half of it. Shift, factor and product round five
-# times. The mean is off by as many parts of a deviation as a sum over a block has roundings. All in all:
+# Rounding errors of float32. A block's sum of squares is a chain of at most 256 / 32 + 5 additions of numbers rounded
+# twice: the variance has an error of 15 EPS, the standard deviation half of it. Shift, factor and product round five
+# times. The mean's error, in standard deviations, is the number of roundings of a block's sum. In total:
 ROUNDINGS = 32
 
 
 def assert_close(found: Array, expected: Array) -> None:
-    """Normalised numbers agree but for float32's roundings."""
+    """Fails unless normalised numbers agree up to float32's rounding errors."""
     assert found.dtype == np.float32
     wrong = np.abs(found - expected) / (1 + np.abs(expected))
     assert wrong.max() < ROUNDINGS * EPS, wrong.max() / EPS
@@ -142,7 +142,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
         FrameStackObservation(NormalizeReward(NormalizeObservation(RecordEpisodeStatistics(ClipAction(env)))), 2)
     ),
 }
-"""On Pendulum-v1, the environment of these tests."""
+"""Wrappers of Pendulum-v1, by name."""
 
 LAUNCHES = {
     "RecordEpisodeStatistics": ["record", "enqueue"],
@@ -157,11 +157,11 @@ LAUNCHES = {
     "RandomPushes": ["push"],
     "all": ["clamp", "record", "enqueue", "measure", "merge", "normalise", "accumulate", "merge", "scale", "stack"],
 }
-"""What a step launches beside the environment's own, in order."""
+"""Kernels that a wrapper launches in a step, in order."""
 
 
 def make_wrapped(name: str, device: str, mode: str = "SameStep", count: int = 20, **options: Any) -> Any:
-    """A wrapper after its reset."""
+    """Makes a wrapped environment and resets it."""
     env = WRAPPERS[name](torch_env("Pendulum-v1", count, mode, device, **options))
     env.reset(seed=0)
     return env

@@ -1,4 +1,4 @@
-"""Specs that are right but for what a test changes."""
+"""Valid specs, in which tests change fields to invalid values."""
 
 from typing import Any
 

@@ -60,7 +60,7 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
     clock = ReplicaClock(OBSERVATION, mode)
 
     def noisy(replica: int, episode: list[Array], back: int = 0) -> Array:
-        late: Array = episode[max(0, len(episode) - 1 - clock.whole(replica, delay, back))]
+        late: Array = episode[max(0, len(episode) - 1 - clock.integer(replica, delay, back))]
         step = len(episode) - 1
         if noise == "none":
             return late
@@ -170,7 +170,7 @@ def delayed(
         del sent[i][clock.step[i] :]
         repeats = clock.step[i] > 0 and unit_floats(clock.words(i, [REPEAT_DRAW]))[0, 0] < np.float32(repeat)
         sent[i].append(sent[i][-1] if repeats else action)
-        when = clock.step[i] - clock.whole(i, delay)
+        when = clock.step[i] - clock.integer(i, delay)
         arrived[i] = sent[i][when] if when >= 0 else initial
     return arrived
 
@@ -341,7 +341,7 @@ def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, devi
         done = theirs[2] | theirs[3]
         clock.stepped(done)
         for i in range(COUNT):
-            if clock.step[i] > 0 and not clock.over[i] and clock.step[i] % clock.whole(i, interval) == 0:
+            if clock.step[i] > 0 and not clock.over[i] and clock.step[i] % clock.integer(i, interval) == 0:
                 numbers = clock.uniform(i, 2)
                 raw.state["theta"][i] += (scale["theta"] * numbers[0]).astype(precision)
                 raw.state["x_dot"][i] += (scale["x_dot"] * numbers[1]).astype(precision)
