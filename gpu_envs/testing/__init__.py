@@ -5,7 +5,7 @@
     def test_my_environment():
         check_environment(MY_ENV)
 
-``gpu-envs check path/to/my_env.py:MY_ENV`` does the same from a shell.
+``gpu-envs check path/to/my_env.py:MY_ENV`` runs the same checks in a shell.
 """
 
 from gpu_envs.testing.environment import check_environment

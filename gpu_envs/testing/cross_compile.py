@@ -1,4 +1,4 @@
-"""Whether rules compile for CUDA, on a machine that has no such device."""
+"""Check that rules compile for CUDA, on a machine without a CUDA device."""
 
 import re
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from gpu_envs.testing.report import FailedError
 from gpu_envs.testing.subject import Subject
 
 _DEVICE = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
-"""What is compiled for: any would do."""
+"""Device to compile for; its properties do not matter."""
 
 
 def for_cuda(subject: Subject) -> str:
-    """Compiles with NVRTC where it is installed; otherwise looks for functions that are not marked FN."""
+    """Compiles with NVRTC if it is installed; otherwise looks for functions without FN."""
     config = config_of(subject.spec, 2, Options(autoreset_mode="SameStep"), subject.params)
     if not has_nvrtc():
         file, text = rules_part(config)
@@ -30,7 +30,7 @@ def for_cuda(subject: Subject) -> str:
                 f"{display(file)}:{line}: error: this function is not marked FN, so it exists on the CPU only; write "
                 f"FN before it\n    {text.splitlines()[line - 1].strip()}"
             )
-        return "every function is marked FN (NVRTC is not installed, or would have compiled it)"
+        return "every function is marked FN; install NVRTC to compile"
     layout = layout_of(config, _DEVICE)
     program = generate(layout, layout.modules[0])
     try:
@@ -41,11 +41,11 @@ def for_cuda(subject: Subject) -> str:
         compile_source(program.source, program.name, "compute_80")
     except CompileError as error:
         raise FailedError(str(compile_error(program, error.output, "NVRTC"))) from None
-    return f"{config.precision} in {config.autoreset_mode}, by NVRTC; it runs nowhere here"
+    return f"{config.precision} in {config.autoreset_mode}, compiled by NVRTC; no device to run it"
 
 
 def has_nvrtc() -> bool:
-    """Whether NVRTC can compile here."""
+    """Whether NVRTC is installed."""
     try:
         import_cupy().cuda.nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError):
@@ -54,7 +54,7 @@ def has_nvrtc() -> bool:
 
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:
-    """The lines and names of functions that a header defines without FN."""
+    """Yields line and name of each function that a header defines without FN."""
     code = re.sub(r"(?m)^[ \t]*#(?:[^\n\\]|\\\n?)*", lambda match: re.sub(r"[^\n]", " ", match[0]), blanked(text))
     yield from _unmarked(code, 0, len(code))
 

@@ -1,22 +1,22 @@
-"""Random actions: of each replica its own, whatever others there are, and only such as masks allow."""
+"""Random actions that are independent of the number of replicas, and that masks allow."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
 
-from gpu_envs.engine.roles import RoleInfo
 from gpu_envs.engine.random_actions import num_elements
+from gpu_envs.engine.roles import RoleInfo
 
 Draw: TypeAlias = dict[str, np.ndarray]
-"""By role numbers from 0 to 1: ``[num_envs, elements]`` or ``[num_envs, agents, elements]``."""
+"""Numbers from 0 to 1 by role, to choose actions with: ``[num_envs, elements]`` or ``[num_envs, agents, elements]``."""
 
-_MOST = 1.0 - 2.0**-53
-"""The last number before 1."""
+_BELOW_ONE = 1.0 - 2.0**-53
+"""Largest float64 below 1."""
 
 
 def draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> list[Draw]:
-    """Numbers for some steps. The first replicas of many have the same as few have."""
+    """Returns random numbers for some steps; a replica's numbers do not depend on the number of replicas."""
     return [
         {
             name: np.random.default_rng([seed, t, r]).random((*role.batch_shape(num_envs), num_elements(role.action)))
@@ -26,27 +26,29 @@ def draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -
     ]
 
 
-KINDS = 5
-"""How many ways to act ``long_draws`` has."""
+NUM_PATTERNS = 5
+"""Number of action patterns in ``long_draws``."""
 
-_RUN = 40
-"""For how many steps an action is held."""
+_REPEATS = 40
+"""Number of steps for which an action is repeated."""
 
 
 def long_draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> Iterator[Draw]:
-    """Numbers for a long run: replicas in turn act at random, hold an action, stay at one end or the other, or jump."""
-    kind = np.arange(num_envs) % KINDS
+    """Yields numbers for a long run: replica i follows pattern i % ``NUM_PATTERNS``."""
+    pattern = np.arange(num_envs) % NUM_PATTERNS
     for t in range(steps):
-        (fresh,) = draws(roles, 1, num_envs, seed + 1 + t)
-        (held,) = draws(roles, 1, num_envs, seed + 1 + t // _RUN * _RUN)
-        low, high = ({role: np.full_like(units, end) for role, units in fresh.items()} for end in (0.0, _MOST))
-        ways = (fresh, held, low, high, at_bounds(fresh))
+        (random,) = draws(roles, 1, num_envs, seed + 1 + t)
+        (repeated,) = draws(roles, 1, num_envs, seed + 1 + t // _REPEATS * _REPEATS)
+        low, high = ({role: np.full_like(units, end) for role, units in random.items()} for end in (0.0, _BELOW_ONE))
+        patterns = (random, repeated, low, high, at_bounds(random))
         yield {
-            role: np.choose(kind.reshape(-1, *(1,) * (units.ndim - 1)), [way[role] for way in ways])
-            for role, units in fresh.items()
+            role: np.choose(
+                pattern.reshape(-1, *(1,) * (units.ndim - 1)), [pattern_draw[role] for pattern_draw in patterns]
+            )
+            for role, units in random.items()
         }
 
 
 def at_bounds(draw: Draw) -> Draw:
-    """The same numbers at one end or the other: actions at the bounds of Boxes, the first and the last choices."""
-    return {role: np.where(units < 0.5, 0.0, _MOST) for role, units in draw.items()}
+    """Rounds the numbers to 0 or 1: actions at the bounds of Boxes, or the first and last choices."""
+    return {role: np.where(units < 0.5, 0.0, _BELOW_ONE) for role, units in draw.items()}

@@ -1,58 +1,58 @@
-"""Checks of how episodes end: in all three autoreset modes the same, and for each agent once."""
+"""Checks of the ends of episodes: equal in all autoreset modes, and once for each agent."""
 
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.testing.report import FailedError
-from gpu_envs.testing.subject import Moment, Run, Subject, difference, ended, picked
+from gpu_envs.testing.subject import Moment, Run, Subject, difference, ended, select
 
 _LIMIT = 25
-"""The time limit, where the environment has none."""
+"""Time limit for environments without one."""
 
-_BEFORE = 6
-"""Steps before the time limit from which half of the replicas start, so that all ways to end are seen."""
+_STEPS_BEFORE_LIMIT = 6
+"""Half of the replicas start this many steps before the time limit, so that episodes end by rules and by the limit."""
 
 
-def ends(subject: Subject, device: str) -> str:
-    """Plays one trajectory in each autoreset mode, past the ends of episodes, and compares."""
-    limit, options = _limit(subject, device)
-    numbers = subject.draws(max(subject.steps, _BEFORE + 4))
-    played = {}
+def episode_ends(subject: Subject, device: str) -> str:
+    """Runs one trajectory in each autoreset mode, beyond the ends of episodes, and compares."""
+    limit, options = _time_limit(subject, device)
+    draws = subject.draws(max(subject.steps, _STEPS_BEFORE_LIMIT + 4))
+    moments = {}
     for mode in ("Disabled", "NextStep", "SameStep"):
         run = subject.run(device=device, autoreset_mode=mode, **options)
         run.reset(subject.seed)
         if mode == "Disabled":
             run.env.allow_frozen_steps()
-        _hurry(run, limit)
+        _approach_limit(run, limit)
         started = np.array(to_numpy(run.env.offset))
-        played[mode] = [run.step(draw) | run.state() for draw in numbers]
-    over = np.array([ended(moment) for moment in played["Disabled"]])
-    last = np.where(over.any(0), over.argmax(0), len(over))  # the step, from 0, with which a replica's episode ends
+        moments[mode] = [run.step(draw) | run.state() for draw in draws]
+    over = np.array([ended(moment) for moment in moments["Disabled"]])
+    last = np.where(over.any(0), over.argmax(0), len(over))  # index of the last step of each replica's episode
     if subject.team:
-        _nobody(subject, played["SameStep"])
-    _limits(played["Disabled"], started, limit, last)
+        _check_empty_games(subject, moments["SameStep"])
+    _check_truncations(moments["Disabled"], started, limit, last)
     if subject.team:
-        _out(subject, played["Disabled"])
-    _agree(played, last)
-    _frozen(played["Disabled"], last)
-    terminated = sum(_terminated(played["Disabled"][t], i) for i, t in enumerate(last) if t < len(over))
+        _check_inactive_agents(subject, moments["Disabled"])
+    _check_modes(moments, last)
+    _check_disabled(moments["Disabled"], last)
+    terminated = sum(_terminated(moments["Disabled"][t], i) for i, t in enumerate(last) if t < len(over))
     truncated = int((last < len(over)).sum()) - terminated
-    told = f"{terminated} episodes ended by the rules and {truncated} by the limit of {limit} steps"
+    detail = f"{terminated} episodes terminated by the rules and {truncated} truncated by the limit of {limit} steps"
     if not terminated and "max_episode_steps" in options:
-        return f"{told}, which is the check's own: without one, episodes of {subject.spec.id} may never end"
-    return f"{told}, alike in all autoreset modes"
+        return f"{detail}, which this check sets, because {subject.spec.id} has none"
+    return f"{detail}, the same in all autoreset modes"
 
 
-def _limit(subject: Subject, device: str) -> tuple[int, dict[str, int]]:
-    """The time limit, and what must be said to have it."""
-    own = subject.run(1, device=device).env.max_episode_steps
-    return (int(own), {}) if own is not None else (_LIMIT, {"max_episode_steps": _LIMIT})
+def _time_limit(subject: Subject, device: str) -> tuple[int, dict[str, int]]:
+    """Returns the time limit, and the options that set it."""
+    limit = subject.run(1, device=device).env.max_episode_steps
+    return (int(limit), {}) if limit is not None else (_LIMIT, {"max_episode_steps": _LIMIT})
 
 
-def _hurry(run: Run, limit: int) -> None:
-    """Brings the time limit near to every second replica: the clock that rules read stays."""
+def _approach_limit(run: Run, limit: int) -> None:
+    """Moves every second replica near the time limit; the steps that the rules read do not change."""
     offsets = np.zeros(run.num_envs, np.int64)
-    offsets[1::2] = max(0, limit - _BEFORE)
+    offsets[1::2] = max(0, limit - _STEPS_BEFORE_LIMIT)
     run.env.stagger(offsets=offsets)
 
 
@@ -61,100 +61,100 @@ def _terminated(moment: Moment, replica: int) -> bool:
     return bool(all(np.all(flag) for flag in flags))
 
 
-def _limits(moments: list[Moment], started: np.ndarray, limit: int, last: np.ndarray) -> None:
-    """Episodes are truncated at the limit, and at no other step."""
+def _check_truncations(moments: list[Moment], started: np.ndarray, limit: int, last: np.ndarray) -> None:
+    """Checks that episodes are truncated at the limit, and at no other step."""
     for t, moment in enumerate(moments):
         for name, values in moment.items():
             if not name.startswith("truncations"):
                 continue
-            due = (started + t + 1 == limit) & (t <= last)
-            wrong = (t <= last) & (values.reshape(len(values), -1).any(1) & ~due)
-            late = due & ~ended(moment)
-            for replica in np.flatnonzero(wrong | late)[:1]:
-                step, negation = started[replica] + t + 1, "" if wrong[replica] else "not "
-                raise FailedError(
-                    f"replica {replica} is {negation}truncated in step {step} on its way to the limit of {limit}"
-                )
+            expected = (started + t + 1 == limit) & (t <= last)
+            unexpected = (t <= last) & (values.reshape(len(values), -1).any(1) & ~expected)
+            late = expected & ~ended(moment)
+            for replica in np.flatnonzero(unexpected | late)[:1]:
+                step, negation = started[replica] + t + 1, "" if unexpected[replica] else "not "
+                raise FailedError(f"replica {replica} is {negation}truncated in step {step}; the limit is {limit}")
 
 
-def _agree(played: dict[str, list[Moment]], last: np.ndarray) -> None:
-    """All modes agree up to the end of an episode; at the end and after it, each does what it should."""
-    disabled, following, same = played["Disabled"], played["NextStep"], played["SameStep"]
-    plain = ("observations", "rewards", "terminations", "truncations", "state", "episode_metrics")
-    given = ("rewards", "terminations", "truncations", "episode_metrics")
+def _check_modes(played: dict[str, list[Moment]], last: np.ndarray) -> None:
+    """Checks that all modes agree until the end of an episode, and that each handles the end as it should."""
+    disabled, next_step, same = played["Disabled"], played["NextStep"], played["SameStep"]
+    running_names = ("observations", "rewards", "terminations", "truncations", "state", "episode_metrics")
+    result_names = ("rewards", "terminations", "truncations", "episode_metrics")
     for t in range(len(disabled)):
         running, ending, after = np.flatnonzero(t < last), np.flatnonzero(t == last), np.flatnonzero(t == last + 1)
         compared = (
-            ("NextStep", running, following, plain),
-            ("SameStep", running, same, plain),
-            ("NextStep", ending, following, plain),
-            ("SameStep", ending, same, given),
+            ("NextStep", running, next_step, running_names),
+            ("SameStep", running, same, running_names),
+            ("NextStep", ending, next_step, running_names),
+            ("SameStep", ending, same, result_names),
         )
         pairs = [
-            (f"Disabled and {mode}", some, picked(disabled[t], some, names), picked(moments[t], some, names))
+            (f"Disabled and {mode}", some, select(disabled[t], some, names), select(moments[t], some, names))
             for mode, some, moments, names in compared
         ]
-        seen, begun = picked(disabled[t], ending, ("observations",)), ("observations", "state")
-        one, other = picked(following[t], after, begun), picked(same[t - 1], after, begun)
+        seen, start_names = select(disabled[t], ending, ("observations",)), ("observations", "state")
+        one, other = select(next_step[t], after, start_names), select(same[t - 1], after, start_names)
         pairs += [
             ("Disabled's observation and SameStep's final_obs", ending, seen, _final(same[t], ending)),
-            ("the beginning of the next episode in NextStep and in SameStep", after, one, other),
+            ("the start of the next episode in NextStep and in SameStep", after, one, other),
         ]
         for what, replicas, one, other in pairs:
-            found = difference(one, other) if len(replicas) else ""
-            if found:
+            message = difference(one, other) if len(replicas) else ""
+            if message:
                 raise FailedError(
-                    f"{what} differ in step {t + 1} (of replicas {replicas.tolist()}): {found}; step must depend on "
-                    "state, parameters, action and random alone, and reset set every field"
+                    f"{what} differ in step {t + 1} (of replicas {replicas.tolist()}): {message}; step may depend "
+                    "only on state, parameters, action and random, and reset must set every field"
                 )
-        for name, values in picked(following[t], after, given).items():
+        for name, values in select(next_step[t], after, result_names).items():
             if values.any():
                 raise FailedError(f"{name} of the step that restarts an episode, step {t + 1}, is not zero in NextStep")
 
 
 def _final(moment: Moment, replicas: np.ndarray) -> Moment:
-    return {n.replace("final_obs", "observations", 1): v for n, v in picked(moment, replicas, ("final_obs",)).items()}
+    return {n.replace("final_obs", "observations", 1): v for n, v in select(moment, replicas, ("final_obs",)).items()}
 
 
-def _frozen(moments: list[Moment], last: np.ndarray) -> None:
-    """In Disabled mode nothing changes after the end, and there is no reward."""
+def _check_disabled(moments: list[Moment], last: np.ndarray) -> None:
+    """Checks that in Disabled mode nothing changes after the end, and rewards are zero."""
     for t in range(1, len(moments)):
         over = np.flatnonzero(t > last)
-        kept = ("observations", "terminations", "truncations", "state")
-        found = difference(picked(moments[t - 1], over, kept), picked(moments[t], over, kept)) if len(over) else ""
+        constant = ("observations", "terminations", "truncations", "state")
+        found = (
+            difference(select(moments[t - 1], over, constant), select(moments[t], over, constant)) if len(over) else ""
+        )
         rewarded = any(values[over].any() for name, values in moments[t].items() if name.startswith("rewards"))
         if found or rewarded:
-            what = found or "there is a reward"
+            what = found or "a reward is not zero"
             raise FailedError(f"in step {t + 1} of replicas whose episodes are over (Disabled), {what}")
 
 
-def _nobody(subject: Subject, moments: list[Moment]) -> None:
-    """The episode is over when no agent is left in the game: in SameStep the next has begun, with agents in it."""
+def _check_empty_games(subject: Subject, moments: list[Moment]) -> None:
+    """Checks that an episode ends when no agent is left in the game."""
     for t, moment in enumerate(moments):
-        left = np.any([moment[f"alive.{role}"].any(1) for role in subject.roles], axis=0)
-        for replica in np.flatnonzero(~left)[:1]:
+        in_game = np.any([moment[f"alive.{role}"].any(1) for role in subject.roles], axis=0)
+        for replica in np.flatnonzero(~in_game)[:1]:
             raise FailedError(
-                f"in step {t + 1} of replica {replica} nobody is left in the game, and its episode goes on: "
-                "w.terminated must be set to true where nobody is in_game"
+                f"in step {t + 1} of replica {replica} no agent is left in the game, but the episode continues: "
+                "step must set w.terminated to true when no agent is in_game"
             )
 
 
-def _out(subject: Subject, moments: list[Moment]) -> None:
-    """An agent that is out stays out: it is terminated, gets no reward, and observes zeros."""
+def _check_inactive_agents(subject: Subject, moments: list[Moment]) -> None:
+    """Checks that an agent that left the game stays out, is terminated, gets no reward and observes zeros."""
     for t in range(1, len(moments)):
         for role in subject.roles:
-            out = ~moments[t - 1][f"alive.{role}"] & ~ended(moments[t - 1])[:, None]
-            wrongs = {
+            inactive = ~moments[t - 1][f"alive.{role}"] & ~ended(moments[t - 1])[:, None]
+            mistakes = {
                 "is in the game again": moments[t][f"alive.{role}"],
                 "gets a reward": moments[t][f"rewards.{role}"] != 0,
                 "is not terminated": ~moments[t][f"terminations.{role}"],
-                "observes something": (moments[t][f"observations.{role}"] != 0).any(-1),
+                "observes values other than zero": (moments[t][f"observations.{role}"] != 0).any(-1),
             }
-            for what, found in wrongs.items():
-                wrong = np.argwhere(out & found)
-                if len(wrong):
-                    replica, agent = wrong[0]
+            for what, flags in mistakes.items():
+                failed = np.argwhere(inactive & flags)
+                if len(failed):
+                    replica, agent = failed[0]
                     raise FailedError(
-                        f"replica {replica}, {role}_{agent} went out of the game, and in step {t + 1} {what}: agents "
-                        "that are out stay out, so step must not set w.in_game[i] to true"
+                        f"replica {replica}, {role}_{agent} left the game, and in step {t + 1} {what}: agents that "
+                        "left stay out, so step must not set w.in_game[i] to true"
                     )

@@ -1,4 +1,4 @@
-"""All checks of one environment, in order."""
+"""All checks of an environment, in order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,21 +8,21 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.registry.catalog import spec as find_spec
 from gpu_envs.specs.base import Spec
 from gpu_envs.testing import builds, cross_compile, ends, numbers, sameness, values
-from gpu_envs.testing.report import Report, Tell
-from gpu_envs.testing.subject import Subject, devices_here
+from gpu_envs.testing.report import Print, Report
+from gpu_envs.testing.subject import Subject, available_devices
 
 _CHECKS: tuple[tuple[str, Callable[[Subject, str], str]], ...] = (
-    ("observations lie in their spaces", values.spaces),
+    ("observations are in their spaces", values.spaces),
     ("numbers are finite", values.finite),
     ("action masks leave a choice", values.masks),
-    ("the same seed gives the same", sameness.seeds),
+    ("the same seed gives the same results", sameness.seeds),
     ("replicas are independent", sameness.independence),
     ("reset sets every field", sameness.resets),
-    ("step depends on the state alone", sameness.round_trip),
+    ("step depends only on the state", sameness.round_trip),
     ("observations are a function of the state", sameness.observations),
-    ("elements that are not active mean nothing", sameness.idle_elements),
-    ("episodes end as they should", ends.ends),
-    ("rollouts are single steps", sameness.rollouts),
+    ("inactive elements have no effect", sameness.idle_elements),
+    ("episodes end correctly", ends.episode_ends),
+    ("rollouts equal single steps", sameness.rollouts),
     ("pictures have finite shapes", values.drawing),
 )
 
@@ -35,66 +35,68 @@ def check_environment(
     steps: int = 60,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    report: Tell = print,
+    report: Print = print,
     sanitize: bool = True,
 ) -> Report:
-    """Looks for mistakes in an environment, and tells what was looked at, line by line.
+    """Checks an environment for mistakes, and reports each check in a line.
 
     Args:
-        spec: The environment, or its id.
-        devices: Where to check; None: the CPU and CUDA, where available.
-        num_envs: How many replicas most checks have; at least 4.
-        steps: How many steps they take.
-        seed: Of environments and actions.
-        params: The environment's own parameters.
-        report: Takes each line of the report.
-        sanitize: Play a build with sanitizers too, which takes some seconds to compile.
+        spec: Spec or id of the environment.
+        devices: Devices to check on. None: the CPU and CUDA, if available.
+        num_envs: Number of replicas in most checks, at least 4.
+        steps: Number of steps in most checks.
+        seed: Seed of environments and actions.
+        params: Parameters of the environment.
+        report: Called with each line of the report.
+        sanitize: Also run a build with sanitizers, which takes seconds to compile.
 
     Returns:
         The report.
 
     Raises:
-        CheckError: Something is wrong; the message lists all that is.
+        CheckError: A check failed; the message lists all failures.
     """
     if num_envs < 4:
         raise ValueError(f"num_envs is {num_envs}; checks need at least 4 replicas")
     if steps < 2:
         raise ValueError(f"steps is {steps}; checks need at least 2")
-    found = find_spec(spec) if isinstance(spec, str) else spec
-    where = tuple(resolve_device(device) for device in (tuple(devices_here()) if devices is None else devices))
-    if not where:
-        raise ValueError("there is no device to check on: no C++ compiler for the CPU, and no CUDA device with CuPy")
-    told = Report(found.id, report)
-    subject = Subject(found, num_envs, steps, seed, params or {})
-    for device in where:
-        _check_device(told, subject, device, sanitize=sanitize, alone=len(where) == 1)
-    if not told.failures:
-        told.make("devices agree", partial(sameness.devices, subject, where))
-    told.conclude()
-    return told
+    found_spec = find_spec(spec) if isinstance(spec, str) else spec
+    resolved = tuple(resolve_device(device) for device in (tuple(available_devices()) if devices is None else devices))
+    if not resolved:
+        raise ValueError("no device to check on: install a C++ compiler for the CPU, or CuPy for a CUDA device")
+    result = Report(found_spec.id, report)
+    subject = Subject(found_spec, num_envs, steps, seed, params or {})
+    for device in resolved:
+        _check_device(result, subject, device, sanitize=sanitize, alone=len(resolved) == 1)
+    if not result.failures:
+        result.run("devices agree", partial(sameness.devices, subject, resolved))
+    result.finish()
+    return result
 
 
-def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
-    """Makes the checks of one device.
+def _check_device(report: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
+    """Runs the checks of one device.
 
-    Builds that find what is outside an array come first, in a process of their own: what they find could crash this.
+    Builds that find accesses outside an array run first, in a separate process, because these could crash this process.
     """
-    if not told.make(f"{device}: compiles", partial(values.compiles, subject, device)):
+    if not report.run(f"{device}: compiles", partial(values.compiles, subject, device)):
         return
     if device == "cpu":
-        told.make("cpu: numbers keep their types", partial(numbers.types, subject))
+        report.run("cpu: numbers keep their types", partial(numbers.types, subject))
     if device == "cpu" and alone:
-        told.make("compiles for CUDA too", partial(cross_compile.for_cuda, subject))
+        report.run("compiles for CUDA", partial(cross_compile.for_cuda, subject))
     if device != "cpu":
-        told.make(f"{device}: nothing outside an array", partial(builds.on_cuda, subject, device))
+        report.run(f"{device}: no access outside an array", partial(builds.on_cuda, subject, device))
     elif sanitize:
-        told.make("cpu: nothing undefined", partial(builds.sanitized, subject))
-    if device == "cpu" and told.safe:
-        told.make("cpu: nothing outside an array, nothing that was not set", partial(builds.undefined_values, subject))
-    if device == "cpu" and subject.team and told.safe:
-        told.make("cpu: phases keep to their rules", partial(builds.phases, subject))
-    if not told.safe:
-        told.leave_out(f"{device}: all else", "what was found could crash this process: fix it first")
+        report.run("cpu: no undefined behaviour", partial(builds.sanitized, subject))
+    if device == "cpu" and report.safe:
+        report.run(
+            "cpu: no access outside an array, no uninitialised values", partial(builds.undefined_values, subject)
+        )
+    if device == "cpu" and subject.team and report.safe:
+        report.run("cpu: phases are independent of the order of agents", partial(builds.phases, subject))
+    if not report.safe:
+        report.skip(f"{device}: all other checks", "the failure could crash this process: fix it first")
         return
     for title, check in _CHECKS:
-        told.make(f"{device}: {title}", partial(check, subject, device))
+        report.run(f"{device}: {title}", partial(check, subject, device))

@@ -1,4 +1,4 @@
-"""A check of the text of rules: no number is silently converted to another type."""
+"""Check that rules convert no numbers implicitly to another type."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from gpu_envs.errors import display
 from gpu_envs.testing.report import FailedError, SkippedError
 from gpu_envs.testing.subject import Subject
 
-_MOST = 5
-"""Lines that are shown."""
+_MAX_LINES = 5
+"""Maximum number of reported lines."""
 
 _WARNINGS = ("-Wfloat-conversion", "-Wdouble-promotion")
 _WARNING = re.compile(
@@ -24,37 +24,37 @@ _WARNING = re.compile(
 )
 _TO_REAL = re.compile(r"to '[^']*\breal'|to '(?:const )?float'")
 
-_CUT = "a real number becomes a whole one, which cuts it off: write int(...) where that is meant"
-_DOUBLE = "computed in double, in float32 too, which is slow on a GPU: write literals as real(0.5)"
+_CUT = "a real number is converted to an integer, which truncates it: write int(...) if this is intended"
+_DOUBLE = "computed in double even in float32, which is slow on a GPU: write literals as real(0.5)"
 
 
 def types(subject: Subject) -> str:
-    """Has the compiler say where the author's lines turn reals into whole numbers, or compute in double.
+    """Reports lines of the rules that convert real numbers to integers, or compute in double.
 
-    Clang does not see what ``x *= 0.5`` is computed in.
+    Clang does not report that ``x *= 0.5`` is computed in double.
     """
     layout = layout_of(config_of(subject.spec, 2, Options(device="cpu"), subject.params), Device(on_gpu=False))
     program = generate(layout, layout.modules[0])
-    own = program.contract.file if program.contract is not None else ""
-    found = list(dict.fromkeys(conversions(_said(program.source), own)))
-    if found:
-        texts = Path(own).read_text("utf-8", "replace").splitlines() if Path(own).is_file() else []
-        shown = [
-            f"{display(own)}:{line}: {what}" + (f"\n    {texts[line - 1].strip()}" if line <= len(texts) else "")
-            for line, what in found[:_MOST]
+    rules_file = program.contract.file if program.contract is not None else ""
+    warnings_found = list(dict.fromkeys(conversions(_warnings_of(program.source), rules_file)))
+    if warnings_found:
+        texts = Path(rules_file).read_text("utf-8", "replace").splitlines() if Path(rules_file).is_file() else []
+        lines = [
+            f"{display(rules_file)}:{line}: {what}" + (f"\n    {texts[line - 1].strip()}" if line <= len(texts) else "")
+            for line, what in warnings_found[:_MAX_LINES]
         ]
-        more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
-        raise FailedError("\n".join([*shown, *more]))
-    return "no real number is cut off to a whole one, and nothing is computed in double in float32"
+        more = [f"and {len(warnings_found) - _MAX_LINES} more"] if len(warnings_found) > _MAX_LINES else []
+        raise FailedError("\n".join([*lines, *more]))
+    return "no real number is truncated to an integer, and float32 rules compute nothing in double"
 
 
-def _said(source: str) -> str:
-    """What the compiler says of a source when it is asked about conversions."""
+def _warnings_of(source: str) -> str:
+    """Returns the compiler's warnings about conversions in a source."""
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         file = Path(folder) / "rules.cpp"
         file.write_text(source, "utf-8", "surrogateescape")
         flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-        done = subprocess.run(
+        result = subprocess.run(
             [*find_compiler(), *flags, "-fsyntax-only", *_WARNINGS, str(file)],
             env={**os.environ, "LC_ALL": "C.UTF-8"},
             capture_output=True,
@@ -62,19 +62,19 @@ def _said(source: str) -> str:
             errors="replace",
             check=False,
         )
-    if done.returncode != 0:
-        raise SkippedError(f"this compiler does not know {' and '.join(_WARNINGS)}")
-    return done.stderr
+    if result.returncode != 0:
+        raise SkippedError(f"the compiler does not support {' and '.join(_WARNINGS)}")
+    return result.stderr
 
 
-def conversions(said: str, own: str) -> Iterator[tuple[int, str]]:
-    """The lines of the author's ``own`` file that g++ or clang warns of, and what is wrong there."""
-    plain = said.replace("\u2018", "'").replace("\u2019", "'")
+def conversions(output: str, file: str) -> Iterator[tuple[int, str]]:
+    """Yields line and description of each warning of g++ or clang about the author's file ``own``."""
+    plain = output.replace("\u2018", "'").replace("\u2019", "'")
     for match in _WARNING.finditer(plain):
-        if match["file"] != own:
+        if match["file"] != file:
             continue
         to_real = _TO_REAL.search(match["text"])
         if match["flag"] == "double-promotion" or (to_real and "changes value" not in match["text"]):
             yield int(match["line"]), _DOUBLE
         elif match["flag"] in ("float-conversion", "literal-conversion") and not to_real:
-            yield int(match["line"]), _CUT  # (a constant that is rounded to a real, once, is as it should be)
+            yield int(match["line"]), _CUT  # rounding a constant to real is fine

@@ -1,4 +1,4 @@
-"""Checks the text of a header: no phase is left by `break` or `return`, or is under a condition that may differ."""
+"""Checks the text of a header: no `break` or `return` leaves a phase, and no phase is under a varying condition."""
 
 import re
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ _CONSTANT = frozenset(
 )
 
 
-def demand_phases(file: str, text: str) -> None:
-    """Refuses phases of a header that are left early, or are under a condition."""
-    if file.endswith(".py"):  # rules in Python are looked at where they are translated
+def check_phases(file: str, text: str) -> None:
+    """Raises a FailedError if a phase in a header is left early, or is under a condition."""
+    if file.endswith(".py"):  # the translation checks rules in Python
         return
     code = blanked(text)
-    for position, what in sorted({*_left(code), *_conditional(code)}):
+    for position, what in sorted({*_exits(code), *_conditional(code)}):
         line = code.count("\n", 0, position) + 1
         shown = text.splitlines()[line - 1].strip()
         raise FailedError(f"{display(file)}:{line}: {what}\n    {shown}")
 
 
 def closing(code: str, at: int) -> int:
-    """The place after the bracket that closes the one at ``at``."""
+    """Returns the index after the bracket that closes the one at ``at``."""
     depth = 0
     for place in range(at, len(code)):
         depth += (code[place] in "([{") - (code[place] in ")]}")
@@ -35,7 +35,7 @@ def closing(code: str, at: int) -> int:
 
 
 def statement(code: str, at: int) -> int:
-    """The place after the statement that begins at ``at``."""
+    """Returns the index after the statement that starts at ``at``."""
     at += len(code[at:]) - len(code[at:].lstrip())
     if code[at : at + 1] == "{":
         return closing(code, at)
@@ -52,7 +52,7 @@ def statement(code: str, at: int) -> int:
 
 
 def _bodies(code: str) -> Iterator[tuple[int, int, int]]:
-    """Where each phase begins, its body begins, and ends."""
+    """Yields the start of each phase, and start and end of its body."""
     for match in _PHASE.finditer(code):
         if code[code.rfind("\n", 0, match.start()) + 1 : match.start()].lstrip().startswith("#"):
             continue
@@ -60,8 +60,8 @@ def _bodies(code: str) -> Iterator[tuple[int, int, int]]:
         yield match.start(), body, statement(code, body)
 
 
-def _left(code: str) -> Iterator[tuple[int, str]]:
-    """Each `break` and `return` that ends a phase's turns before all have had theirs."""
+def _exits(code: str) -> Iterator[tuple[int, str]]:
+    """Yields each `break` and `return` that leaves a phase before its iterations are complete."""
     for _, begin, end in _bodies(code):
         body = code[begin:end]
         lambdas = [
@@ -74,12 +74,12 @@ def _left(code: str) -> Iterator[tuple[int, str]]:
         for match in re.finditer(r"\b(break|return)\b", body):
             within = lambdas if match[1] == "return" else [*lambdas, *inner]
             if not any(first <= match.start() < last for first, last in within):
-                ends = "ends the turns of others on a CPU, and on a GPU its own alone; write continue"
+                ends = "ends all further iterations on a CPU, but only its own on a GPU; write continue"
                 yield begin + match.start(), f"{match[1]} in a phase {ends}"
 
 
 def _conditional(code: str) -> Iterator[tuple[int, str]]:
-    """Each phase under a condition, or in a loop, that is not a constant of compilation."""
+    """Yields each phase under a condition or in a loop that is not a compile-time constant."""
     phases = [start for start, _, _ in _bodies(code)]
     constants = _CONSTANT | set(re.findall(r"\bconstexpr\s+\w+\s+(\w+)", code))
     for match in re.finditer(r"\b(if|for|while|switch|FOR_EACH_\w+)\s*\(", code):
@@ -90,7 +90,7 @@ def _conditional(code: str) -> Iterator[tuple[int, str]]:
         if all(word.isupper() for word in words) and not match[1].startswith("FOR_EACH_"):
             continue
         what = (
-            f"a phase under {match[1]} ({condition.strip()}), which may differ between replicas, and while "
-            "other turns go on: all go through the same phases; put the condition inside the phase"
+            f"a phase under {match[1]} ({condition.strip()}), which may differ between replicas, and between "
+            "threads of a replica: all must go through the same phases; put the condition inside the phase"
         )
         yield from ((start, what) for start in phases if after <= start < end)

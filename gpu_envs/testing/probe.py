@@ -1,6 +1,6 @@
-"""Plays builds of an environment that find mistakes: in a process of its own, which such a mistake ends.
+"""Runs builds that find mistakes, in a separate process, because a mistake may end it.
 
-It is started by ``gpu_envs.testing.builds`` and told in a file what to play; what it found, it writes to its output.
+``gpu_envs.testing.builds`` starts it with the name of a file that holds the ``Plan``, and reads its output.
 """
 
 import dataclasses
@@ -25,69 +25,71 @@ from gpu_envs.engine.random_actions import sample_actions
 from gpu_envs.engine.results import metrics_by_name
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.specs.team import TeamSpec
-from gpu_envs.testing.draws import KINDS, Draw, long_draws
+from gpu_envs.testing.draws import NUM_PATTERNS, Draw, long_draws
 from gpu_envs.testing.portable import from_bytes
 from gpu_envs.testing.subject import Moment, Subject, difference, ended
 
 VERDICT = "gpu_envs verdict: "
-"""Begins the line with what was found."""
+"""Prefix of the line with the result."""
 
-PLACE = "gpu_envs place: "
-"""Begins a line with what is played next."""
+PROGRESS = "gpu_envs progress: "
+"""Prefix of a line that announces the next step."""
 
 MODES = ("SameStep", "NextStep", "Disabled")
-"""The autoreset modes that are played."""
+"""Autoreset modes to run."""
 
-PARTED = "NextStep"
-"""The mode in which a team's shared observations are written once a replica, and masks tell of idle elements."""
+SEPARATE_MODE = "NextStep"
+"""Mode with separate shared observations of a team, and masks for inactive elements of actions."""
 
-_WAIT = 3
-"""In Disabled, replicas that ended are begun anew after every so many steps, until when some of them wait."""
+_RESET_INTERVAL = 3
+"""Steps between resets in Disabled mode, so that some replicas stay inactive for a while."""
 
-_GARBAGE = (0xFE, 0x01)
-"""Bytes that fill what reset has to set, and observe."""
+_FILL_BYTES = (0xFE, 0x01)
+"""Bytes that fill memory which reset or observe must overwrite."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to play."""
+    """Instructions for a process."""
 
     spec: bytes
-    """Out of ``portable.to_bytes``."""
+    """Result of ``portable.to_bytes``."""
     params: Mapping[str, Any]
     num_envs: int
     steps: int
     longest: int
-    """Steps of a long run by the first two builds; 0: there is none."""
+    """Steps of a long run of the first two builds; 0: no long run."""
     seed: int
     device: str
     builds: tuple[tuple[str, ...], ...]
-    """On the CPU, the compiler's flags of each build; all must give the same as the first. No flags: the users' own
-    build; the others look at every index."""
+    """Compiler flags of each build for the CPU; results must be equal. Without flags it is the users' build, the others
+    have bounds checks."""
     compare: bool = True
-    """Look for differences; otherwise only crashes count."""
+    """Whether to compare results; otherwise only crashes count."""
     limit: int | None = None
-    """The step at which episodes are truncated; None: the environment's own."""
+    """Step at which episodes are truncated. None: the environment's limit."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """A program, and how it is compiled."""
+    """A program and its compiler flags."""
 
     config: SimulationConfig
     flags: tuple[str, ...]
 
 
 def builds_of(plan: Plan, mode: str) -> list[Build]:
-    """What plays an autoreset mode: all builds the first; the others the last two, the users' and a quick one.
+    """Returns the builds to run in an autoreset mode: all in the first mode, the last two in the others.
 
-    Modes differ in what becomes of replicas that ended, and not in what compilers make of rules.
+    Modes differ in the handling of ended replicas, not in the code that compilers generate for rules.
     """
     options = Options(device=plan.device, autoreset_mode=mode, max_episode_steps=plan.limit)
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
     spec = config.spec
-    if mode == PARTED and isinstance(spec, TeamSpec):
-        config = dataclasses.replace(config, separate_shared=spec.has_shared_observations, active_heads=spec.active_heads)
+    if mode == SEPARATE_MODE and isinstance(spec, TeamSpec):
+        config = dataclasses.replace(
+            config, separate_shared=spec.has_shared_observations, active_heads=spec.active_heads
+        )
     return [
         Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
         for flags in (plan.builds if mode == MODES[0] else plan.builds[-2:])
@@ -95,11 +97,11 @@ def builds_of(plan: Plan, mode: str) -> list[Build]:
 
 
 @final
-class Bare:
-    """A simulation without an environment around it."""
+class BareSimulation:
+    """A simulation without an environment class around it."""
 
     def __init__(self, config: SimulationConfig, backend: Backend, subject: Subject) -> None:
-        self.garbage: int | None = None
+        self.fill_byte: int | None = None
         self.sim = Simulation(config, backend, "numpy")
         self._subject = subject
         arrays, n = self.sim.arrays, config.num_envs
@@ -108,128 +110,130 @@ class Bare:
             for role in subject.roles.values()
         }
 
-    def spoil(self, byte: int) -> None:
-        """Fills a team's state, and before each call from here on the observations, with bytes to overwrite."""
-        self.garbage = byte
+    def fill(self, byte: int) -> None:
+        """Fills a team's state now, and observations before each later call, with a byte that must be overwritten."""
+        self.fill_byte = byte
         for name, array in self.sim.state.items() if isinstance(self.sim.layout, TeamLayout) else ():
             if str(array.dtype) != "bool":
                 self.sim.state[name] = _filled(array, byte)
 
     def reset(self, seed: int | None, which: np.ndarray | None = None) -> Moment:
-        """Begins new episodes, in some replicas or in all, and returns everything."""
-        self._blot()
+        """Starts new episodes, in some or all replicas, and returns all arrays."""
+        self._fill_observations()
         self.sim.reset(seed, None if which is None else self.sim.arrays.from_numpy(which), {})
         return self._everything()
 
     def step(self, draw: Draw) -> Moment:
-        """Steps with the actions that these numbers draw, and returns everything."""
-        read = []
+        """Takes a step with actions chosen by these numbers, and returns all arrays."""
+        readings = []
         for name, role in self._subject.roles.items():
             mask = self.sim.buffers.get(role.array_name("action_mask"))
             possible = None if mask is None else self.sim.arrays.read(mask)
-            read.append(self._readers[name].read(sample_actions(role.action, draw[name], possible)))
-        self._blot()
-        self.sim.step([part[:2] for part in read])
+            readings.append(self._readers[name].read(sample_actions(role.action, draw[name], possible)))
+        self._fill_observations()
+        self.sim.step([part[:2] for part in readings])
         return self._everything()
 
-    def _blot(self) -> None:
-        """Fills the observations with bytes that observe must overwrite."""
+    def _fill_observations(self) -> None:
+        """Fills the observations with a byte that observe must overwrite."""
         for name, array in self.sim.buffers.items():
-            if self.garbage is not None and name.partition(".")[0] == "observations":
-                self.sim.arrays.write(array, _filled(array, self.garbage))
+            if self.fill_byte is not None and name.partition(".")[0] == "observations":
+                self.sim.arrays.write(array, _filled(array, self.fill_byte))
 
     def _everything(self) -> Moment:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
-        seen = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
-        seen |= {f"state.{name}": array for name, array in self.sim.state.items()}
+        arrays = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
+        arrays |= {f"state.{name}": array for name, array in self.sim.state.items()}
         if metrics := self.sim.config.spec.metrics:
             measured = metrics_by_name(metrics, self.sim.buffers["episode_metrics"])
-            seen |= {f"episode_metrics.{name}": values for name, values in measured.items()}
-        return {name: self.sim.arrays.read(array) for name, array in seen.items()}
+            arrays |= {f"episode_metrics.{name}": values for name, values in measured.items()}
+        return {name: self.sim.arrays.read(array) for name, array in arrays.items()}
 
 
 def _filled(array: Any, byte: int) -> np.ndarray:
-    """An array like this one, of equal bytes."""
+    """An array of this shape and dtype whose bytes are all equal."""
     return np.full(array.nbytes, byte, np.uint8).view(str(array.dtype)).reshape(array.shape)
 
 
 def play(plan: Plan) -> str:
-    """Plays all builds side by side, in each autoreset mode; returns the first difference in words, or nothing."""
+    """Runs all builds step by step in each autoreset mode; returns the first difference, or an empty string."""
     subject = Subject(from_bytes(plan.spec), plan.num_envs, plan.steps, plan.seed, plan.params)
     short = (_play(plan, subject, mode, subject.draws()) for mode in MODES)
-    told = next(filter(None, short), "")
-    if told or not plan.longest:
-        return told
-    plan = dataclasses.replace(plan, num_envs=KINDS, limit=subject.longest[1], builds=plan.builds[:2])
-    return _play(plan, subject, MODES[0], long_draws(subject.roles, plan.longest, KINDS, plan.seed), " of a long run")
+    verdict = next(filter(None, short), "")
+    if verdict or not plan.longest:
+        return verdict
+    plan = dataclasses.replace(plan, num_envs=NUM_PATTERNS, limit=subject.longest[1], builds=plan.builds[:2])
+    return _play(
+        plan, subject, MODES[0], long_draws(subject.roles, plan.longest, NUM_PATTERNS, plan.seed), " of a long run"
+    )
 
 
 def _play(plan: Plan, subject: Subject, mode: str, draws: Iterable[Draw], what: str = "") -> str:
-    """Plays an autoreset mode; returns the first difference in words, or nothing."""
+    """Runs one autoreset mode; returns the first difference, or an empty string."""
     runs = []
     for build in builds_of(plan, mode):
         backend = HostBackend(1, build.flags) if plan.device == "cpu" else open_backend(plan.device)
-        runs.append(Bare(build.config, backend, subject))
-    found = []
-    for run, byte in zip(runs, itertools.cycle(_GARBAGE), strict=False):
+        runs.append(BareSimulation(build.config, backend, subject))
+    moments = []
+    for run, byte in zip(runs, itertools.cycle(_FILL_BYTES), strict=False):
         if plan.compare:
-            run.spoil(byte)
-        _tell(f"the first reset ({mode})")
-        found.append(run.reset(plan.seed))
-    told = _different(found, plan, "after reset", "reset must set every field of the state")
-    advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
+            run.fill(byte)
+        _announce(f"the first reset ({mode})")
+        moments.append(run.reset(plan.seed))
+    verdict = _first_difference(moments, plan, "after reset", "reset must set every field of the state")
+    advice = "the rules read an uninitialised value (a local variable, scratch), or have undefined behaviour"
     over = np.zeros(plan.num_envs, bool)
     for t, draw in enumerate(draws, start=1):
-        _tell(f"step {t}{what} ({mode})")
-        found = [run.step(draw) for run in runs]
-        told = told or _different(found, plan, f"after step {t}{what} ({mode})", advice)
-        over |= ended(found[0])
-        if mode == "Disabled" and t % _WAIT == 0 and over.any():
-            found = [run.reset(None, over) for run in runs]
-            told = told or _different(found, plan, f"after step {t} and a reset ({mode})", advice)
+        _announce(f"step {t}{what} ({mode})")
+        moments = [run.step(draw) for run in runs]
+        verdict = verdict or _first_difference(moments, plan, f"after step {t}{what} ({mode})", advice)
+        over |= ended(moments[0])
+        if mode == "Disabled" and t % _RESET_INTERVAL == 0 and over.any():
+            moments = [run.reset(None, over) for run in runs]
+            verdict = verdict or _first_difference(moments, plan, f"after step {t} and a reset ({mode})", advice)
             over[:] = False
-    return told
+    return verdict
 
 
-def _tell(what: str) -> None:
-    print(f"{PLACE}{what}", flush=True)
+def _announce(what: str) -> None:
+    print(f"{PROGRESS}{what}", flush=True)
 
 
-def _different(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
+def _first_difference(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
     for moment in moments[1:] if plan.compare else ():
-        found = difference(moments[0], moment)
-        if found.startswith("observations"):
-            unset = _unwritten(moments)
+        message = difference(moments[0], moment)
+        if message.startswith("observations"):
+            unset = _first_unwritten(moments)
             if unset:
                 return f"{when}, {unset}"
-            advice = f"observe leaves an element out, or {advice}"
-        if found:
-            return f"{when}, {found} in builds of different flags: {advice}"
+            advice = f"observe skips an element, or {advice}"
+        if message:
+            return f"{when}, {message} in builds of different flags: {advice}"
     return ""
 
 
-def _unwritten(moments: Sequence[Moment]) -> str:
-    """The first element of an observation that is what it was before observe was called; empty where none is."""
+def _first_unwritten(moments: Sequence[Moment]) -> str:
+    """Describes the first element of an observation that observe did not write; empty if there is none."""
     for name in moments[0]:
         if name.partition(".")[0] != "observations":
             continue
-        left = np.ones(moments[0][name].shape, bool)
-        for moment, byte in zip(moments, itertools.cycle(_GARBAGE), strict=False):
+        unwritten = np.ones(moments[0][name].shape, bool)
+        for moment, byte in zip(moments, itertools.cycle(_FILL_BYTES), strict=False):
             values = np.ascontiguousarray(moment[name])
-            left &= (values.view(np.uint8).reshape(*values.shape, values.itemsize) == byte).all(-1)
-        if left.any():
-            replica, *place = (int(i) for i in np.argwhere(left)[0])
+            unwritten &= (values.view(np.uint8).reshape(*values.shape, values.itemsize) == byte).all(-1)
+        if unwritten.any():
+            replica, *index = (int(i) for i in np.argwhere(unwritten)[0])
             part = name.partition(".")[2]
-            agent = f", {part}_{place[0]}" if len(place) > 1 and moments[0].get(f"rewards.{part}") is not None else ""
-            element = "".join(f"[{i}]" for i in (place[1:] if agent else place))
+            agent = f", {part}_{index[0]}" if len(index) > 1 and moments[0].get(f"rewards.{part}") is not None else ""
+            element = "".join(f"[{i}]" for i in (index[1:] if agent else index))
             what = f"element {element} of the observation{f' {part!r}' if part else ''}"
             return f"{what} of replica {replica}{agent} was not written: observe must write every element, always"
     return ""
 
 
 def main() -> None:
-    """Reads the plan from the file that is named, and plays it."""
-    os.environ.pop("LD_PRELOAD", None)  # it is for this process, and not for a compiler that it may start
+    """Runs the plan in the file that the command line names."""
+    os.environ.pop("LD_PRELOAD", None)  # for this process only, not for a compiler that it starts
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
     print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
-    os._exit(0)  # sanitizers would speak of the interpreter's own exit
+    os._exit(0)  # skips reports of sanitizers about the interpreter's exit

@@ -1,4 +1,4 @@
-"""What a check found, and how it is told."""
+"""Results of checks, and their report."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,17 +6,17 @@ from typing import final
 
 from gpu_envs.documented import documented
 
-Tell = Callable[[str], object]
-"""Takes a line, such as ``print`` does."""
+Print = Callable[[str], object]
+"""Function that takes a line, like ``print``."""
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class CheckError(AssertionError):
-    """An environment failed some checks; the message lists them, each with what was expected and what to do.
+    """An environment failed checks. The message lists them, with the expected results and advice.
 
     Attributes:
-        lines: Outcomes of all checks, including those that passed.
+        lines: Results of all checks, whether passed or not.
     """
 
     def __init__(self, message: str, lines: "Sequence[Line]" = ()) -> None:
@@ -28,29 +28,29 @@ class CheckError(AssertionError):
 
 
 class FailedError(Exception):
-    """A check found something wrong; the message is for the report."""
+    """A check failed; the message is for the report."""
 
 
 class UnsafeError(FailedError):
-    """What is wrong may crash the process that plays the environment."""
+    """A check failed, and the mistake may crash the process that runs the environment."""
 
 
 class SkippedError(Exception):
-    """A check could not be made; the message says why."""
+    """A check could not run; the message says why."""
 
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """What became of one check."""
+    """Result of one check."""
 
     title: str
-    """What was checked."""
+    """Title of the check."""
     outcome: str
     """``passed``, ``failed`` or ``skipped``."""
     detail: str
-    """How, with what, or why not."""
+    """Details of the check or the failure, or the reason to skip it."""
 
     def __str__(self) -> str:
         return f"{self.outcome:7}  {self.title}: {self.detail}"
@@ -58,24 +58,24 @@ class Line:
 
 @final
 class Report:
-    """The checks of one environment, in order, told one by one as they are made.
+    """Results of the checks of one environment, each printed as soon as it is known.
 
     Attributes:
-        env_id: The environment.
-        lines: What became of each check.
-        safe: Nothing was found that may crash this process.
+        env_id: Id of the environment.
+        lines: Results of the checks.
+        safe: Whether no failure may crash this process.
     """
 
-    def __init__(self, env_id: str, tell: Tell) -> None:
+    def __init__(self, env_id: str, print_line: Print) -> None:
         self.env_id = env_id
         self.lines: list[Line] = []
         self.safe = True
-        self._tell = tell
+        self._print = print_line
 
-    def make(self, title: str, check: Callable[[], str]) -> bool:
-        """Makes one check, and tells what it found; returns whether nothing was found wrong.
+    def run(self, title: str, check: Callable[[], str]) -> bool:
+        """Runs one check and prints the result; returns whether it did not fail.
 
-        ``check`` returns how it was checked, or raises a FailedError or a SkippedError.
+        ``check`` returns details of the check, or raises a FailedError or a SkippedError.
         """
         try:
             line = Line(title, PASSED, check())
@@ -84,28 +84,28 @@ class Report:
         except FailedError as error:
             line = Line(title, FAILED, str(error))
             self.safe = self.safe and not isinstance(error, UnsafeError)
-        except Exception as error:  # noqa: BLE001  # whatever the rules and the spec bring about is the author's to see
+        except Exception as error:  # noqa: BLE001  # mistakes in rules and spec may raise anything
             line = Line(title, FAILED, f"{type(error).__name__}: {error}")
         self._add(line)
         return line.outcome != FAILED
 
-    def leave_out(self, title: str, why: str) -> None:
-        """Tells of a check that is not made."""
-        self._add(Line(title, SKIPPED, why))
+    def skip(self, title: str, reason: str) -> None:
+        """Reports a check that does not run."""
+        self._add(Line(title, SKIPPED, reason))
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
-        self._tell(str(line))
+        self._print(str(line))
 
     @property
     def failures(self) -> list[Line]:
-        """The checks that found something wrong."""
+        """Results of the failed checks."""
         return [line for line in self.lines if line.outcome == FAILED]
 
-    def conclude(self) -> None:
-        """Tells the result, and raises a CheckError where anything was wrong."""
+    def finish(self) -> None:
+        """Prints a summary, and raises a CheckError if a check failed."""
         counts = {o: sum(line.outcome == o for line in self.lines) for o in (PASSED, FAILED, SKIPPED)}
-        self._tell(f"{self.env_id}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+        self._print(f"{self.env_id}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
         if self.failures:
             listed = "\n".join(f"- {line.title}: {line.detail}" for line in self.failures)
             message = f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}"

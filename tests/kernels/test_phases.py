@@ -1,4 +1,4 @@
-"""The checker finds phases that break their rules, though a CPU, which takes turn after turn, would never show it."""
+"""The checker finds phases that depend on the order of agents, though the results are right on a CPU."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from small_envs import CHASE, chase, check_message
 
 import gpu_envs
 from gpu_envs.testing import builds
-from gpu_envs.testing.phases import demand_phases
+from gpu_envs.testing.phases import check_phases
 from gpu_envs.testing.report import FailedError
 
 
@@ -43,7 +43,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "a local": (
         "int left = 0;\n    FOR_EACH_AGENT(i, AGENTS) left++;\n    FOR_EACH_AGENT(i, 1) w.caught = left;",
-        "caught of replica 0 is 1 and 5 where turns go from the last to the first, each phase by itself",
+        "caught of replica 0 is 1 and 5 when each phase iterates over the agents in reverse order",
     ),
     "between phases": ("FOR_EACH_AGENT(i, 1) w.caught = 0;\n    w.caught += 1;", "caught of replica 0 is "),
     "break": ("FOR_EACH_AGENT(i, AGENTS) { if (i > 1) break; }", "chase.cuh:9: break in a phase"),
@@ -54,7 +54,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "a hidden condition": (
         "const auto later = [&] { FOR_EACH_AGENT(i, AGENTS) w.x[i] = 0; };\n    w.elapsed > 2 ? later() : void();",
-        "step goes through 3 phases, and at other times through 4: no phase may depend",
+        "step goes through 3 phases, and at other times through 4: phases must not depend",
     ),
 }
 
@@ -81,7 +81,7 @@ def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
     ],
 )
 def test_what_is_allowed(body: str) -> None:
-    demand_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")
+    check_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_what_is_allowed(body: str) -> None:
 )
 def test_what_is_not(body: str, line: int) -> None:
     with pytest.raises(FailedError, match=f"^x.cuh:{line}: "):
-        demand_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")
+        check_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")

@@ -1,4 +1,4 @@
-"""Environments that live outside the package do all that ours do: they are named by the places of their specs."""
+"""Environments outside the package, named by spec paths, have all features of built-in ones."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ REPLICAS, STEPS = 33, 70
 @pytest.mark.slow
 @each
 def test_the_checker_passes(id: str) -> None:
-    """Of all it looks at every index; sanitizers are slow to compile."""
+    """With bounds checks in all; sanitizers are slow to compile."""
     gpu_envs.testing.check_environment(gpu_envs.spec(id), num_envs=7, steps=30, sanitize=id in (COURIER, FORAGERS))
 
 
@@ -68,7 +68,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str, float]] = {
     FORAGERS: ({"total_steps": 200_000, "learning_rate": 0.003, "horizon": 30, "epochs": 2}, "forager", 3.0),
     REGATTA: ({"total_steps": 600_000, "learning_rate": "0:0.003,1:0"}, "agent", 6.0),
 }
-"""Settings, the role that is looked at, and the mean return that it reaches."""
+"""Settings, the role to check, and its minimum mean return."""
 
 
 @pytest.mark.slow
@@ -86,8 +86,8 @@ def test_the_trainer_learns_it(id: str) -> None:
 
 
 @pytest.mark.parametrize("num_taggers", [1, 4, 12])
-def test_the_port_of_tag_is_the_built_in(make: Make, device: str, num_taggers: int) -> None:
-    """Bit for bit, under the same parameters."""
+def test_the_port_of_tag_equals_the_built_in(make: Make, device: str, num_taggers: int) -> None:
+    """Bit for bit, with the same parameters."""
     params = {"num_taggers": num_taggers, "grid_length": 6, "episode_length": 30, "wall_hit_penalty": 0.3}
     made: list[Any] = [
         make(WARP_TAG, 64, device=device, autoreset_mode="SameStep", **params),

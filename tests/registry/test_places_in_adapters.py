@@ -1,4 +1,4 @@
-"""Adapters and wrappers around environments that people bring: Dicts, pictures, whole numbers, and action masks."""
+"""Adapters and wrappers around user environments: Dicts, images, integers and action masks."""
 
 import copy
 from collections.abc import Callable
@@ -26,18 +26,18 @@ COUNT, STEPS = 6, 3 * LIMIT
 
 MASKED = [{"shown": "everything", "masked": True, "categorical_actions": given} for given in (True, False)]
 
-Made = Callable[..., VectorEnv]
+MakeCorridor = Callable[..., VectorEnv]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where headers are written."""
+    """Folder for headers."""
     return tmp_path_factory.mktemp("corridors")
 
 
 @pytest.fixture(params=DEVICES)
-def made(request: pytest.FixtureRequest, folder: Path) -> Made:
-    """Makes a corridor: the space shown, the space of actions, whether there are masks, and ``VectorEnv``'s options."""
+def make_corridor(request: pytest.FixtureRequest, folder: Path) -> MakeCorridor:
+    """Makes a corridor with these spaces of observations and actions, and with or without masks."""
 
     def make(shown: str = "position", acted: str = "one", masked: bool = False, **kwargs: Any) -> VectorEnv:
         chosen = {"device": request.param, "output": "torch", "autoreset_mode": "SameStep", **kwargs}
@@ -46,8 +46,8 @@ def made(request: pytest.FixtureRequest, folder: Path) -> Made:
     return make
 
 
-def drawn(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None) -> np.ndarray:
-    """Random actions, among the possible ones where these are given."""
+def random_actions(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None) -> np.ndarray:
+    """Random actions, among the possible ones if masks are given."""
     if isinstance(space, Box):
         return rng.uniform(-1, 1, (COUNT, *space.shape)).astype(np.float32)
     allowed = np.ones((COUNT, space.n)) if masks is None else masks
@@ -55,26 +55,26 @@ def drawn(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None)
 
 
 class TestStableBaselines3:
-    """Its vectorised environment."""
+    """The vectorised environment for Stable-Baselines3."""
 
     @pytest.mark.parametrize("shown", SPACES)
     @pytest.mark.parametrize("results", ["numpy", "torch", "one block"])
-    def test_observations(self, shown: str, results: str, made: Made) -> None:
-        """Those of the state; ``terminal_observation`` is that of a plain environment's ``final_obs``."""
+    def test_observations(self, shown: str, results: str, make_corridor: MakeCorridor) -> None:
+        """They match the state; ``terminal_observation`` matches ``final_obs`` of a plain environment."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
         from gpu_envs.adapters.sb3.results import DeviceResults, result_shapes
 
-        plain = made(shown, output="numpy")
-        venv = sb3.VecEnv(made(shown, output="numpy" if results == "numpy" else "torch"), seed=3)
+        plain = make_corridor(shown, output="numpy")
+        venv = sb3.VecEnv(make_corridor(shown, output="numpy" if results == "numpy" else "torch"), seed=3)
         if results == "one block":
-            venv._slots._results = DeviceResults(result_shapes(venv.env, None), None, venv.env.device)  # noqa: SLF001 - what only a GPU chooses, tried on a host
+            venv._slots._results = DeviceResults(result_shapes(venv.env, None), None, venv.env.device)  # noqa: SLF001 - a GPU's choice, tested on the host
         assert venv.observation_space == SPACES[shown]
         first = venv.reset()
         assert_same_bits(first, plain.reset(seed=3)[0])
         assert_same_bits(first, expected_observations(shown, on_host(venv.env.state)))
         kept, rng, ends = copy.deepcopy(first), np.random.default_rng(0), 0
         for _ in range(STEPS):
-            actions = drawn(venv.action_space, rng)
+            actions = random_actions(venv.action_space, rng)
             observations, rewards, dones, infos = venv.step(actions)
             _, paid, terminations, truncations, described = plain.step(actions)
             assert_same_bits(observations, expected_observations(shown, on_host(venv.env.state)))
@@ -88,14 +88,14 @@ class TestStableBaselines3:
         assert ends >= 2 * COUNT
         assert_same_bits(first, kept)
 
-    def test_learns_from_a_dict(self, made: Made) -> None:
-        """Stable-Baselines3's PPO and this package's alike: the same numbers but for rounding."""
+    def test_learns_from_a_dict(self, make_corridor: MakeCorridor) -> None:
+        """PPO of Stable-Baselines3 and of this package get the same numbers, except for rounding."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
         import stable_baselines3
 
         learned = []
         for algorithm in (stable_baselines3.PPO, sb3.PPO):
-            venv = sb3.VecEnv(made("everything"), seed=0)
+            venv = sb3.VecEnv(make_corridor("everything"), seed=0)
             model = algorithm(
                 "MultiInputPolicy", venv, n_steps=LIMIT + 1, batch_size=20, n_epochs=1, seed=0, device="cpu"
             )
@@ -104,10 +104,10 @@ class TestStableBaselines3:
         torch.testing.assert_close(*learned)
 
     @pytest.mark.parametrize("output", ["numpy", "torch"])
-    def test_masks(self, output: str, made: Made) -> None:
-        """They are those of the state whose observations were returned, asked for as sb3-contrib asks."""
+    def test_masks(self, output: str, make_corridor: MakeCorridor) -> None:
+        """They match the state of the returned observations, through the method that sb3-contrib calls."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        venv = sb3.VecEnv(made(masked=True, output=output), seed=3)
+        venv = sb3.VecEnv(make_corridor(masked=True, output=output), seed=3)
         assert venv.has_attr("action_masks")
         venv.reset()
         rng = np.random.default_rng(0)
@@ -117,13 +117,13 @@ class TestStableBaselines3:
             assert_same_bits(venv.action_masks(), masks)
             assert_same_bits(venv.env_method("action_masks", indices=[4, -1]), list(masks[[4, -1]]))
             assert_same_bits(venv.get_attr("action_masks", 2)[0](), masks[2])
-            infos = venv.step(drawn(venv.action_space, rng, masks))[3]
+            infos = venv.step(random_actions(venv.action_space, rng, masks))[3]
             assert all("action_mask" not in info for info in infos)
         assert not numpy_of(venv.env.state["wrong"]).any()
 
-    def test_without_masks(self, made: Made) -> None:
+    def test_without_masks(self, make_corridor: MakeCorridor) -> None:
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        venv = sb3.VecEnv(made())
+        venv = sb3.VecEnv(make_corridor())
         venv.reset()
         assert not venv.has_attr("action_masks")
         for ask in (venv.action_masks, lambda: venv.env_method("action_masks")):
@@ -131,11 +131,11 @@ class TestStableBaselines3:
                 ask()
 
     @pytest.mark.parametrize(("shown", "policy"), [("position", "MlpPolicy"), ("everything", "MultiInputPolicy")])
-    def test_maskable_ppo(self, shown: str, policy: str, made: Made) -> None:
-        """It never does what is forbidden: each wrong step would cost 100."""
+    def test_maskable_ppo(self, shown: str, policy: str, make_corridor: MakeCorridor) -> None:
+        """It never chooses a forbidden action: each would cost 100."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
         contrib = pytest.importorskip("sb3_contrib")
-        venv = sb3.VecEnv(made(shown, masked=True), seed=0)
+        venv = sb3.VecEnv(make_corridor(shown, masked=True), seed=0)
         model = contrib.MaskablePPO(policy, venv, n_steps=LIMIT, batch_size=18, n_epochs=1, seed=0, device="cpu")
         model.learn(2 * LIMIT * COUNT)
         assert min(episode["r"] for episode in model.ep_info_buffer) >= 0
@@ -144,7 +144,7 @@ class TestStableBaselines3:
     @pytest.mark.parametrize("output", ["numpy", "torch"])
     @pytest.mark.parametrize("device", DEVICES)
     def test_teams(self, output: str, device: str) -> None:
-        """Each agent has its own masks; others that act randomly do what is possible."""
+        """Each agent has its own masks; randomly acting roles choose possible actions."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
         env = MultiAgentEnv(CARRIERS, COUNT, device=device, output=output, autoreset_mode="SameStep")
         given: list[Any] = []
@@ -166,26 +166,26 @@ class TestStableBaselines3:
 
 
 class TestTorchRL:
-    """Its environment."""
+    """The environment for TorchRL."""
 
     @pytest.fixture
-    def env_of(self, made: Made) -> Callable[..., Any]:
+    def env_of(self, make_corridor: MakeCorridor) -> Callable[..., Any]:
         torchrl = pytest.importorskip("gpu_envs.adapters.torchrl")
 
         def make(shown: str = "position", masked: bool = False, **kwargs: Any) -> Any:
-            return torchrl.Env(made(shown, masked=masked, autoreset_mode="Disabled"), seed=0, **kwargs)
+            return torchrl.Env(make_corridor(shown, masked=masked, autoreset_mode="Disabled"), seed=0, **kwargs)
 
         return make
 
     @pytest.mark.parametrize("options", [*({"shown": shown} for shown in SPACES), *MASKED], ids=str)
-    def test_torchrl_finds_nothing_wrong(self, options: dict[str, Any], env_of: Callable[..., Any]) -> None:
+    def test_torchrl_checks_pass(self, options: dict[str, Any], env_of: Callable[..., Any]) -> None:
         from torchrl.envs.utils import check_env_specs
 
         check_env_specs(env_of(**options), break_when_any_done="both")
 
     @pytest.mark.parametrize("shown", SPACES)
     def test_observations(self, shown: str, env_of: Callable[..., Any]) -> None:
-        """They have the keys of a Dict, the dtypes of the space, and stay as they are."""
+        """They have the keys of the Dict and the dtypes of the space, and later steps do not change them."""
         env = env_of(shown)
         space = SPACES[shown]
         keys = tuple(space) if isinstance(space, Dict) else ("observation",)
@@ -202,7 +202,7 @@ class TestTorchRL:
     @pytest.mark.parametrize("categorical", [True, False])
     @pytest.mark.parametrize("transformed", [False, True])
     def test_masks(self, categorical: bool, transformed: bool, env_of: Callable[..., Any]) -> None:
-        """Random actions are possible ones, after restarts too; with TorchRL's ``ActionMask`` as well."""
+        """Random actions are possible, also after restarts, and with TorchRL's ``ActionMask``."""
         from torchrl.envs import TransformedEnv
         from torchrl.envs.transforms import ActionMask
 
@@ -219,7 +219,7 @@ class TestTorchRL:
         assert ends >= 2 * COUNT
 
     def test_copies(self, env_of: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A copy draws by masks of its own."""
+        """A copy samples with separate masks."""
         spec = corridor(folder, "everything", masked=True)
         monkeypatch.setitem(registry.SPECS, spec.id, spec)
         env = env_of("everything", True)
@@ -239,7 +239,7 @@ class TestTorchRL:
         check_env_specs(env, break_when_any_done="both")
         now, narrowed = env.reset(), 0
         for _ in range(STEPS):
-            raw.observe()  # steps wrote their masks elsewhere
+            raw.observe()  # the steps wrote masks to other arrays
             for role in raw.roles:
                 assert_same_bits(now[role, "action_mask"], numpy_of(raw.action_mask[role]).astype(bool))  # type: ignore[index]
             env.rand_action(now)
@@ -251,7 +251,7 @@ class TestTorchRL:
         assert narrowed
 
     def test_nothing_is_possible(self) -> None:
-        """Then everything is drawn from: where an episode has ended, nobody acts on it."""
+        """Then all actions are sampled: after the end of an episode they have no effect."""
         pytest.importorskip("torchrl")
         from gpu_envs.adapters.torchrl.specs import nonempty_mask
 
@@ -270,15 +270,15 @@ class TestTorchRL:
 
 
 class TestSkrl:
-    """Its wrapper."""
+    """The wrapper for skrl."""
 
     @pytest.mark.parametrize("shown", SPACES)
-    def test_observations(self, shown: str, made: Made) -> None:
-        """Rows of float32, which skrl takes apart into the space again."""
+    def test_observations(self, shown: str, make_corridor: MakeCorridor) -> None:
+        """Rows of float32, which skrl splits into the parts of the space."""
         skrl = pytest.importorskip("gpu_envs.adapters.skrl")
         from skrl.utils.spaces.torch import unflatten_tensorized_space
 
-        wrapper = skrl.Wrapper(made(shown, masked=True), seed=0)
+        wrapper = skrl.Wrapper(make_corridor(shown, masked=True), seed=0)
         observations, rng = wrapper.reset()[0], np.random.default_rng(0)
         for _ in range(STEPS):
             assert observations.dtype is torch.float32
@@ -290,51 +290,51 @@ class TestSkrl:
                 apart if isinstance(apart, dict) else {"": apart},
                 {key: part.astype(np.float32) for key, part in parts.items()},
             )
-            actions = torch.from_numpy(drawn(ACTIONS["one"], rng)).reshape(-1, 1).to(wrapper.device)
+            actions = torch.from_numpy(random_actions(ACTIONS["one"], rng)).reshape(-1, 1).to(wrapper.device)
             observations, _, _, _, infos = wrapper.step(actions)
             assert infos["final_obs"].shape == observations.shape
             assert infos["final_obs"].dtype is torch.float32
 
 
 class TestRslRl:
-    """Its vectorised environment."""
+    """The vectorised environment for rsl_rl."""
 
-    def test_groups(self, made: Made) -> None:
-        """The keys of a Dict are groups, which stay as they are."""
+    def test_groups(self, make_corridor: MakeCorridor) -> None:
+        """Keys of a Dict are groups; later steps do not change them."""
         rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
-        venv = rsl_rl.VecEnv(made("floats", "real"), seed=0)
+        venv = rsl_rl.VecEnv(make_corridor("floats", "real"), seed=0)
         rng, kept = np.random.default_rng(0), []
         now = venv.get_observations()
         for _ in range(STEPS):
             expected = expected_observations("floats", on_host(venv.env.state))
             assert set(now.keys()) == set(expected)
             kept.append((now, expected))
-            now = venv.step(torch.from_numpy(drawn(ACTIONS["real"], rng)).to(venv.device))[0]
+            now = venv.step(torch.from_numpy(random_actions(ACTIONS["real"], rng)).to(venv.device))[0]
         for groups, expected in kept:
             assert_same_bits(dict(groups.items()), expected)
 
     @pytest.mark.parametrize("shown", ["image", "counts", "everything"])
-    def test_refuses_what_it_cannot_take(self, shown: str, made: Made) -> None:
+    def test_refuses_what_it_cannot_take(self, shown: str, make_corridor: MakeCorridor) -> None:
         rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
         with pytest.raises(ValueError, match=r"group '\w+', are Box\(.*int.*use an environment with a float32 Box"):
-            rsl_rl.VecEnv(made(shown, "real"))
+            rsl_rl.VecEnv(make_corridor(shown, "real"))
 
 
 class TestWrappers:
-    """Those of this package."""
+    """Wrappers of this package."""
 
     @pytest.mark.parametrize("shown", ["image", "counts", "position"])
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_frames(self, shown: str, mode: str, made: Made) -> None:
-        """Stacks of any dtype, beside infos that hold masks: the newest frame is what the environment shows."""
+    def test_frames(self, shown: str, mode: str, make_corridor: MakeCorridor) -> None:
+        """Stacks of any dtype, with masks in infos: the newest frame is the environment's observation."""
         from gpu_envs.wrappers import FrameStackObservation
 
-        inner = made(shown, masked=True, autoreset_mode=mode)
+        inner = make_corridor(shown, masked=True, autoreset_mode=mode)
         env = FrameStackObservation(inner, 3)
         space = SPACES[shown]
         stacks, infos = env.reset(seed=0)
         rng, before, over = np.random.default_rng(0), None, np.ones(COUNT, bool)
-        for _ in range(LIMIT - 1):  # nothing ends by the limit
+        for _ in range(LIMIT - 1):  # no episode reaches the limit
             frames = numpy_of(stacks)
             assert frames.dtype == space.dtype
             assert frames.shape == (COUNT, 3, *(space.shape or ()))
@@ -344,14 +344,14 @@ class TestWrappers:
             if before is not None:
                 assert_same_bits(frames[~over, :-1], before[~over, 1:])
             before = frames
-            stacks, _, terminations, _, infos = env.step(drawn(inner.single_action_space, rng))
+            stacks, _, terminations, _, infos = env.step(random_actions(inner.single_action_space, rng))
             over = numpy_of(terminations)
 
-    def test_masks_of_the_callers_own(self, made: Made) -> None:
+    def test_masks_in_out(self, make_corridor: MakeCorridor) -> None:
         """``out.action_mask`` reaches the environment through wrappers that write other results."""
         from gpu_envs.wrappers import NormalizeObservation, NormalizeReward
 
-        inner = made("position", masked=True)
+        inner = make_corridor("position", masked=True)
         env = NormalizeReward(NormalizeObservation(inner))
         observations, _ = env.reset(seed=0)
         mask = torch.full((COUNT, 4), 7, dtype=torch.int8, device=observations.device)
@@ -360,11 +360,11 @@ class TestWrappers:
         assert_same_bits(mask.bool(), expected_mask(on_host(inner.state)))
 
     @pytest.mark.parametrize("shown", ["everything", "image", "counts"])
-    def test_refusals(self, shown: str, made: Made) -> None:
-        """Wrappers say which spaces they take."""
+    def test_refusals(self, shown: str, make_corridor: MakeCorridor) -> None:
+        """Wrappers name the spaces that they support."""
         from gpu_envs.wrappers import FlattenObservation, FrameStackObservation, NormalizeObservation
 
-        env = made(shown)
+        env = make_corridor(shown)
         with pytest.raises(TypeError, match="NormalizeObservation needs observations in a Box of float32; "):
             NormalizeObservation(env)
         if shown == "everything":
@@ -376,8 +376,8 @@ class TestWrappers:
 
 @pytest.mark.usefixtures("temporary_registry")
 @pytest.mark.parametrize("player", [Sb3, TorchRl, Skrl], ids=lambda player: player.module)
-def test_takes_a_place(player: type[Player], tmp_path: Path) -> None:
-    """A file and the name of the spec in it stand for an id."""
+def test_spec_paths(player: type[Player], tmp_path: Path) -> None:
+    """A spec path works like an id."""
     path = write_file(tmp_path, f"Corridor{player.module}-v0")
     taken = player(f"{path}:CORRIDOR", 2, device="cpu")
     taken.begin()

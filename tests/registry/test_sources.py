@@ -1,4 +1,4 @@
-"""Specs from files, modules and other distributions: found by their places, and found again in other processes."""
+"""Specs from files, modules and distributions: found by spec path, also in other processes."""
 
 import copy
 import dataclasses
@@ -59,8 +59,8 @@ SPACES: dict[str, Any] = {"observation": Box(-2, 2, (1,), np.float32), "action":
 
 
 @pytest.fixture(autouse=True)
-def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What these tests register is forgotten, and other distributions than theirs do not matter."""
+def _isolated_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Restores the registry after each test, and hides installed distributions."""
     monkeypatch.setattr(sources, "installed_entry_points", list)
     modules = set(sys.modules)
     with restored_registry():
@@ -73,7 +73,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of somebody's, with a header and a spec."""
+    """A user's folder with a header and a spec."""
     made = tmp_path / "a folder"
     made.mkdir()
     (made / "drift.cuh").write_text(HEADER)
@@ -117,10 +117,10 @@ def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyP
         ("sizes/of_mine.py", "from package.through import LIMIT"),
     ],
 )
-def test_a_file_imports_what_lies_beside_it(
+def test_a_file_imports_modules_next_to_it(
     module: str, line: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever has the same name: modules beside files elsewhere, and what the program has imported."""
+    """Even if modules in other folders, or imported by the program, have the same name."""
     folders = [tmp_path / name for name in ("program", "one", "another")]
     for limit, place in enumerate(folders, 100):
         for file, text in (
@@ -146,7 +146,7 @@ def test_a_file_imports_what_lies_beside_it(
 
 @pytest.mark.parametrize(("edited", "text"), [("drift.py", "=LIMIT"), ("sizes.py", "= 20")])
 def test_an_edit_is_used_by_the_next_process(folder: Path, edited: str, text: str) -> None:
-    """A warning says so, once."""
+    """A warning says so once."""
     (folder / "sizes.py").write_text("LIMIT = 20\n")
     (folder / "drift.py").write_text(f"from sizes import LIMIT\n{SPEC.replace('=20', '=LIMIT')}")
     place = f"{folder}/drift.py:DRIFT"
@@ -156,7 +156,7 @@ def test_an_edit_is_used_by_the_next_process(folder: Path, edited: str, text: st
         assert gpu_envs.spec(place) is spec
     assert gpu_envs.spec(place) is spec
     assert gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 20
-    assert not (folder / "__pycache__").exists()  # which could be taken for an edited text
+    assert not (folder / "__pycache__").exists()  # which could replace an edited text
     assert run_python(f"import gpu_envs; print(gpu_envs.spec({place!r}).max_episode_steps)") == "30\n"
 
 
@@ -169,7 +169,7 @@ def test_threads_import_a_file_once(folder: Path) -> None:
 
 
 def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be imported as a module too, before or after; and its place stays known."""
+    """It may also be imported as a module, before or after; its spec path stays known."""
     file = folder / "drift_registered.py"
     drawn = SPEC.replace(
         "    max", "    drawing=gpu_envs.pictures.Drawing(lambda state, params: None),\n    max"
@@ -185,7 +185,7 @@ def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.Monkey
     assert registry.portable_name("Drift-v0") == f"{file}:DRIFT"
 
 
-def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
+def test_an_id_that_is_taken(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(SPEC.replace("=20", "=30"))
     gpu_envs.spec(f"{folder}/drift.py:DRIFT")
@@ -222,8 +222,8 @@ def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
         ({"observation": Box(0, 1, (4,), np.float32)}, {"observation": Box(0, 1.000001, (4,), np.float32)}),
     ],
 )
-def test_specs_that_python_s_comparison_confuses(changes: dict[str, Any], others: dict[str, Any]) -> None:
-    """One of them is not taken for the other, and each is equal to a copy of itself."""
+def test_specs_that_python_considers_equal(changes: dict[str, Any], others: dict[str, Any]) -> None:
+    """They are not confused, and each is equal to a copy of itself."""
     given = (changes, copy.deepcopy(changes), others)
     one, same, other = (gpu_envs.EnvSpec(**PARTS, **{**SPACES, **part}) for part in given)
     gpu_envs.register(one)
@@ -233,7 +233,7 @@ def test_specs_that_python_s_comparison_confuses(changes: dict[str, Any], others
         gpu_envs.register(other)
 
 
-def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_a_spec_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "drift.py"
     monkeypatch.chdir(folder)
     assert refusal("drfit.py") == "there is no file 'drfit.py'. Did you mean 'drift.py'?"
@@ -248,7 +248,7 @@ def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected_text"),
     [
         ("x = 1 +", "SyntaxError: invalid syntax"),
         ("import nothing_of_the_kind", "ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
@@ -262,31 +262,31 @@ def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ),
     ],
 )
-def test_an_error_shows_the_author_s_own_line(
-    folder: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_error_shows_the_author_s_line(
+    folder: Path, line: str, expected_text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
     (folder / "wrong.py").write_text(f"{SPEC}\n{line}\n")
     number = len(SPEC.splitlines()) + 2
     text = refusal("wrong.py")
     assert text.startswith(f"wrong.py:{number}: ")
-    assert said in text
+    assert expected_text in text
     assert text.endswith(f"\n    {line}")
     assert refusal("wrong:DRIFT") == text
     assert main(["list", "wrong.py"]) == MISTAKE
     assert capsys.readouterr().err == f"gpu-envs: error: {text}\n"
 
 
-def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
-    """So what is mended, in the file or beside it, is found by the next attempt."""
+def test_a_failed_import_has_no_effects(folder: Path) -> None:
+    """So the next attempt sees corrections in the file or in a module next to it."""
     file, sizes = folder / "drift.py", folder / "sizes_of_mine.py"
     registering = "import gpu_envs, sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT")
     file.write_text(f"{registering}\ngpu_envs.register(DRIFT)\nprint(sizes_of_mine.OTHER)\n")
     before = set(sys.modules)
     for text in ("LIMIT = 1 +\n", "LIMIT = 10\n", "LIMIT = 11\n"):
         sizes.write_text(text)
-        said = refusal(file)
-        assert ("SyntaxError" in said) == (text == "LIMIT = 1 +\n"), said
+        expected_text = refusal(file)
+        assert ("SyntaxError" in expected_text) == (text == "LIMIT = 1 +\n"), expected_text
         assert "Drift-v0" not in {spec.id for spec in registry.registered()}
         assert "gpu_envs/Drift-v0" not in gymnasium.registry
         assert set(sys.modules) == before
@@ -295,19 +295,19 @@ def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong", "expected_text"),
     [("DRIFT =", "DRFIT =", "Did you mean 'DRFIT'?"), ("Drift-v0", "CartPole-v1", "'CartPole-v1' is taken")],
 )
-def test_a_name_or_id_that_is_mended(folder: Path, right: str, wrong: str, said: str) -> None:
+def test_a_corrected_name_or_id(folder: Path, right: str, wrong: str, expected_text: str) -> None:
     file = folder / "drift.py"
     file.write_text(SPEC.replace(right, wrong))
-    assert said in refusal(f"{file}:DRIFT")
+    assert expected_text in refusal(f"{file}:DRIFT")
     file.write_text(SPEC)
     assert gpu_envs.spec(f"{file}:DRIFT").id == "Drift-v0"
 
 
-def test_an_error_in_what_is_installed_beside_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line is the author's own that led there, as of any other library."""
+def test_an_error_in_an_installed_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message shows the author's line that led to the error, as for any library."""
     place = folder / ".venv" / "site-packages"
     place.mkdir(parents=True)
     (place / "library_of_somebody.py").write_text("def fail():\n    raise ValueError('no')\n")
@@ -316,7 +316,7 @@ def test_an_error_in_what_is_installed_beside_a_file(folder: Path, monkeypatch: 
     assert refusal(folder / "wrong.py") == f"{folder}/wrong.py:2: ValueError: no\n    library_of_somebody.fail()"
 
 
-def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
+def test_a_team_whose_file_fails_is_unregistered(tmp_path: Path) -> None:
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
     file = tmp_path / "failing.py"
     text = "import dataclasses, gpu_envs\nMINE = dataclasses.replace(gpu_envs.spec('TagGridWorld-v0'), id='MyTag-v0')\n"
@@ -330,7 +330,7 @@ def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
     pettingzoo.withdraw("MyTag-v0")
 
 
-def test_a_header_that_is_not_there(folder: Path) -> None:
+def test_a_missing_header(folder: Path) -> None:
     (folder / "drift.cuh").rename(folder / "drifts.cuh")
     with pytest.raises(FileNotFoundError) as caught:
         gpu_envs.make(f"{folder}/drift.py", device="cpu")
@@ -349,18 +349,18 @@ def test_a_module_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.Monke
     (package / "__init__.py").write_text("")
     (package / "drift.cuh").write_text(HEADER)
     (package / "drift.py").write_text(SPEC)
-    monkeypatch.chdir(folder)  # where modules are found, as by python -m
+    monkeypatch.chdir(folder)  # the search path of modules, as in python -m
     spec = gpu_envs.spec("of_somebody.drift:DRIFT")
     assert gpu_envs.make("Drift-v0", device="cpu").reset(seed=1)[0].shape == (1, 1)
     assert registry.portable_name("Drift-v0") == "of_somebody.drift:DRIFT"
-    assert gpu_envs.spec("of_somebody/drift.py:DRIFT").id == spec.id  # the same, by its file
+    assert gpu_envs.spec("of_somebody/drift.py:DRIFT").id == spec.id  # the same spec, by its file
     assert "there is no module 'of_nobody': it is not installed" in refusal("of_nobody.drift:DRIFT")
 
 
 # --- other processes ---
 
 
-def test_a_pickle_is_found_again_in_another_process(folder: Path, tmp_path: Path) -> None:
+def test_a_pickle_in_another_process(folder: Path, tmp_path: Path) -> None:
     env = gpu_envs.make(f"{folder}/drift.py", 3, device="cpu")
     env.reset(seed=5)
     (tmp_path / "env.pickle").write_bytes(pickle.dumps(env))
@@ -372,8 +372,8 @@ def test_a_pickle_is_found_again_in_another_process(folder: Path, tmp_path: Path
     assert json.loads(run_python(code, tmp_path)) == expected
 
 
-def test_copies_go_on_with_the_spec_that_they_were_made_of(tmp_path: Path) -> None:
-    """Though another has taken its id, as when a notebook's cell is edited; the rules are in files of their own."""
+def test_copies_keep_their_spec(tmp_path: Path) -> None:
+    """Even if another spec has taken its id, as when a notebook cell is edited; the rules are in separate files."""
     (tmp_path / "edited").mkdir()
     spec, edited = (
         walk(folder, step=f"return {{real({reward}), false}};")
@@ -393,11 +393,11 @@ def test_copies_go_on_with_the_spec_that_they_were_made_of(tmp_path: Path) -> No
     assert forgotten() is None
 
 
-def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
+def test_a_pickle_of_a_spec_registered_by_hand(folder: Path) -> None:
     spec, _ = sources.load(sources.SpecPath(str(folder / "drift.py"), "DRIFT"))
     gpu_envs.register(spec)
     data = pickle.dumps(gpu_envs.make("Drift-v0", device="cpu"))
-    assert pickle.loads(data).num_envs == 1  # here it is known
+    assert pickle.loads(data).num_envs == 1  # this process knows the spec
     del registry.SPECS["Drift-v0"]
     registry.PICKLED_SPECS.clear()
     with pytest.raises(UnknownEnvironmentError, match=r"registered by hand in another process.*register it here too"):
@@ -405,7 +405,7 @@ def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
 
 
 def test_gymnasium_s_spec_makes_it_in_another_process(folder: Path, tmp_path: Path) -> None:
-    """As processes that are spawned do."""
+    """As in spawned processes."""
     gpu_envs.spec(f"{folder}/drift.py")
     (tmp_path / "spec.json").write_text(gymnasium.spec("gpu_envs/Drift-v0").to_json())
     code = (
@@ -416,7 +416,7 @@ def test_gymnasium_s_spec_makes_it_in_another_process(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_is_gone_on_with_from_anywhere(
+def test_a_run_resumes_in_another_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
@@ -440,7 +440,7 @@ def test_a_run_is_gone_on_with_from_anywhere(
 
 
 def installed(folder: Path, distribution: str, entry: str, text: str) -> None:
-    """Puts a distribution into a folder, as an installer does."""
+    """Installs a distribution into a folder, as pip does."""
     info = folder / f"{distribution}-1.5.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n")
@@ -449,7 +449,7 @@ def installed(folder: Path, distribution: str, entry: str, text: str) -> None:
 
 
 def run(folder: Path, code: str) -> tuple[list[str], str]:
-    """The lines that a script writes which finds the distributions installed in ``site``, and its warnings."""
+    """Output lines and warnings of a script that finds the distributions installed in ``site``."""
     head = "import sys, warnings; sys.path.append('site'); warnings.simplefilter('always'); import gpu_envs\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code)]
     done = subprocess.run(command, cwd=folder, env=subprocess_env(), capture_output=True, text=True, check=True)
@@ -457,7 +457,7 @@ def run(folder: Path, code: str) -> tuple[list[str], str]:
 
 
 def test_installed_distributions(tmp_path: Path) -> None:
-    """Importing this package imports none of them; the first who asks for more than is known does, once."""
+    """Importing gpu_envs does not import them; the first lookup of an unknown id or of all ids does, once."""
     site = tmp_path / "site"
     installed(site, "drifting", "drifting_envs:DRIFT", "print('imported')\n" + SPEC)
     two = SPEC.replace("Drift", "Second").replace("DRIFT", "SECOND")
@@ -470,8 +470,8 @@ def test_installed_distributions(tmp_path: Path) -> None:
         print([id for id in gpu_envs.ids() if id in ("Drift-v0", "First-v0", "Second-v0")])
         print(gpu_envs.registry.catalog.portable_name("Drift-v0"))
     """
-    said, warned = run(tmp_path, code)
-    assert said == [
+    expected_text, warned = run(tmp_path, code)
+    assert expected_text == [
         "before",
         "imported",
         "First-v0 several 1.5 (several_envs:ALL)",
@@ -483,8 +483,8 @@ def test_installed_distributions(tmp_path: Path) -> None:
     assert "No module named 'nothing_of_the_kind'" in warned
 
 
-def test_two_distributions_want_one_id(tmp_path: Path) -> None:
-    """Which is meant nobody can say; what has an id already keeps it. Both is told, with both names."""
+def test_two_distributions_with_one_id(tmp_path: Path) -> None:
+    """The lookup is ambiguous and fails with both names; an existing id stays."""
     site = tmp_path / "site"
     installed(site, "drifting", "drifting_envs:DRIFT", SPEC)
     installed(site, "floating", "floating_envs:DRIFT", SPEC.replace("=20", "=30"))

@@ -1,4 +1,4 @@
-"""Actions of more numbers than one block of random words has, real and whole."""
+"""Actions with more elements than one block of random words, real and integer."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ SPACES = {"real": Box(LOW, HIGH, dtype=np.float32), "whole": MultiDiscrete(SIZES
 
 @pytest.fixture(params=SPACES)
 def spec(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
-    """Six numbers drive one."""
+    """Six action elements drive one state field."""
     seen = Box(-np.inf, np.inf, (1,), np.float32)
     more = {"state": ("x",), "observation": seen, "action": SPACES[request.param], "max_episode_steps": 7}
     return walk(tmp_path, "Arm-v0", more=more, **RULES)
@@ -66,7 +66,7 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
 
 
 def test_random_actions_are_uniform_and_reproducible(spec: EnvSpec, place: Place) -> None:
-    """In one launch and in four; and what is recorded can be given."""
+    """With one launch and with four; recorded actions can be replayed."""
     env, parts, again = (VectorEnv(spec, REPLICAS, **place._asdict(), autoreset_mode="SameStep") for _ in range(3))
     for each in (env, parts, again):
         each.reset(seed=11)
@@ -84,7 +84,7 @@ def test_random_actions_are_uniform_and_reproducible(spec: EnvSpec, place: Place
         assert units.min() >= 0
         assert units.max() <= 1
         for j in range(6):
-            ranks = np.sort(units[:, j]) - (np.arange(count) + 0.5) / count  # Kolmogorov and Smirnov's distance
+            ranks = np.sort(units[:, j]) - (np.arange(count) + 0.5) / count  # Kolmogorov-Smirnov distance
             assert abs(ranks).max() < 1.95 / np.sqrt(count)
             assert len(np.unique(units[:, j])) > count * 0.99
     else:

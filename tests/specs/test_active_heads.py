@@ -1,4 +1,4 @@
-"""Elements of actions that mean nothing in a step: masks leave them one choice, where that is asked for."""
+"""Inactive elements of actions: masks leave them one choice if ``active_heads`` is set."""
 
 import dataclasses
 from pathlib import Path
@@ -60,12 +60,12 @@ def active(w: World, p: Params, i: int, j: int) -> bool:  # noqa: ARG001
 
 
 MORE = ("roles", "params", "shared", "action_mask", "active_heads", "max_episode_steps")
-"""What is the same in both languages."""
+"""Fields of the spec that are the same in both languages."""
 
 
 @pytest.fixture(params=["C++", "Python"])
 def spec(request: Any, tmp_path: Path) -> TeamSpec:
-    """Two who take turns with two elements, and one more who has a third."""
+    """Two agents that alternate between two elements, and one agent with a third element."""
     seen, more = Box(0, 99, (2,), np.float32), dict[str, Any]()
     more = {
         "roles": (Role("pair", 2, seen, MultiDiscrete(SIZES[:2])), Role("other", 1, seen, MultiDiscrete(SIZES))),
@@ -82,32 +82,32 @@ def spec(request: Any, tmp_path: Path) -> TeamSpec:
     return TeamSpec(id="Turns-v0", header=rules, state={"x": Field()}, **more)
 
 
-def expected(step: int, agent: int, *, told: bool) -> list[int]:
-    """A mask: what the rules forbid, and if idle elements are told of, their first choices."""
+def expected(step: int, agent: int, *, masked: bool) -> list[int]:
+    """The expected mask: forbidden choices, and first choices of inactive elements if these are masked."""
     sizes = SIZES if agent == 2 else SIZES[:2]
     parts = [[1] * size for size in sizes]
     parts[0][2], parts[0][0] = 0, int(agent != 1)
     for j, part in enumerate(parts):
-        if told and j == step % 2:
+        if masked and j == step % 2:
             part[:] = [1] + [0] * (len(part) - 1)
     return [entry for part in parts for entry in part]
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_masks(spec: TeamSpec, place: Place, told: bool) -> None:
-    env = MultiAgentEnv(spec, 3, device=place.device, output=place.output, active_heads=told)
+@pytest.mark.parametrize("masked", [False, True])
+def test_masks(spec: TeamSpec, place: Place, masked: bool) -> None:
+    env = MultiAgentEnv(spec, 3, device=place.device, output=place.output, active_heads=masked)
     _, infos = env.reset(seed=0)
     for step in range(5):
         masks = infos["action_mask"]
         for agent in range(3):
             found = numpy_of(masks["pair"])[:, agent] if agent < 2 else numpy_of(masks["other"])[:, 0]
-            assert found.tolist() == [expected(step, agent, told=told)] * 3
+            assert found.tolist() == [expected(step, agent, masked=masked)] * 3
         *_, infos = env.step({"pair": np.ones((3, 2, 2), int), "other": np.ones((3, 1, 3), int)})
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
-def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) -> None:
-    """Their choices have probability one: neither log-probability, nor entropy, nor gradient."""
+def test_inactive_elements_get_no_gradient(spec: TeamSpec, device: str) -> None:
+    """Their choices have probability one, so they add nothing to log-probability, entropy and gradient."""
     import torch
     from trainers import small_run
 
@@ -131,23 +131,23 @@ def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) ->
         assert (actions[:, :2][~means[:, :2]] == 0).all()
 
 
-def test_the_checker_looks_whether_idle_elements_mean_nothing(spec: TeamSpec, tmp_path: Path) -> None:
-    assert "whatever elements hold" in idle_elements(Subject(spec, 4, 5, 0, {}), "cpu")
+def test_the_checker_verifies_inactive_elements(spec: TeamSpec, tmp_path: Path) -> None:
+    assert "do not depend on inactive elements" in idle_elements(Subject(spec, 4, 5, 0, {}), "cpu")
     text = TURNS["further"].replace("(w.elapsed + 1)", "w.elapsed")
     wrong = chase(tmp_path, "Late-v0", more={n: getattr(spec, n) for n in MORE}, **TURNS | {"further": text})
-    with pytest.raises(FailedError, match=r"in step 1, rewards.* the step to come, in which elapsed is greater by one"):
+    with pytest.raises(FailedError, match=r"in step 1, rewards.* the next step, when elapsed is greater by one"):
         idle_elements(Subject(wrong, 4, 5, 0, {}), "cpu")
 
 
 def test_regions_decide_one_thing_at_a_time() -> None:
-    """What masks leave out means nothing to the rules in the step to come."""
-    told, plain = envs = [
+    """Masked elements have no effect in the next step."""
+    masked_env, plain = envs = [
         gpu_envs.make("RiceN-v0", 4, device="cpu", num_regions=3, negotiation=True, active_heads=active)
         for active in (True, False)
     ]
-    told.reset(seed=0)
+    masked_env.reset(seed=0)
     plain.reset(seed=0)
-    space = told.single_action_spaces["region"]
+    space = masked_env.single_action_spaces["region"]
     assert isinstance(space, MultiDiscrete)
     sizes = space.nvec
     rng = np.random.default_rng(0)
@@ -157,9 +157,9 @@ def test_regions_decide_one_thing_at_a_time() -> None:
         for meant, some, every in zip(means, *masks, strict=True):
             assert (some == (every if meant else np.eye(1, some.shape[-1]))).all()
         actions = rng.integers(1, sizes, (4, 3, len(sizes)))
-        told.step({"region": np.where(means, actions, 0)})
+        masked_env.step({"region": np.where(means, actions, 0)})
         plain.step({"region": actions})
-        assert all((told.state[name] == plain.state[name]).all() for name in plain.state)
+        assert all((masked_env.state[name] == plain.state[name]).all() for name in plain.state)
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
@@ -172,7 +172,7 @@ def test_it_compiles_for_every_schedule(spec: TeamSpec, pairs: int) -> None:
     ptx_of(generate(layout, module).source)
 
 
-def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
+def test_errors(spec: TeamSpec) -> None:
     with pytest.raises(ValueError, match=r"active_heads=True needs masks: give action_mask=True too"):
         dataclasses.replace(spec, action_mask=None)
     silent = dataclasses.replace(spec, active_heads=False)

@@ -1,4 +1,4 @@
-"""Parameters that are arrays, and those that follow from others."""
+"""Array parameters, and parameters derived from others."""
 
 import pickle
 from pathlib import Path
@@ -34,72 +34,72 @@ def spec(tmp_path: Path) -> Any:
     return walk(tmp_path, more={"params": PARAMS}, **RULES)
 
 
-def made(spec: Any, place: Place, **params: Any) -> VectorEnv:
+def make_env(spec: Any, place: Place, **params: Any) -> VectorEnv:
     env = VectorEnv(spec, 4, device=place.device, output=place.output, **params)
     env.reset(seed=0)
     return env
 
 
-def taken(env: VectorEnv, action: int = 1) -> tuple[list[float], list[float], list[float]]:
-    """Positions after a step, paces, and rewards."""
+def results_of_step(env: VectorEnv, action: int = 1) -> tuple[list[float], list[float], list[float]]:
+    """Positions after a step, paces and rewards."""
     env.reset(seed=0)
     seen, rewards, *_ = env.step(np.full(4, action))
     return numpy_of(seen)[:, 0].tolist(), numpy_of(seen)[:, 1].tolist(), numpy_of(rewards).tolist()
 
 
 def test_defaults(spec: Any, place: Place) -> None:
-    env = made(spec, place)
-    assert taken(env) == ([2 + 1.5] * 4, [5] * 4, [2 * 1.5 * 4] * 4)
-    assert taken(made(spec, place, wide=5), 0) == ([1 + 1.5] * 4, [7] * 4, [12] * 4)
+    env = make_env(spec, place)
+    assert results_of_step(env) == ([2 + 1.5] * 4, [5] * 4, [2 * 1.5 * 4] * 4)
+    assert results_of_step(make_env(spec, place, wide=5), 0) == ([1 + 1.5] * 4, [7] * 4, [12] * 4)
     np.testing.assert_array_equal(numpy_of(env.params["pull"]), [[0, 1, 2], [3, 4, 5]])
     assert env.get_attr("steps")[3].tolist() == [4, 4]
     assert env.params["total"] == 1.5
 
 
 @pytest.mark.parametrize("kind", [list, np.asarray, None])
-def test_given_whole(spec: Any, place: Place, kind: Any) -> None:
+def test_one_array_for_all_replicas(spec: Any, place: Place, kind: Any) -> None:
     gain: Any = to_place(np.array([3.0, 4.0]), place) if kind is None else kind([3.0, 4.0])
-    env = made(spec, place, gain=gain, steps=[5, 1], pull=9.0)
-    assert taken(env) == ([4 + 3.5] * 4, [9] * 4, [7 * 5] * 4)
+    env = make_env(spec, place, gain=gain, steps=[5, 1], pull=9.0)
+    assert results_of_step(env) == ([4 + 3.5] * 4, [9] * 4, [7 * 5] * 4)
 
 
-def test_given_for_each_replica(spec: Any, place: Place) -> None:
+def test_one_array_for_each_replica(spec: Any, place: Place) -> None:
     gain = np.arange(8.0).reshape(4, 2)
-    env = made(spec, place, gain=gain, pull=np.ones((2, 3)))
+    env = make_env(spec, place, gain=gain, pull=np.ones((2, 3)))
     total = 0.5 * gain.sum(1)
-    assert taken(env) == ((gain[:, 1] + total).tolist(), [1] * 4, (2 * total * 4).tolist())
+    assert results_of_step(env) == ((gain[:, 1] + total).tolist(), [1] * 4, (2 * total * 4).tolist())
     assert [value.tolist() for value in env.get_attr("gain")] == gain.tolist()
     assert env.get_attr("total") == tuple(total.tolist())
-    own = made(spec, place, scale=[0.0, 1.0, 2.0, 3.0])
-    assert taken(own)[0] == [2.0, 5.0, 8.0, 11.0]
+    own = make_env(spec, place, scale=[0.0, 1.0, 2.0, 3.0])
+    assert results_of_step(own)[0] == [2.0, 5.0, 8.0, 11.0]
 
 
 @pytest.mark.usefixtures("temporary_registry")
 def test_set_later(spec: Any, place: Place) -> None:
-    env = made(spec, place)
+    env = make_env(spec, place)
     env.params["gain"] = [0.0, 10.0]
-    assert taken(env) == ([15] * 4, [5] * 4, [40] * 4)
+    assert results_of_step(env) == ([15] * 4, [5] * 4, [40] * 4)
     env.set_attr("scale", [0.0, 1.0, 2.0, 3.0])
-    assert taken(env)[0] == [10, 20, 30, 40]
+    assert results_of_step(env)[0] == [10, 20, 30, 40]
     env.set_attr("gain", np.ones((4, 2)))
-    assert taken(env)[0] == [1, 3, 5, 7]
-    env.set_attr("scale", 1.0)  # fills what each has of its own
+    assert results_of_step(env)[0] == [1, 3, 5, 7]
+    env.set_attr("scale", 1.0)  # fills the arrays with a value for each replica
     env.set_attr("gain", [5.0, 6.0])
-    assert taken(env)[0] == [17] * 4
+    assert results_of_step(env)[0] == [17] * 4
     saved = env.get_state()
     gpu_envs.register(spec)
     again = pickle.loads(pickle.dumps(env))
     env.set_attr("gain", 0.0)
-    assert taken(env)[0] == [0] * 4
+    assert results_of_step(env)[0] == [0] * 4
     env.set_state(saved)
     assert_same_bits(env.get_state(), saved)
-    assert taken(env)[0] == taken(again)[0] == [17] * 4
+    assert results_of_step(env)[0] == results_of_step(again)[0] == [17] * 4
 
 
 @pytest.mark.parametrize("baked", [False, True])
 @pytest.mark.parametrize("given", [{}, {"low": [0.5, 0.25, 0.5, 0.25]}, {"scale": [1.0, 0.5, 1.0, 0.5]}])
-def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: dict[str, Any], baked: bool) -> None:
-    """It is computed again for that reset, of whichever replicas, and is as before afterwards."""
+def test_derived_from_a_reset_option(tmp_path: Path, place: Place, given: dict[str, Any], baked: bool) -> None:
+    """It is computed again for this reset in the selected replicas, and restored afterwards."""
     params = {
         "scale": Param(1.0),
         "same": Derived(lambda p: p["scale"] * p["low"], baked=baked),
@@ -108,7 +108,7 @@ def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: d
     }
     more = {"params": params, "options": {"low": Param(0.5)}, "ordered": (("low", "twice"),)}
     spec = walk(tmp_path, more=more, reset="s.x = p.twice;\n    s.pace = p.both[1];")
-    env = made(spec, place, **given)
+    env = make_env(spec, place, **given)
     usual = numpy_of(env.reset()[0])
     assert usual[0].tolist() == [1.0, 2.0]
     scale = np.array(given.get("scale", [1.0] * 4))[:, None]
@@ -122,10 +122,10 @@ def test_what_follows_from_a_reset_option(tmp_path: Path, place: Place, given: d
 
 
 def test_live_edits(spec: Any, place: Place) -> None:
-    """An array is live; what something follows from is not to be edited there."""
-    env = made(spec, place)
+    """Arrays are live; editing an input of a derived parameter in place is an error."""
+    env = make_env(spec, place)
     env.params["pull"][1, 2] = 8.0
-    assert taken(env)[1] == [8] * 4
+    assert results_of_step(env)[1] == [8] * 4
     env.params["steps"][0] = 0
     with pytest.raises(ValueError, match=r"'steps'\[0\] is .*0.*; allowed: an integer above 0"):
         env.check()
@@ -138,7 +138,7 @@ def test_live_edits(spec: Any, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"gain": [1.0, -2.0]}, "parameter 'gain'[1] is np.float64(-2.0); allowed: a finite number of at least 0"),
         ({"gain": [[1.0, 2.0]] * 3 + [[1.0, -2.0]]}, "parameter 'gain'[1] of replica 3 is np.float64(-2.0); allowed"),
@@ -150,19 +150,19 @@ def test_live_edits(spec: Any, place: Place) -> None:
         ({"total": 3.0}, "parameter 'total' is computed from other parameters; set those instead"),
     ],
 )
-def test_what_cannot_be_given(spec: Any, params: dict[str, Any], said: str) -> None:
+def test_invalid_values(spec: Any, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="parameter") as caught:
         VectorEnv(spec, 4, device="cpu", **params)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     env = VectorEnv(spec, 4, device="cpu")
     for name, value in params.items():
         with pytest.raises(ValueError, match=name):
             env.set_attr(name, value)
-        assert taken(env)[0] == [3.5] * 4
+        assert results_of_step(env)[0] == [3.5] * 4
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "said"),
+    ("make", "error", "message"),
     [
         (lambda: Param([1.0], fixed=True), ValueError, "cannot have choices, be baked or be fixed"),
         (lambda: Param(lambda _: [1.0]), ValueError, "give its shape too"),
@@ -177,14 +177,14 @@ def test_what_cannot_be_given(spec: Any, params: dict[str, Any], said: str) -> N
         (lambda: Derived(3.0), TypeError, "the default of a Derived is 3.0; give a function of the parameters"),
     ],
 )
-def test_what_is_no_parameter(make: Any, error: type[Exception], said: str) -> None:
+def test_invalid_declarations(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"pull": Param([1.0, 2.0], shape=(3,))},
@@ -196,14 +196,14 @@ def test_what_is_no_parameter(make: Any, error: type[Exception], said: str) -> N
         ({"total": Derived(lambda _: float("nan"))}, "parameter 'total' got nan; allowed: a finite number"),
     ],
 )
-def test_when_it_is_computed(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_when_it_is_computed(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"parameter") as caught:
         VectorEnv(walk(tmp_path, more={"params": {**PARAMS, **changes}}, **RULES), 2, device="cpu")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow
-def test_an_index_outside_is_found(tmp_path: Path) -> None:
+def test_an_index_out_of_range(tmp_path: Path) -> None:
     rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
-    said = check_message(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
-    assert "index 2 of 'pull', which has 2 elements" in said
+    message = check_message(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
+    assert "index 2 of 'pull', which has 2 elements" in message

@@ -1,4 +1,4 @@
-"""A spec that changed or moved after a run was trained: the message says what was, what is, and what to do."""
+"""A spec that changed or moved after a run was trained: messages name the old spec, the new one and the fix."""
 
 import copy
 import inspect
@@ -82,7 +82,7 @@ def _run(tmp_path: Path, file: Path) -> Path:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Knows no more than a process that begins."""
+    """Clears the registry, as in a new process."""
     for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
     monkeypatch.setattr(registry, "PICKLED_SPECS", weakref.WeakValueDictionary())
@@ -92,22 +92,22 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "message"),
     [
         ("FEATURES, ACTIONS = 5, 2", "its features were 3 and are 5 now"),
         ("FEATURES, ACTIONS = 3, 4", "its actions were 2 and are 4 now"),
     ],
 )
-def test_a_changed_space(run: Path, file: Path, now: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_space(run: Path, file: Path, now: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(RULES.replace("FEATURES, ACTIONS = 3, 2", now))
     forget(monkeypatch)
-    with pytest.raises(CheckpointError, match=said) as caught:
+    with pytest.raises(CheckpointError, match=message) as caught:
         evaluate(run, episodes=4, device="cpu", trust=True)
     assert "Missing key" not in str(caught.value)
     assert "size mismatch" not in str(caught.value)
 
 
-def test_a_run_whose_spec_moved(run: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_after_its_spec_moved(run: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = file.with_name("yours.py")
     shutil.move(file, elsewhere)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*run.config\.json has it, as 'env': write the new"):
@@ -119,7 +119,7 @@ def test_a_run_whose_spec_moved(run: Path, file: Path, monkeypatch: pytest.Monke
     assert RunDirectory.open(run).config().env.endswith("yours.py:MINE")
 
 
-def test_a_pickle_whose_spec_moved(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_after_its_spec_moved(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = pickle.dumps(gpu_envs.make(f"{file}:MINE", device="cpu"))
     elsewhere = file.with_name("yours.py")
     shutil.move(file, elsewhere)
@@ -131,7 +131,7 @@ def test_a_pickle_whose_spec_moved(file: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def with_header(file: Path) -> Path:
-    """Lets the spec of a file have its rules in a header."""
+    """Moves the rules of a file's spec into a header."""
     file.write_text(RULES.replace("Rules(reset=reset, step=step, observe=observe)", '"mine.cuh"'))
     header = file.with_name("mine.cuh")
     header.write_text(HEADER)
@@ -139,15 +139,13 @@ def with_header(file: Path) -> Path:
 
 
 def edit(rules: Path) -> None:
-    """Makes steps longer, and moves all lines."""
+    """Makes steps larger, and moves all lines."""
     rules.write_text("\n\n" + rules.read_text().replace("0.1", "0.7"))
 
 
 @pytest.mark.parametrize("kind", ["functions", "header"])
-def test_an_environment_keeps_the_rules_that_it_was_made_of(
-    kind: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Copies and forks too, and one that compiles again; environments that another process makes have the edited."""
+def test_an_environment_keeps_its_rules_after_an_edit(kind: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies, forks and recompiled environments too; environments made in other processes use the edited file."""
     rules = with_header(file) if kind == "header" else file
     file.write_text(file.read_text().replace("params={}", 'params={"k": Param(1.0)}'))
     env = gpu_envs.make(f"{file}:MINE", 2, device="cpu")
@@ -192,8 +190,8 @@ def pace(action: int, unit: float) -> float:
 
 
 @pytest.mark.parametrize("call", ["pace", "pace_of_mine.pace", "pace_of_mine.here.Paces.pace"])
-def test_functions_are_translated_as_they_were_imported(call: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that they call, though files were edited before the first environment was made."""
+def test_functions_are_translated_as_imported(call: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Including functions that they call, even if files are edited before the first environment is made."""
     monkeypatch.syspath_prepend(file.parent)
     helper = file.with_name("pace_of_mine.py")
     helper.write_text(PACE)
@@ -209,7 +207,7 @@ def test_functions_are_translated_as_they_were_imported(call: str, file: Path, m
 
 
 def test_a_library_is_not_read_ahead(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its functions lack the annotations of rules, without which nothing is translated."""
+    """Its functions have no annotations of rules, without which nothing is translated."""
     read, getsourcelines = [], inspect.getsourcelines
 
     def recorded(function: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parameters that are drawn from distributions, for each replica when an episode begins."""
+"""Parameters drawn from distributions, for each replica at the start of an episode."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ def cartpole(num_envs: int = 8, place: Place | None = None, **kwargs: Any) -> An
 
 
 def steps(env: Any, count: int) -> list[Any]:
-    """What is seen, and which masses are in force, while always the same action is taken."""
+    """Observations, and the current masses, with a constant action."""
     found = []
     for _ in range(count):
         seen, *_ = env.step(np.ones(env.num_envs, np.int64))
@@ -54,7 +54,7 @@ def steps(env: Any, count: int) -> list[Any]:
         (Choice(-0.5), "choice:-0.5"),
     ],
 )
-def test_an_object_and_its_text_are_the_same(made: Any, text: str) -> None:
+def test_objects_and_texts_are_equal(made: Any, text: str) -> None:
     assert str(made) == text
     assert parse(text) == made == pickle.loads(pickle.dumps(made))
 
@@ -85,7 +85,7 @@ def test_wrong_texts_are_refused(text: str, wrong: str) -> None:
         cartpole(pole_mass=text)
 
 
-def test_replicas_draw_anew_with_each_episode(place: Place) -> None:
+def test_each_replica_draws_in_each_episode(place: Place) -> None:
     env = cartpole(64, place)
     first = np.array(numpy_of(env.params["pole_mass"]))
     assert len(np.unique(first)) == 64
@@ -104,7 +104,7 @@ def test_replicas_draw_anew_with_each_episode(place: Place) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_replica_is_the_same_in_any_batch(mode: str, device: str) -> None:
-    """And on every device; in Disabled mode episodes begin with a reset alone."""
+    """On every device; in Disabled mode only a reset starts episodes."""
     whole = cartpole(5, Place(device, "numpy"), autoreset_mode=mode, **TWO)
     single = [cartpole(1, autoreset_mode=mode, first_replica=i, **TWO) for i in range(5)]
     for each in (whole, *single):
@@ -115,13 +115,13 @@ def test_a_replica_is_the_same_in_any_batch(mode: str, device: str) -> None:
         assert_same_bits(masses, np.concatenate([row[t][1] for row in rows]))
 
 
-def test_the_environment_s_own_numbers_stay(device: str) -> None:
+def test_draws_do_not_change_other_random_numbers(device: str) -> None:
     drawn, plain = (cartpole(16, Place(device, "numpy"), **given) for given in (TWO, {"gravity": 9.8}))
     for name in drawn.state:
         assert_same_bits(numpy_of(drawn.state[name]), numpy_of(plain.state[name]))
 
 
-def test_snapshots_pickles_and_forks_go_on_alike(place: Place) -> None:
+def test_snapshots_pickles_and_forks_continue_equally(place: Place) -> None:
     env = cartpole(6, place)
     steps(env, 5)
     kept = env.get_state()
@@ -129,7 +129,7 @@ def test_snapshots_pickles_and_forks_go_on_alike(place: Place) -> None:
     wanted = steps(env, 60)
     assert len({masses[0] for _, masses in wanted}) > 3
     env.params["pole_mass"] = 0.1
-    env.set_state(kept)  # which brings the rule back
+    env.set_state(kept)  # restores the distribution
     for other in (env, *others):
         assert_same_bits(steps(other, 60), wanted)
     env.set_state(kept)
@@ -140,8 +140,8 @@ def test_snapshots_pickles_and_forks_go_on_alike(place: Place) -> None:
 
 @pytest.mark.parametrize("replicas", [None, [0, 1, 2, 3]])
 @pytest.mark.parametrize(("mass", "other"), [(MASS, 0.1), (0.1, MASS)])
-def test_snapshots_say_what_is_drawn_and_that_nothing_is(mass: Any, other: Any, replicas: Any, place: Place) -> None:
-    """Written into all replicas; into some only where the others draw alike."""
+def test_snapshots_store_distributions(mass: Any, other: Any, replicas: Any, place: Place) -> None:
+    """A snapshot can be restored in some replicas only if the others have the same distributions."""
     env, target = (cartpole(4, place, pole_mass=value) for value in (mass, other))
     kept = env.get_state(replicas)
     with pytest.raises(ValueError, match="replicas draw alike, so leave out replicas to write all"):
@@ -171,7 +171,7 @@ def test_an_edit_holds_until_the_replica_s_next_episode(place: Place) -> None:
     env.check()
 
 
-def test_assigning_a_number_ends_it_and_a_distribution_begins_it(place: Place) -> None:
+def test_assigning_numbers_and_distributions(place: Place) -> None:
     env = cartpole(4, place, pole_mass=MASS)
     live = env.params["pole_mass"]
     for value, wanted in ((0.1, [0.1] * 4), ([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4])):
@@ -206,7 +206,7 @@ def test_assigning_a_number_ends_it_and_a_distribution_begins_it(place: Place) -
         ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which cannot be drawn"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(given: dict[str, Any], wrong: str) -> None:
+def test_parameters_that_cannot_be_drawn(given: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=re.escape(wrong)):
         cartpole(**given)
     env = cartpole(4)
@@ -221,7 +221,7 @@ def test_what_cannot_be_drawn_is_refused(given: dict[str, Any], wrong: str) -> N
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Any:
-    """A walk that sees two elements of an array, and a number that is drawn by default."""
+    """A walk that observes two elements of an array, and a number that is drawn by default."""
     params = {
         "wide": Param(3, fixed=True),
         "gain": Param([1.0, 2.0]),
@@ -243,7 +243,7 @@ def spec(tmp_path: Path) -> Any:
 
 
 def test_arrays_are_drawn_element_by_element(spec: Any, place: Place) -> None:
-    """Of a spec's defaults, too; and rollouts draw them as steps do, single ones ahead, in tiles full and not."""
+    """Also defaults of a spec. Rollouts draw as steps do, in full and partial tiles, and one draw ahead."""
     given: Any = {"device": place.device, "output": place.output, "autoreset_mode": "SameStep"}
     env, rolled = (VectorEnv(spec, 70, pull=Uniform(2, 6), max_episode_steps=9, **given) for _ in range(2))
     seen, _ = env.reset(seed=0)
@@ -263,7 +263,7 @@ def test_arrays_are_drawn_element_by_element(spec: Any, place: Place) -> None:
     assert not (numpy_of(env.params["pull"]) == pull).any()
 
 
-def test_what_others_follow_from_is_refused(spec: Any) -> None:
+def test_inputs_of_derived_parameters_cannot_be_drawn(spec: Any) -> None:
     for given, wrong in (
         ({"scale": MASS}, "'scale' cannot be a distribution, because 'total' is computed from it"),
         ({"gain": MASS}, "'gain' cannot be a distribution, because 'total' is computed from it"),
@@ -283,7 +283,7 @@ def test_what_others_follow_from_is_refused(spec: Any) -> None:
     assert env.params["most"] == 3.0
     env.reset(seed=0)
     kept = env.get_state([1])
-    kept["params"]["most"] = 0.999  # above what is drawn now, and below what may be drawn later
+    kept["params"]["most"] = 0.999  # above the current draw, but below the maximum of later draws
     for replicas in (None, [2]):
         with pytest.raises(ValueError, match="'least' must not exceed 'most'"):
             env.set_state(kept, replicas)
@@ -293,25 +293,25 @@ def test_what_others_follow_from_is_refused(spec: Any) -> None:
         env.check()
 
 
-def test_runs_and_lists_have_the_text(tmp_path: Path, spec: Any) -> None:
+def test_runs_and_lists_show_the_text(tmp_path: Path, spec: Any) -> None:
     config = Run(env="CartPole-v1", params={"pole_mass": MASS, "gravity": 9.0})
-    assert parser.value(str(MASS)) == str(MASS)  # of --param
+    assert parser.parse_value(str(MASS)) == str(MASS)  # of --param
     assert config.params == {"pole_mass": "uniform:0.05:0.4", "gravity": 9.0}
     assert Run.from_flat(json.loads(json.dumps(config.flat()))) == config
     run = RunDirectory.create(tmp_path / "run", config)
     assert run.config().params == config.params
-    assert listing.facts(spec)["params"]["pushes"]["default"] == "normal:0:1"
-    assert "uniform:0:1" in listing.parameters(spec)
+    assert listing.environment_info(spec)["params"]["pushes"]["default"] == "normal:0:1"
+    assert "uniform:0:1" in listing.parameter_lists(spec)
 
 
-# --- the numbers ---
+# --- distributions of the numbers ---
 
 SHARED = 100_000
-"""Replicas whose numbers are looked at, in each of two episodes."""
+"""Number of replicas in each of two episodes."""
 
 
 def kolmogorov(values: np.ndarray, below: np.ndarray) -> float:
-    """The distance of a sample from a distribution, of which `below` is what lies below each value; times sqrt(n)."""
+    """Kolmogorov-Smirnov distance times sqrt(n); ``below`` is the distribution function at each value."""
     n = len(values)
     order = np.sort(below)
     return float(max((np.arange(1, n + 1) / n - order).max(), (order - np.arange(n) / n).max()) * math.sqrt(n))
@@ -323,7 +323,7 @@ def share_of_normal(x: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=[(d, p) for d in DEVICES for p in ("float32", "float64")], ids="-".join)
 def sample(request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
-    """Two episodes of many replicas, ``[2, replicas]``."""
+    """Draws of many replicas in two episodes, ``[2, replicas]``."""
     device, precision = request.param
     given: dict[str, Any] = {
         "gravity": Uniform(1, 3),
@@ -340,7 +340,7 @@ def sample(request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
 
 
 def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None:
-    """Kolmogorov and Smirnov: 1.95 is exceeded with a chance of 0.001."""
+    """Kolmogorov-Smirnov: 1.95 is exceeded with a probability of 0.001."""
     for values in sample["gravity"]:
         assert kolmogorov(values, (values - 1) / 2) < 1.95
     for values in sample["cart_mass"]:
@@ -352,11 +352,11 @@ def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None
         found, counts = np.unique(values, return_counts=True)
         assert found.tolist() == [1, 2, 5]
         chi_square = ((counts - SHARED / 3) ** 2 / (SHARED / 3)).sum()
-        assert chi_square < 13.8  # two degrees of freedom; likewise 0.001
+        assert chi_square < 13.8  # two degrees of freedom: probability 0.001
 
 
-def test_one_of_many_numbers_is_chosen_like_one_of_few(device: str) -> None:
-    """Few are told apart by comparisons, and 19,968 by a table, since compilers would take hours over comparisons."""
+def test_choices_as_comparisons_and_as_a_table(device: str) -> None:
+    """Few choices are compiled as comparisons; 19,968 as a table, because comparisons would take compilers hours."""
     few, many = (gpu_envs.make("CartPole-v1", 4096, device=device, gravity=Choice(*range(64 * n))) for n in (1, 312))
     for env in (few, many):
         env.reset(seed=0)
@@ -365,7 +365,7 @@ def test_one_of_many_numbers_is_chosen_like_one_of_few(device: str) -> None:
     assert len(np.unique(chosen % 312)) == 312
 
 
-def test_a_normal_number_follows_from_the_share_below_it(device: str) -> None:
+def test_the_normal_quantile(device: str) -> None:
     tails = np.geomspace(2.0**-33 / 100, 0.5, 100_000)
     for real in ("float64", "float32"):
         given = tails.astype(real)
@@ -376,7 +376,7 @@ def test_a_normal_number_follows_from_the_share_below_it(device: str) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(12.2, 20), (1, 7.8)])
-def test_a_normal_distribution_may_be_a_tail(low: float, high: float, device: str) -> None:
+def test_the_tail_of_a_normal_distribution(low: float, high: float, device: str) -> None:
     env = gpu_envs.make("CartPole-v1", SHARED, device=device, gravity=Normal(10, 1, low, high))
     env.reset(seed=0)
     below = share_of_normal(np.array(numpy_of(env.params["gravity"]), np.float64) - 10)
@@ -385,18 +385,18 @@ def test_a_normal_distribution_may_be_a_tail(low: float, high: float, device: st
 
 
 def test_numbers_are_independent(sample: dict[str, np.ndarray]) -> None:
-    """Of replicas side by side, of episodes, and of parameters: chi-square of pairs, 4 by 4 classes."""
+    """Between neighbouring replicas, episodes and parameters: chi-square of pairs in 4 by 4 classes."""
     first, second = (np.floor((sample["gravity"][e] - 1) * 2).clip(0, 3) for e in (0, 1))
     other = np.floor((sample["force_mag"][0] - 1) * 2).clip(0, 3)
     for a, b in ((first[:-1], first[1:]), (first, second), (first, other), (second[:-1], first[1:])):
         counts = np.histogram2d(a, b, bins=4)[0]
         wanted = len(a) / 16
-        assert ((counts - wanted) ** 2 / wanted).sum() < 37.7  # 15 degrees of freedom: 0.001
+        assert ((counts - wanted) ** 2 / wanted).sum() < 37.7  # 15 degrees of freedom: probability 0.001
 
 
 @pytest.mark.parametrize("real", ["float32", "float64"])
-def test_any_range_is_drawn_from_evenly(real: str, device: str) -> None:
-    """Generated ranges, up to all that the precision has, and one random number each, which 0 to 1 tells."""
+def test_generated_ranges(real: str, device: str) -> None:
+    """Generated ranges, up to the range of the precision, compared with the unit draw of the same random number."""
     count, rng, info = 20_000, np.random.default_rng(0), np.finfo(real)
     sizes = np.exp(rng.uniform(math.log(info.tiny) + 0.1, math.log(info.max) - 0.1, (2, count))).astype(real)
     sizes[:, :9] = info.max
@@ -418,11 +418,11 @@ def test_any_range_is_drawn_from_evenly(real: str, device: str) -> None:
     wanted = low / scale * (1 - unit) + high / scale * unit
     assert (np.abs(uniform / scale - wanted) <= 4 * info.eps + 2 * info.tiny / scale).all()  # denormals count as zero
     power = np.log(log_uniform.astype(np.float64)) - np.log(least.astype(np.float64))
-    assert np.abs(power - ratio * unit).max() <= 2 * info.eps * ratio.max()  # logarithms are as large as their ratios
+    assert np.abs(power - ratio * unit).max() <= 2 * info.eps * ratio.max()  # errors scale with log(ratio)
 
 
-def test_limits_are_never_passed() -> None:
-    """Also where rounding would: the numbers of a range that has two floats."""
+def test_draws_stay_within_limits() -> None:
+    """Even if rounding would: a range that contains two floats."""
     low, high = 1.0, float(np.nextafter(np.float32(1), np.float32(2)))
     for made in (Uniform(low, high), LogUniform(low, high), Normal(low, 1.0, low, high + 0.5)):
         env = gpu_envs.make("CartPole-v1", 4096, device="cpu", gravity=made)

@@ -1,4 +1,4 @@
-"""Parameters of teams that are drawn from distributions when an episode begins."""
+"""Parameters of teams drawn from distributions at the start of an episode."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ STEPS = 30
 
 
 def acted(env: Any, count: int) -> list[Any]:
-    """What roles see and are paid, and the parameters in force, while everybody always does the same."""
+    """Observations, rewards and current parameters, with constant actions."""
     actions = {"hunter": np.full((env.num_envs, 1), 2), "prey": np.full((env.num_envs, 3), 2)}
     found = []
     for _ in range(count):
@@ -28,7 +28,7 @@ def acted(env: Any, count: int) -> list[Any]:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Any:
-    """A hunt whose pace, and a bonus for each agent, are drawn."""
+    """A hunt with a drawn pace and a drawn bonus for each agent."""
     params = {
         "num_hunters": Param(1, fixed=True),
         "num_prey": Param(3, fixed=True),
@@ -50,7 +50,7 @@ def spec(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_teams_draw_for_each_replica_and_episode(spec: Any, place: Place, mode: str) -> None:
-    """And a replica is the same in any batch, as a part of it, and after a snapshot."""
+    """A replica gets the same draws in any batch, in a slice of it, and after a snapshot."""
     given: Any = {"autoreset_mode": mode, "max_episode_steps": 11}
     whole = MultiAgentEnv(spec, 5, device=place.device, output=place.output, **given)
     single = [MultiAgentEnv(spec, 1, device="cpu", first_replica=i, **given) for i in range(5)]

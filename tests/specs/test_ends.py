@@ -1,4 +1,4 @@
-"""Rules with arrays and tables are not asked about episodes that are over: an index may have run out with them."""
+"""Rules with arrays and tables do not run for episodes that are over, where an index may be out of range."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ REPLICAS = 70
 
 @pytest.fixture(params=[False, True], ids=["free", "masked"])
 def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
-    """A walk over four fields that ends beyond the last, and begins behind the first."""
+    """A walk over four fields that starts before the first and ends after the last."""
     header = tmp_path / "stroll.cuh"
     header.write_text(RULES if request.param else RULES[: RULES.index("FN void allow")])
     return EnvSpec(
@@ -45,8 +45,8 @@ def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
 
 
 @pytest.mark.slow
-def test_no_index_runs_out(spec: EnvSpec) -> None:
-    """Every autoreset mode is played by builds that look at every index."""
+def test_no_index_is_out_of_range(spec: EnvSpec) -> None:
+    """In each autoreset mode, with builds that check bounds."""
     check_environment(spec, devices=["cpu"], steps=20, report=lambda _: None)
 
 

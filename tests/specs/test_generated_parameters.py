@@ -1,4 +1,4 @@
-"""Generated values of parameters, of all sorts: refused by the parameter's name, or in force everywhere."""
+"""Generated parameter values of all kinds: each is refused with the parameter's name, or used everywhere."""
 
 import copy
 import functools
@@ -21,15 +21,15 @@ COUNT = 3
 
 
 def expected(param: gpu_envs.Param, value: Any) -> list[Any]:
-    """What each replica must have, as Python says it."""
+    """The values that each replica must have, computed in Python."""
     rows = value.detach().numpy() if hasattr(value, "detach") else value
     rows = list(rows) if np.ndim(rows) else [rows] * COUNT
     kinds: dict[str, Any] = {"real": np.float32, "int": int, "bool": bool, "choice": str}
     return [kinds[param.kind](row) for row in rows]
 
 
-def told(param: gpu_envs.Param, value: Any) -> list[Any]:
-    """A value as ``params`` and snapshots have it, for each replica."""
+def per_replica(param: gpu_envs.Param, value: Any) -> list[Any]:
+    """A value as in ``params`` and snapshots, for each replica."""
     rows = np.asarray(value).tolist() if np.ndim(value) else [value] * COUNT
     if np.ndim(value) and param.choices:
         rows = [param.choices[row] for row in rows]
@@ -38,7 +38,7 @@ def told(param: gpu_envs.Param, value: Any) -> list[Any]:
 
 
 def in_kernels(env: Any, name: str) -> Any:
-    """What the next step is called with; None where it is compiled in."""
+    """The value that the next step's kernel gets; None if it is compiled in."""
     layout = env.simulation.program.layout
     if name in layout.per_replica:
         assert env.simulation.program.args["step"].params.__getattribute__(name) == env.params[name].ctypes.data
@@ -52,8 +52,8 @@ def in_kernels(env: Any, name: str) -> Any:
 @pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_values_are_refused_or_in_force(env_id: str) -> None:
-    """By whatever way they are given; what is refused has changed nothing."""
+def test_values_are_refused_or_used(env_id: str) -> None:
+    """However they are set; a refused value changes nothing."""
     seed = sum(env_id.encode())
     rng = np.random.default_rng(seed)
     variant = Variant(env_id, {})
@@ -72,7 +72,7 @@ def test_values_are_refused_or_in_force(env_id: str) -> None:
         param = settings[name]
         value = some_value(rng, param, COUNT)
         several = isinstance(value, list | tuple) or np.ndim(value) > 0
-        live = param.kind == "real" and not param.baked  # others make a program of each value that all share
+        live = param.kind == "real" and not param.baked  # other kinds compile a program for each shared value
         env = shared if live and not several and rng.random() < 0.5 else each
         env.reset(seed=0)
         before = env.get_state()
@@ -83,7 +83,7 @@ def test_values_are_refused_or_in_force(env_id: str) -> None:
             functools.partial(env.params.__setitem__, name, value),
             functools.partial(env.set_state, state),
         ]
-        way = rng.integers(3 if param.kind == "real" and not param.fixed else 2)  # (of others a snapshot has numbers)
+        way = rng.integers(3 if param.kind == "real" and not param.fixed else 2)  # snapshots hold numbers
         refusal = ""
         try:
             ways[way]()
@@ -96,13 +96,13 @@ def test_values_are_refused_or_in_force(env_id: str) -> None:
         taken += 1
         wanted = expected(param, value)
         for each_env in (env, copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-            assert told(param, each_env.params[name]) == wanted, what
+            assert per_replica(param, each_env.params[name]) == wanted, what
             assert [type(w)(v) for w, v in zip(wanted, each_env.get_attr(name), strict=True)] == wanted, what
-            assert told(param, each_env.get_state()["params"][name]) == wanted, what
-            assert told(param, in_kernels(each_env, name)) == wanted, what
+            assert per_replica(param, each_env.get_state()["params"][name]) == wanted, what
+            assert per_replica(param, in_kernels(each_env, name)) == wanted, what
         if several or live:
             again = made(**{**variant.arguments, **(own if several else {}), name: value})
-            assert told(param, again.params[name]) == wanted, what
+            assert per_replica(param, again.params[name]) == wanted, what
         assert_same_bits(on_host(before["state"]), on_host(env.get_state()["state"]), what)
-        env.set_state(before)  # what belongs together stays so
+        env.set_state(before)  # keeps parameters consistent
     assert taken > 20

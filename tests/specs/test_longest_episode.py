@@ -1,4 +1,4 @@
-"""A spec that says how long its episodes can be is held to it, whatever limit is asked for."""
+"""``longest_episode``: the maximum of every time limit."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ def prices(params: Mapping[str, Any]) -> np.ndarray:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., EnvSpec]:
-    """Makes specs of a market whose prices are known for so many days."""
+    """Makes specs of a market whose prices are known for a number of days."""
     (tmp_path / "market.cuh").write_text(RULES)
 
-    def made(**changes: Any) -> EnvSpec:
+    def make_spec(**changes: Any) -> EnvSpec:
         settings: dict[str, Any] = {
             "id": "Market-v0",
             "header": tmp_path / "market.cuh",
@@ -46,10 +46,10 @@ def make(tmp_path: Path) -> Callable[..., EnvSpec]:
         }
         return EnvSpec(**settings | changes)
 
-    return made
+    return make_spec
 
 
-def test_it_is_the_limit_where_no_other_is(make: Callable[..., EnvSpec]) -> None:
+def test_it_is_the_default_limit(make: Callable[..., EnvSpec]) -> None:
     assert VectorEnv(make(), 2, device="cpu").max_episode_steps == 30
     assert VectorEnv(make(), 2, device="cpu", days=12).max_episode_steps == 12
     assert VectorEnv(make(max_episode_steps=20), 2, device="cpu").max_episode_steps == 20
@@ -57,17 +57,17 @@ def test_it_is_the_limit_where_no_other_is(make: Callable[..., EnvSpec]) -> None
     assert VectorEnv(make(max_episode_steps=20), 2, device="cpu", max_episode_steps=30).max_episode_steps == 30
 
 
-@pytest.mark.parametrize(("asked", "told"), [(-1, "is -1, no limit,"), (31, "is 31,")])
-def test_no_limit_exceeds_it(make: Callable[..., EnvSpec], asked: int, told: str) -> None:
+@pytest.mark.parametrize(("limit", "message"), [(-1, "is -1, no limit,"), (31, "is 31,")])
+def test_no_limit_exceeds_it(make: Callable[..., EnvSpec], limit: int, message: str) -> None:
     for longest in (days, 30):
         with pytest.raises(
             ValueError,
-            match=rf"Market-v0: max_episode_steps {told} and its rules .* at most 30 steps; give at most that",
+            match=rf"Market-v0: max_episode_steps {message} and its rules .* at most 30 steps; give at most that",
         ):
-            VectorEnv(make(longest_episode=longest), 2, device="cpu", max_episode_steps=asked)
+            VectorEnv(make(longest_episode=longest), 2, device="cpu", max_episode_steps=limit)
 
 
-def test_a_parameter_that_means_the_limit_does_not_exceed_it(make: Callable[..., EnvSpec]) -> None:
+def test_a_parameter_for_the_limit_does_not_exceed_it(make: Callable[..., EnvSpec]) -> None:
     params = {"days": Param(30, fixed=True), "length": Param(10, fixed=True), "pace": Param(3)}
     spec = make(params=params, max_episode_steps=lambda p: int(p["length"]))
     assert VectorEnv(spec, 2, device="cpu").max_episode_steps == 10
@@ -80,7 +80,7 @@ def test_a_parameter_that_means_the_limit_does_not_exceed_it(make: Callable[...,
 
 
 def test_a_single_environment_ends_with_it(make: Callable[..., EnvSpec]) -> None:
-    """Gymnasium's own limit is another, or none: then the last price is the last step's."""
+    """Gymnasium's wrapper has another limit or none: the last price is that of the last step."""
     gpu_envs.register(make())
     env = gymnasium.make("gpu_envs/Market-v0", device="cpu", max_episode_steps=-1)
     env.reset(seed=0)
@@ -91,7 +91,7 @@ def test_a_single_environment_ends_with_it(make: Callable[..., EnvSpec]) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"longest_episode": 0}, "Market-v0: longest_episode is 0; give an integer of at least 1"),
         ({"longest_episode": "days"}, "Market-v0: longest_episode is 'days'; give an integer"),
@@ -101,6 +101,6 @@ def test_a_single_environment_ends_with_it(make: Callable[..., EnvSpec]) -> None
         ),
     ],
 )
-def test_what_is_wrong_with_it_is_told(make: Callable[..., EnvSpec], changes: dict[str, Any], told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_invalid_longest_episodes(make: Callable[..., EnvSpec], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         make(**changes)

@@ -1,4 +1,4 @@
-"""Actions of one agent that are several whole numbers: masks, draws and mistakes."""
+"""MultiDiscrete actions of a single agent: masks, draws and mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def possible(s: State) -> np.ndarray:
     return mask
 
 
-def made(make: Make, place: Place, count: int = REPLICAS, **kwargs: Any) -> VectorEnv:
+def make_env(make: Make, place: Place, count: int = REPLICAS, **kwargs: Any) -> VectorEnv:
     return make(CRANE, count, device=place.device, output=place.output, **kwargs)
 
 
@@ -43,7 +43,7 @@ def any_actions(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(STARTS, STARTS + SIZES, (*shape, 3))
 
 
-# --- what is refused ---
+# --- invalid actions ---
 
 WRONG = {"above in the first": (0, 2), "below in the first": (0, -2), "above in the last": (2, 5), "far": (1, 2**40)}
 
@@ -51,25 +51,25 @@ WRONG = {"above in the first": (0, 2), "below in the first": (0, -2), "above in 
 @pytest.mark.parametrize("what", WRONG)
 def test_an_element_out_of_range(make: Make, place: Place, what: str) -> None:
     element, value = WRONG[what]
-    env = made(make, place)
+    env = make_env(make, place)
     env.reset(seed=0)
     actions = any_actions(np.random.default_rng(0), REPLICAS)
     actions[7, element] = value
     before = env.get_state()
-    told = r"replica 7, step 0 of its episode: an action is out of range.*: allowed are MultiDiscrete\(\[3 2 5\], st"
+    message = r"replica 7, step 0 of its episode: an action is out of range.*: allowed are MultiDiscrete\(\[3 2 5\], st"
 
     def step_and_look() -> None:
         env.step(to_place(actions, place))
         env.check()
 
-    with pytest.raises(ActionError, match=told) as caught:
+    with pytest.raises(ActionError, match=message) as caught:
         step_and_look()
     if place.device == "cpu":
         assert str(value) in str(caught.value)
         assert_same_bits(env.get_state(), before)
     nearest = np.clip(actions, STARTS, STARTS + SIZES - 1)
-    if place.device != "cpu" and place.output != "numpy":  # obeyed as the nearest, and told
-        other = made(make, place)
+    if place.device != "cpu" and place.output != "numpy":  # clipped, and reported later
+        other = make_env(make, place)
         other.reset(seed=0)
         other.step(to_place(nearest, place))
         for name, values in state_of(other).items():
@@ -81,13 +81,13 @@ def test_an_element_out_of_range(make: Make, place: Place, what: str) -> None:
     [MultiDiscrete(np.ones((2, 2), int)), MultiDiscrete(np.zeros(0, int)), gymnasium.spaces.MultiBinary(3)],
     ids=str,
 )
-def test_spaces_of_actions_that_there_are_not(tmp_path: Path, space: gymnasium.Space[Any]) -> None:
+def test_unsupported_action_spaces(tmp_path: Path, space: gymnasium.Space[Any]) -> None:
     with pytest.raises(ValueError, match="Walk-v0: an action space must be Discrete, or a MultiDiscrete or"):
         VectorEnv(walk(tmp_path, more={"action": space}), 2, device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("step", "entry", "told"),
+    ("step", "entry", "message"),
     [
         ("s.x = action[3]", 0, "index 3 is out of range: there are 3 elements"),
         ("s.x = 1.0 if action == 1 else 0.0", 0, "this is an array and not a number"),
@@ -98,7 +98,7 @@ def test_spaces_of_actions_that_there_are_not(tmp_path: Path, space: gymnasium.S
         ("s.x = action[-1] / 2 + action[s.count]", 9, ""),
     ],
 )
-def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, told: str) -> None:
+def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, message: str) -> None:
     def spec_of(header: Any) -> EnvSpec:
         return single_agent_spec(header, action=MultiDiscrete(SIZES, start=STARTS), action_mask=True)
 
@@ -106,8 +106,8 @@ def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, told: str) ->
         fill_template(SINGLE_AGENT_RULES, step)
         + f"\n\ndef allow(s: State, p: Params, mask: Mask) -> None:\n    mask[{entry}] = False\n"
     )
-    if told:
-        assert told in translation_error(text, spec_of, tmp_path)
+    if message:
+        assert message in translation_error(text, spec_of, tmp_path)
         return
     spec = spec_of(rules_of(import_source(HEADER + text, tmp_path)))
     env = VectorEnv(spec, 2, device="cpu")
@@ -120,7 +120,7 @@ def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, told: str) ->
 
 
 def test_draws_are_possible_and_the_same_in_one_launch_and_in_many(make: Make, place: Place) -> None:
-    one, other = (made(make, place, autoreset_mode="SameStep") for _ in range(2))
+    one, other = (make_env(make, place, autoreset_mode="SameStep") for _ in range(2))
     one.reset(seed=3)
     other.reset(seed=3)
     found = []
@@ -137,7 +137,7 @@ def test_draws_are_possible_and_the_same_in_one_launch_and_in_many(make: Make, p
 
 def test_draws_are_uniform_among_the_possible(make: Make, place: Place) -> None:
     replicas = 30_000
-    env = made(make, place, replicas)
+    env = make_env(make, place, replicas)
     env.reset(seed=9)
     env.state["x"], env.state["laden"] = 0, True
     env.state["stack"] = np.broadcast_to(np.array([2, 1, 0, 0, 0], np.uint8), (replicas, COLUMNS))
@@ -146,7 +146,7 @@ def test_draws_are_uniform_among_the_possible(make: Make, place: Place) -> None:
         counts, expected = np.bincount(actions[:, j], minlength=SIZES[j]), replicas * np.array(part) / sum(part)
         assert (abs(counts - expected) <= 5 * np.sqrt(expected)).all()
     pairs = np.bincount(actions[:, 0] * 5 + actions[:, 2], minlength=15).reshape(3, 5)[1:, :3]
-    assert (abs(pairs - replicas / 6) < 5 * np.sqrt(replicas / 6)).all()  # of each other they know nothing
+    assert (abs(pairs - replicas / 6) < 5 * np.sqrt(replicas / 6)).all()  # elements are independent
 
 
 FORBIDDING = """
@@ -158,7 +158,7 @@ FN void allow(const State& s, const Params& p, Mask& mask) {
 
 
 def test_more_elements_than_one_block_of_random_words_has(tmp_path: Path, place: Place) -> None:
-    """Of the last two, whose words are of a second block, one choice is possible; where none is, all are drawn."""
+    """Of the last two, whose words are in a second block, one choice is possible; if none is, all are drawn."""
     more = {"action": MultiDiscrete([4] * 6, start=[5] * 6), "action_mask": True}
     step = "s.x = real(action[5]); return {real(action[4]), false};"
     env = VectorEnv(walk(tmp_path, more=more, step=step, further=FORBIDDING), 4000, **place._asdict())
@@ -240,16 +240,16 @@ def test_an_element_of_a_block_out_of_range(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("given", "error", "message"),
     [
         (np.zeros(4, int), ValueError, r"shape \(4,\); expected \(4, 3\)"),
         (np.zeros((4, 2), int), ValueError, r"shape \(4, 2\); expected \(4, 3\)"),
         (np.zeros((4, 3)), TypeError, "dtype float64; the action space MultiDiscrete"),
     ],
 )
-def test_what_is_no_array_of_actions(make: Make, given: np.ndarray, error: type[Exception], told: str) -> None:
+def test_invalid_arrays_of_actions(make: Make, given: np.ndarray, error: type[Exception], message: str) -> None:
     env = make(CRANE, 4, device="cpu")
     env.reset(seed=0)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         env.step(given)
     env.step(np.zeros((4, 3), int))

@@ -1,4 +1,4 @@
-"""Names in a spec mean in C++ what they mean there, or are refused with the spec and the name."""
+"""Names in a spec are usable in C++, or refused with the spec and the name."""
 
 import itertools
 import re
@@ -106,7 +106,7 @@ TEAM: Any = {
 
 
 @pytest.mark.parametrize("what", ONE)
-def test_names_that_are_taken(tmp_path: Path, what: str) -> None:
+def test_reserved_names(tmp_path: Path, what: str) -> None:
     with pytest.raises(ValueError, match=r"^Walk-v0: ") as caught:
         walk(tmp_path, more=ONE[what])
     changed = next(iter(ONE[what].values()))
@@ -114,7 +114,7 @@ def test_names_that_are_taken(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", TEAM)
-def test_names_that_are_taken_in_a_team(tmp_path: Path, what: str) -> None:
+def test_reserved_names_of_teams(tmp_path: Path, what: str) -> None:
     changes = dict(TEAM[what])
     spec = chase(tmp_path)
     if "roles" in changes:
@@ -128,13 +128,13 @@ def test_names_that_are_taken_in_a_team(tmp_path: Path, what: str) -> None:
     assert any(repr(name) in str(caught.value) for name in names)
 
 
-def test_a_key_of_observations_is_no_type(tmp_path: Path) -> None:
+def test_reserved_keys_of_observations(tmp_path: Path) -> None:
     spec = walk(tmp_path, more={"observation": Dict({"Elements": Box(-1, 1, (1,), np.float32)})})
     with pytest.raises(ValueError, match="Walk-v0: the observation's part 'Elements' has a name that the headers use"):
         VectorEnv(spec, device="cpu")
 
 
-def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, device: str) -> None:
+def test_names_reserved_for_single_agents_only(tmp_path: Path, device: str) -> None:
     more = {
         "params": {
             **chase(tmp_path).params,
@@ -158,7 +158,7 @@ def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, devic
 
 
 def programs(spec: Spec) -> Iterator[str]:
-    """What is written around the rules, in all ways there are, without remarks and namespaces of their own."""
+    """Programs around the rules for all options, without comments and namespaces."""
     drawn: tuple[dict[str, Any], ...] = ({}, {"pull": Uniform(0, 1)})
     for mode, precision, on_gpu, checked, rules in itertools.product(
         AUTORESET_MODES, PRECISIONS, (False, True), (False, True), drawn
@@ -173,8 +173,8 @@ def programs(spec: Spec) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("make", [walk, chase])
-def test_no_name_of_the_headers_is_forgotten(tmp_path: Path, make: Any) -> None:
-    """Types, macros and a team's constants, as they are found in the programs that are generated."""
+def test_the_lists_of_reserved_names_are_complete(tmp_path: Path, make: Any) -> None:
+    """Types, macros and constants, compared with generated programs."""
     allow = ALLOW_ONE if make is walk else ALLOW_TEAM
     types, macros, constants = set(), set(), set()
     for masked in (False, True):

@@ -1,4 +1,4 @@
-"""Observations that are no short row of floats: images, whole numbers, long rows, Dicts of several."""
+"""Observations other than short float rows: images, integers, long rows and Dicts."""
 
 import dataclasses
 import pickle
@@ -23,16 +23,16 @@ KINDS = ("image", "long", "dict")
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each way to observe that is written straight where it goes."""
+    """Each kind of observation that kernels write directly to the result."""
     return str(request.param)
 
 
-def made(kind: str, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
+def make_env(kind: str, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
     return VectorEnv(digger(kind), num_envs, device=place.device, output=place.output, **kwargs)
 
 
 def rows(observations: Any, which: Any) -> Any:
-    """Some replicas' part of observations."""
+    """Some replicas of the observations."""
     if isinstance(observations, Mapping):
         return {key: array[which] for key, array in observations.items()}
     return observations[which]
@@ -46,7 +46,7 @@ def arrays(observations: Any) -> list[Any]:
 def test_steps_agree_with_the_oracle(kind: str, place: Place, mode: str, copy: bool) -> None:
     if place.output == "numpy" and place.device != "cpu" and not copy:
         pytest.skip("NumPy arrays are no memory of a GPU")
-    env = made(kind, place, autoreset_mode=mode, copy=copy)
+    env = make_env(kind, place, autoreset_mode=mode, copy=copy)
     first, _ = env.reset(seed=5)
     assert_same_bits(on_host(first), observed(kind, on_host(env.state)))
     assert type(first) is dict if kind == "dict" else not isinstance(first, Mapping)
@@ -68,10 +68,10 @@ def test_steps_agree_with_the_oracle(kind: str, place: Place, mode: str, copy: b
             assert not any(array[~ended].any() for array in arrays(final))
 
 
-def test_a_step_writes_where_it_is_told(kind: str, place: Place) -> None:
+def test_a_step_writes_to_out(kind: str, place: Place) -> None:
     if place.device != "cpu" and place.output == "numpy":
         pytest.skip("NumPy arrays cannot be memory of a GPU")
-    one, other = (made(kind, place, autoreset_mode="SameStep") for _ in range(2))
+    one, other = (make_env(kind, place, autoreset_mode="SameStep") for _ in range(2))
     one.reset(seed=1)
     other.reset(seed=1)
     space = SPACES[kind][1]
@@ -97,10 +97,10 @@ def test_a_step_writes_where_it_is_told(kind: str, place: Place) -> None:
         assert_same_bits(numpy_of(array)[~written], marks[k][~written])
 
 
-def test_some_keys_may_be_given(place: Place) -> None:
+def test_out_with_some_keys(place: Place) -> None:
     if place.device != "cpu" and place.output == "numpy":
         pytest.skip("NumPy arrays cannot be memory of a GPU")
-    env = made("dict", place)
+    env = make_env("dict", place)
     env.reset(seed=1)
     image = sentinel_array(place, (REPLICAS, *SPACES["image"][1].shape), "uint8")  # type: ignore[misc]  # a Box has a shape
     observations = env.step(to_place(actions_of(REPLICAS), place), out=Step(observations={"image": image}))[0]
@@ -116,7 +116,7 @@ def test_some_keys_may_be_given(place: Place) -> None:
         (np.zeros((REPLICAS, 3)), "out.observations is ndarray; give a mapping from keys to arrays"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: Any, message: str) -> None:
+def test_invalid_outputs(given: Any, message: str) -> None:
     env = VectorEnv(digger("dict"), REPLICAS, device="cpu")
     env.reset(seed=0)
     with pytest.raises((TypeError, ValueError), match=message):
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused(given: Any, message: str) -> None:
 @pytest.mark.parametrize(("per_step", "mode"), [(True, "SameStep"), (False, "SameStep"), (True, "Disabled")])
 def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mode: str) -> None:
     actions = actions_of(REPLICAS, 30)
-    one, other = (made(kind, place, autoreset_mode=mode, copy=True) for _ in range(2))
+    one, other = (make_env(kind, place, autoreset_mode=mode, copy=True) for _ in range(2))
     for env in (one, other):
         env.reset(seed=2)
         env.allow_frozen_steps()
@@ -140,8 +140,8 @@ def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool, mod
             assert_same_bits(rows(given, t), expected, f"step {t}")
 
 
-def test_what_is_assigned_is_observed_in_float64_too(kind: str, place: Place) -> None:
-    env = made(kind, place, 5, precision="float64")
+def test_assigned_values_are_observed_in_float64(kind: str, place: Place) -> None:
+    env = make_env(kind, place, 5, precision="float64")
     env.reset(seed=0)
     assert_same_bits(on_host(env.step(to_place(actions_of(5), place))[0]), observed(kind, on_host(env.state)))
     env.state["noise"] = np.arange(5)
@@ -151,7 +151,7 @@ def test_what_is_assigned_is_observed_in_float64_too(kind: str, place: Place) ->
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_gymnasium_finds_no_fault(kind: str, masked: bool) -> None:
+def test_gymnasium_checks_pass(kind: str, masked: bool) -> None:
     spec = digger(kind, masked=masked)
     with restored_registry():
         gpu_envs.register(spec)
@@ -164,7 +164,7 @@ def test_gymnasium_finds_no_fault(kind: str, masked: bool) -> None:
         assert_same_bits(one, rows(two, 0))
         kept = pickle.loads(pickle.dumps(one))
         later = env.step(0)[0]
-        assert_same_bits(one, kept)  # a step overwrites nothing that was given out
+        assert_same_bits(one, kept)  # a step does not overwrite returned arrays
         assert_same_bits(later, rows(many.step(np.zeros(3, int))[0], 0))
         env.close()
 
@@ -191,7 +191,7 @@ def test_other_spaces_are_refused(space: gymnasium.Space[Any], message: str) -> 
         VectorEnv(wrong, 3, device="cpu")
 
 
-def test_wrappers_take_what_they_can() -> None:
+def test_wrappers_refuse_unsupported_spaces() -> None:
     pytest.importorskip("torch")
     from gpu_envs import wrappers
 

@@ -1,4 +1,4 @@
-"""Parameters that observations end with: ``make(..., observe_params=...)``."""
+"""Parameters appended to observations: ``make(..., observe_params=...)``."""
 
 import copy
 import dataclasses
@@ -21,8 +21,8 @@ NAMES = ("pole_mass", "sutton_barto_reward", "gravity")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_observations_end_with_what_is_in_force(place: Place, mode: str) -> None:
-    """The last one of an episode with that episode's numbers; all else is as without."""
+def test_observations_end_with_current_parameters(place: Place, mode: str) -> None:
+    """The final observation has the values of its episode; other results do not change."""
     given: Any = {**place._asdict(), "autoreset_mode": mode, "pole_mass": Uniform(0.05, 0.4)}
     env, plain = (gpu_envs.make("CartPole-v1", 20, **given, observe_params=names) for names in (NAMES, None))
     space = env.single_observation_space
@@ -48,7 +48,7 @@ def test_observations_end_with_what_is_in_force(place: Place, mode: str) -> None
     assert (len(episodes) > 2) == (mode != "Disabled")
 
 
-def test_rollouts_copies_and_forks_see_them_too(place: Place) -> None:
+def test_rollouts_copies_and_forks(place: Place) -> None:
     env = gpu_envs.make("CartPole-v1", 6, **place._asdict(), pole_mass="choice:0.1:0.2", observe_params="pole_mass")
     env.reset(seed=1)
     twins = [copy.deepcopy(env), pickle.loads(pickle.dumps(env)), env.fork(1)]
@@ -62,8 +62,8 @@ def test_rollouts_copies_and_forks_see_them_too(place: Place) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("team_id", ["TagContinuous-v0", "TagGridWorld-v0", "CovidEconomy-v0", "RiceN-v0"])
-def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> None:
-    """Each agent at its row's end, whatever agents see alike."""
+def test_teams(team_id: str, place: Place, shared: bool) -> None:
+    """At the end of each agent's row, with and without shared observations."""
     spec = gpu_envs.spec(team_id)
     assert isinstance(spec, gpu_envs.TeamSpec)
     if shared and not spec.has_shared_observations:
@@ -81,20 +81,20 @@ def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> N
     env, plain = (gpu_envs.make(team_id, 3, **given, observe_params=observed) for observed in (names, ()))
     seen: Any = env.reset(seed=0)[0]
     wanted: Any = plain.reset(seed=0)[0]
-    told = np.concatenate([np.reshape(env.get_attr(name), (3, -1)) for name in names], 1)[:, None].astype(np.float32)
+    params = np.concatenate([np.reshape(env.get_attr(name), (3, -1)) for name in names], 1)[:, None].astype(np.float32)
     for actions in draw_actions(env, 6):
         for role, rows in wanted.items():
             size = rows.shape[2]
-            assert env.single_observation_spaces[role].shape == (size + told.shape[2],)
+            assert env.single_observation_spaces[role].shape == (size + params.shape[2],)
             row = numpy_of(seen[role])
             assert_same_bits(row[..., :size], numpy_of(rows))
             here = row.any(-1, keepdims=True)
             assert here.any()
-            assert_same_bits(row[..., size:], np.where(here, told, np.float32(0)))
+            assert_same_bits(row[..., size:], np.where(here, params, np.float32(0)))
         seen, wanted = (each.step(place_actions(env, actions, place))[0] for each in (env, plain))
 
 
-def test_a_spec_says_so_by_default(tmp_path: Path) -> None:
+def test_the_default_of_a_spec(tmp_path: Path) -> None:
     params = {"pull": Param([[1.0, 2.0], [3.0, 4.0]], shape=(2, 2)), "kind": Param("b", choices=("a", "b"))}
     spec = walk(tmp_path, more={"params": params, "observe_params": ("kind", "pull")})
     env = VectorEnv(spec, 3, device="cpu")

@@ -1,4 +1,4 @@
-"""Parameters: shared, per replica, compiled in, changed on the way."""
+"""Parameters: shared, per replica, compiled in, and changed later."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import gpu_envs
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_noise_per_replica_is_the_same_noise(device: str, noise: float) -> None:
-    """A value compiled in and the same value for each replica give the same bits, drawn numbers included."""
+    """A compiled-in value and the same value per replica give equal bits, including random numbers."""
     runs = []
     for value in (noise, np.full(70, noise)):
         env = gpu_envs.make("Acrobot-v1", 70, device=device, torque_noise_max=value)
@@ -18,7 +18,7 @@ def test_noise_per_replica_is_the_same_noise(device: str, noise: float) -> None:
 
 
 def test_a_compiled_in_parameter_can_be_set(device: str) -> None:
-    """Setting a switch is obeyed from the next step on, and the trajectory goes on."""
+    """A changed switch takes effect in the next step of the same trajectory."""
     env = gpu_envs.make("CartPole-v1", 4, device=device)
     env.reset(seed=0)
     assert env.step(np.ones(4, np.int64))[1].tolist() == [1, 1, 1, 1]
@@ -31,7 +31,7 @@ def test_a_compiled_in_parameter_can_be_set(device: str) -> None:
 
 
 def test_options_are_not_compiled_in(device: str) -> None:
-    """A reset's own bounds need no other program."""
+    """The options of a reset need no other program."""
     env = gpu_envs.make("CartPole-v1", 4, device=device)
     env.reset(seed=0)
     source = env.simulation.program_source()
@@ -40,8 +40,8 @@ def test_options_are_not_compiled_in(device: str) -> None:
     assert env.simulation.program_source() == source
 
 
-def test_an_option_of_one_reset_leaves_nothing_behind(device: str) -> None:
-    """Where replicas have bounds of their own, a reset's option makes arrays that end with that reset."""
+def test_an_option_holds_for_one_reset(device: str) -> None:
+    """If replicas have different bounds, a reset option makes temporary arrays."""
     env = gpu_envs.make("CartPole-v1", 4, device=device, low=np.zeros(4), high=np.full(4, 0.01))
     env.reset(seed=0)
     held = env.simulation.program.args["reset"].params.low

@@ -1,4 +1,4 @@
-"""What a role has of its own: fields of the state, and names for its agents."""
+"""State fields of a single role, and names of agents."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def observe(w: World, p: Params, i: int, row: Row) -> None:  # noqa: ARG001
 
 
 def chase(names: Any = None, **state: Any) -> TeamSpec:
-    """Hunters, and prey that have more than they."""
+    """Hunters, and prey with more state fields."""
     return TeamSpec(
         id="Chase-v0",
         header=Rules(reset=reset, step=step, observe=observe),
@@ -51,7 +51,7 @@ def chase(names: Any = None, **state: Any) -> TeamSpec:
     )
 
 
-def test_a_role_has_fields_of_its_own(place: Place) -> None:
+def test_fields_of_one_role(place: Place) -> None:
     env = gpu_envs.MultiAgentEnv(chase(), 5, device=place.device, output=place.output, num_prey=4)
     env.reset(seed=0)
     assert tuple(env.state["fear"].shape) == (5, 4)
@@ -66,7 +66,7 @@ def test_a_role_has_fields_of_its_own(place: Place) -> None:
         np.testing.assert_array_equal(numpy_of(env.state["scent"])[:, :, 1], [scent] * 5)
 
 
-def test_what_is_not_finite_is_its_agents() -> None:
+def test_messages_about_nan_name_the_agent() -> None:
     env = gpu_envs.MultiAgentEnv(chase(), 2, device="cpu", checking=True)
     env.reset(seed=0)
     env.state["fear"][1, 2] = np.inf
@@ -87,7 +87,7 @@ def test_agents_have_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (("Hazel", "Fiver"), "the role 'prey': its names are ('Hazel', 'Fiver'); give 3 different names"),
         (("Hazel", "Fiver", "Hazel"), "give 3 different names, one for each agent"),
@@ -96,13 +96,13 @@ def test_agents_have_names() -> None:
         (lambda p: p["rabbits"], "the role 'prey': names: <lambda> reads the parameter 'rabbits'"),
     ],
 )
-def test_names_that_cannot_be(names: Any, said: str) -> None:
+def test_invalid_names_of_agents(names: Any, message: str) -> None:
     with pytest.raises(ValueError, match="Chase-v0") as caught:
         gpu_envs.MultiAgentEnv(chase(names), device="cpu")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_fields_that_cannot_be() -> None:
+def test_invalid_fields() -> None:
     with pytest.raises(ValueError, match=r"\['x'\] occur more than once"):
         chase(x=Field())
     with pytest.raises(TypeError, match="the role 'prey': state: 'fear' is 3; give a Field"):

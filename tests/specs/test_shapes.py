@@ -1,4 +1,4 @@
-"""Fields of several dimensions: a matrix that agents have a row of each, boards, with rules in C++ and in Python."""
+"""Fields with several dimensions, such as matrices and boards, with rules in C++ and in Python."""
 
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def gifts(request: Any, tmp_path: Path) -> TeamSpec:
 
 
 @pytest.mark.parametrize("givers", [3, 5])
-def test_a_team_has_what_its_indices_say(gifts: TeamSpec, place: Place, givers: int) -> None:
+def test_arrays_of_a_team(gifts: TeamSpec, place: Place, givers: int) -> None:
     env = gpu_envs.MultiAgentEnv(gifts, 4, device=place.device, output=place.output, num_givers=givers)
     env.reset(seed=0)
     shapes = {name: tuple(env.state[name].shape) for name in ("given", "goods", "board")}
@@ -113,7 +113,7 @@ BOARD = {
 }
 
 
-def test_a_state_has_them_too(tmp_path: Path, place: Place) -> None:
+def test_arrays_of_a_single_agent(tmp_path: Path, place: Place) -> None:
     spec = walk(tmp_path, more={"state": {"x": Field(), "board": Field("int", shape=(2, "wide"))}, **WIDE}, **BOARD)
     env = gpu_envs.VectorEnv(spec, 5, device=place.device, output=place.output)
     env.reset(seed=0)
@@ -128,22 +128,22 @@ WIDE: dict[str, Any] = {"params": {"wide": Param(3, minimum=1, fixed=True)}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ("w.given(i, AGENTS) = 1;", "index 3 of 'given', which has 3 elements"),
         ("w.goods(i, 2, 0) = 1;", "index 2 of 'goods', which has 2 elements"),
         ("w.board(0, -1) = 1;", "index -1 of 'board', which has 3 elements"),
     ],
 )
-def test_an_index_outside_is_found(tmp_path: Path, rule: str, said: str) -> None:
+def test_an_index_out_of_range(tmp_path: Path, rule: str, message: str) -> None:
     found = GIFTS["step"].replace("w.reward[i] = 0;", f"w.reward[i] = 0; {rule}")
-    assert said in check_message(
+    assert message in check_message(
         builds.undefined_values, chase(tmp_path, "Gifts-v0", more=FIELDS, **{**GIFTS, "step": found})
     )
 
 
 @pytest.mark.parametrize(
-    ("shape", "error", "said"),
+    ("shape", "error", "message"),
     [
         (
             ("AGENTS", 2, 2),
@@ -158,7 +158,7 @@ def test_an_index_outside_is_found(tmp_path: Path, rule: str, said: str) -> None
         (lambda _: (2.5,), TypeError, "a size is 2.5; give an integer of at least 1"),
     ],
 )
-def test_what_is_no_shape(tmp_path: Path, shape: Any, error: type[Exception], said: str) -> None:
+def test_invalid_shapes(tmp_path: Path, shape: Any, error: type[Exception], message: str) -> None:
     def make() -> None:
         params = {**FIELDS["params"], "speed": Param(2)}
         state = {**FIELDS["state"], "given": Field(shape=shape)}
@@ -168,9 +168,9 @@ def test_what_is_no_shape(tmp_path: Path, shape: Any, error: type[Exception], sa
 
     with pytest.raises(error) as caught:
         make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_length_or_a_shape() -> None:
+def test_a_length_and_a_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a field has the length 3 and the shape \(2, 2\); give one"):
         Field(length=3, shape=(2, 2))

@@ -1,4 +1,4 @@
-"""What all agents of a role see alike: in their rows, or once a replica."""
+"""Shared observations of a role: in the agents' rows, or separate, once per replica."""
 
 import dataclasses
 import pickle
@@ -18,26 +18,26 @@ from gpu_envs.backend.program import Device
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
 AT = {"hunter": 1, "prey": 3}
-"""Where what they share stands in their rows."""
+"""Positions of shared elements in rows."""
 
 
 @pytest.fixture(params=["C++", "Python"])
 def spec(request: Any, tmp_path: Path) -> TeamSpec:
-    """Hunters and prey that share, guards who do not."""
+    """Hunters and prey with shared observations, guards without."""
     return sharing(tmp_path if request.param == "C++" else None)
 
 
 def both(spec: TeamSpec, place: Place, num_envs: int = 6, **options: Any) -> tuple[MultiAgentEnv, MultiAgentEnv]:
-    """One that writes whole rows, and one that does not."""
+    """An environment with full rows, and one with separate shared observations."""
     where: dict[str, Any] = {"device": place.device, "output": place.output, **options}
     return MultiAgentEnv(spec, num_envs, **where), MultiAgentEnv(spec, num_envs, shared_observations=True, **where)
 
 
-def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> None:
-    """Rows in parts are those of agents in the game (others' are zero), which ``who`` says of all roles."""
+def check_equal(full: Any, separate: Any, shared: Any, who: np.ndarray | None = None) -> None:
+    """Compares full rows with separate parts. ``who`` selects active agents (default: all); other rows are zero."""
     first = 0
-    for role, rows in whole.items():
-        expected, found = numpy_of(rows), numpy_of(own[role])
+    for role, rows in full.items():
+        expected, found = numpy_of(rows), numpy_of(separate[role])
         if role in AT:
             found = join_shared(found, numpy_of(shared[role]), AT[role])
         count = expected.shape[1]
@@ -47,32 +47,34 @@ def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> No
 
 
 @pytest.mark.parametrize("hunters", [70, 2100])
-def test_parts_make_whole_rows_of_many(spec: TeamSpec, place: Place, hunters: int) -> None:
-    """Of teams that have a block each, and of one that is spread; episodes end in several steps."""
-    whole, parts = both(spec, place, 2, autoreset_mode="SameStep", max_episode_steps=4, num_hunters=hunters)
-    whole.reset(seed=4)
+def test_separate_parts_equal_full_rows_in_each_schedule(spec: TeamSpec, place: Place, hunters: int) -> None:
+    """For schedules with a block per team, and for a team spread over blocks; episodes end in several steps."""
+    full, parts = both(spec, place, 2, autoreset_mode="SameStep", max_episode_steps=4, num_hunters=hunters)
+    full.reset(seed=4)
     parts.reset(seed=4)
-    whole.stagger(offsets=[0, 1])
+    full.stagger(offsets=[0, 1])
     parts.stagger(offsets=[0, 1])
     ended = []
     for _ in range(9):
-        present = numpy_of(whole.state["in_game"]).copy()
-        actions = {role: np.full((2, count), 2) for role, count in whole.counts.items()}
-        (seen, *_, told), (own, *_, infos) = whole.step(actions), parts.step(actions)
-        same(seen, own, infos["shared_observations"])
+        present = numpy_of(full.state["in_game"]).copy()
+        actions = {role: np.full((2, count), 2) for role, count in full.counts.items()}
+        (seen, *_, whole_infos), (separate, *_, infos) = full.step(actions), parts.step(actions)
+        check_equal(seen, separate, infos["shared_observations"])
         finished = numpy_of(infos["_final_obs"]) if "_final_obs" in infos else np.zeros(2, bool)
         ended.append(finished.tolist())
         if finished.any():
-            same(told["final_obs"], infos["final_obs"], infos["final_shared"], present & finished[:, None])
+            check_equal(
+                whole_infos["final_obs"], infos["final_obs"], infos["final_shared"], present & finished[:, None]
+            )
     assert ended[2:4] == [[False, True], [True, False]]
 
 
 @pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("mode", MODES)
-def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
-    whole, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
-    (seen, _), (own, infos) = whole.reset(seed=4), parts.reset(seed=4)
-    assert {role: tuple(rows.shape) for role, rows in own.items()} == {
+def test_separate_parts_equal_full_rows(spec: TeamSpec, place: Place, mode: str) -> None:
+    full, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
+    (seen, _), (separate, infos) = full.reset(seed=4), parts.reset(seed=4)
+    assert {role: tuple(rows.shape) for role, rows in separate.items()} == {
         "hunter": (6, 2, 3),
         "prey": (6, 3, 3),
         "guard": (6, 1, 2),
@@ -87,19 +89,19 @@ def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
         "guard": (2,),
     }
     shared = infos["shared_observations"]
-    same(seen, own, shared)
+    check_equal(seen, separate, shared)
     rng = np.random.default_rng(0)
     for step in range(7 if mode == "Disabled" else 20):
-        present = numpy_of(whole.state["in_game"]).copy()
-        actions = {role: rng.integers(0, 3, (6, count)) for role, count in whole.counts.items()}
-        (seen, rewards, *_, told), (own, others, *_, infos) = whole.step(actions), parts.step(actions)
+        present = numpy_of(full.state["in_game"]).copy()
+        actions = {role: rng.integers(0, 3, (6, count)) for role, count in full.counts.items()}
+        (seen, rewards, *_, whole_infos), (separate, others, *_, infos) = full.step(actions), parts.step(actions)
         for role, given in rewards.items():
             np.testing.assert_array_equal(numpy_of(given), numpy_of(others[role]))
-        begun = np.full((6, 1), mode != "Disabled") & (numpy_of(whole.elapsed)[:, None] == 0)
-        same(seen, own, infos["shared_observations"], present | begun)
+        begun = np.full((6, 1), mode != "Disabled") & (numpy_of(full.elapsed)[:, None] == 0)
+        check_equal(seen, separate, infos["shared_observations"], present | begun)
         if mode == "SameStep" and step % 7 == 6:
             assert numpy_of(infos["_final_obs"]).all()
-            same(told["final_obs"], infos["final_obs"], infos["final_shared"], present)
+            check_equal(whole_infos["final_obs"], infos["final_obs"], infos["final_shared"], present)
     first = numpy_of(parts.state["x"])[:, :1] + np.arange(70, dtype=np.float32)
     np.testing.assert_array_equal(numpy_of(parts.shared_observations["prey"])[:, 1:], first)
     parts.state["weather"] = 0.5
@@ -108,7 +110,7 @@ def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
-def test_steps_into_memory_of_ones_own(spec: TeamSpec, device: str) -> None:
+def test_steps_into_out(spec: TeamSpec, device: str) -> None:
     import torch
 
     env = MultiAgentEnv(spec, 5, device=device, output="torch", shared_observations=True, autoreset_mode="SameStep")
@@ -128,8 +130,8 @@ def test_steps_into_memory_of_ones_own(spec: TeamSpec, device: str) -> None:
         plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
 
 
-def test_numbers_are_looked_at(spec: TeamSpec, tmp_path: Path, device: str) -> None:
-    """A number that only a shared observation has."""
+def test_checking_covers_shared_observations(spec: TeamSpec, tmp_path: Path, device: str) -> None:
+    """A value that only a shared observation contains."""
     if isinstance(spec.header, Rules):
         pytest.skip("what is written is the same")
     header = tmp_path / "sharing.cuh"
@@ -144,7 +146,7 @@ def test_numbers_are_looked_at(spec: TeamSpec, tmp_path: Path, device: str) -> N
         env.step(actions)
 
 
-def test_pickles_keep_the_way() -> None:
+def test_pickles_keep_the_option() -> None:
     env = gpu_envs.make("RiceN-v0", 3, device="cpu", num_regions=2, shared_observations=True)
     env.reset(seed=0)
     again = pickle.loads(pickle.dumps(env))
@@ -165,9 +167,9 @@ def test_it_compiles_for_every_schedule(spec: TeamSpec, hunters: int, separate_s
     ptx_of(generate(layout, module).source)
 
 
-def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
-    own = dataclasses.replace(spec.roles[1], shared_observation=None)
-    others = (dataclasses.replace(spec.roles[0], shared_observation=None, shared_at=None), own, spec.roles[2])
+def test_errors(spec: TeamSpec, tmp_path: Path) -> None:
+    separate = dataclasses.replace(spec.roles[1], shared_observation=None)
+    others = (dataclasses.replace(spec.roles[0], shared_observation=None, shared_at=None), separate, spec.roles[2])
     error: Any = TranslationError if isinstance(spec.header, Rules) else ValueError
     with pytest.raises(error, match=r"observe_shared.*no .*shared_observation"):
         MultiAgentEnv(dataclasses.replace(spec, roles=others), 2, device="cpu")
@@ -208,8 +210,8 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
         gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)  # type: ignore[call-overload]  # a wrong type
 
 
-def test_adapters_give_whole_rows() -> None:
-    """And say so to who asks them for parts."""
+def test_adapters_return_full_rows() -> None:
+    """And raise an error if separate parts are requested."""
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo", exc_type=ImportError)
     for made in (pettingzoo.parallel_env, pettingzoo.vector_env):
         env = made("RiceN-v0", device="cpu", num_regions=2)

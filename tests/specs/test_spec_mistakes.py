@@ -1,4 +1,4 @@
-"""A mistake in a spec is told by the environment's id and the name of the field, and what is to be done."""
+"""Messages about mistakes in a spec name the environment's id, the field and the fix."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ from gpu_envs.registry.catalog import env_spec
 
 
 @pytest.mark.parametrize(
-    ("make", "changes", "said"),
+    ("make", "changes", "message"),
     [
         (valid_env_spec, {"params": {"g": 9.8}}, "Wrong-v0: params: 'g' is 9.8; give a Param, such as Param(9.8)"),
         (valid_env_spec, {"params": [Param(1)]}, "Wrong-v0: params is [Param("),
@@ -80,14 +80,14 @@ from gpu_envs.registry.catalog import env_spec
         ),
     ],
 )
-def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], said: str) -> None:
+def test_mistakes_in_the_constructor(make: Callable[..., Any], changes: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         make(**changes)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Field("float"), "a field's type is 'float'; allowed: real, int, byte"),
         (lambda: Field("int", 0), "a field's length is 0; give an integer of at least 1"),
@@ -101,8 +101,8 @@ def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], s
         (lambda: valid_env_spec(params={"x": Param(1.0)}), "['x'] occur more than once in state, params"),
     ],
 )
-def test_what_no_spec_may_have(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_invalid_fields_of_specs(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 
@@ -116,7 +116,7 @@ def fails(params: Any) -> Box:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (
             asks_for_another,
@@ -127,14 +127,14 @@ def fails(params: Any) -> Box:
         (lambda params: params["count"], "<lambda> returned 3; expected a space of Gymnasium"),
     ],
 )
-def test_when_a_space_is_derived(function: Callable[[Any], Any], said: str) -> None:
+def test_mistakes_in_functions_for_spaces(function: Callable[[Any], Any], message: str) -> None:
     for field in ("observation", "action"):
         with pytest.raises((TypeError, ValueError)) as caught:
             gpu_envs.VectorEnv(valid_env_spec(**{field: function}), device="cpu")
-        assert str(caught.value) == f"Wrong-v0: {field}: {said}"
+        assert str(caught.value) == f"Wrong-v0: {field}: {message}"
         with pytest.raises((TypeError, ValueError)) as caught:
             gpu_envs.MultiAgentEnv(valid_team_spec(roles=valid_roles(**{field: function})), device="cpu")
-        assert str(caught.value).startswith(f"Wrong-v0: the role 'dog': {field}: {said}")
+        assert str(caught.value).startswith(f"Wrong-v0: the role 'dog': {field}: {message}")
 
 
 MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = (
@@ -144,21 +144,21 @@ MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = (
 
 
 @pytest.mark.parametrize("length", [2.5, True, None, "3"])
-def test_what_is_no_length(length: Any) -> None:
+def test_invalid_lengths(length: Any) -> None:
     with pytest.raises(
         TypeError, match=f"a field's length is {length!r}; give an integer of at least 1, or a function"
     ):
         Field(length=length)
 
 
-def test_any_whole_number_is_a_length() -> None:
+def test_any_integer_is_a_length() -> None:
     whole: Any = np.int64(3)
     assert Field(length=whole) == Field(length=3)
     assert Field("int", lambda _: whole).sizes({}) == (3,)
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda _: 2.5, "is 2.5; give an integer of at least 1"),
         (lambda _: True, "is True; give an integer of at least 1"),
@@ -170,17 +170,17 @@ def test_any_whole_number_is_a_length() -> None:
         (lambda p: int(p.get("speed", 3)), "mark it fixed=True"),
     ],
 )
-def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> None:
+def test_mistakes_in_functions_for_lengths(function: Callable[[Any], Any], message: str) -> None:
     for make, env in MAKERS:
         spec = make(state={"x": Field(), "cells": Field("int", function)}, options={"still": Param(2)})
         with pytest.raises((TypeError, ValueError)) as caught:
             env(spec, device="cpu")
         assert str(caught.value).startswith("Wrong-v0: the length of the field 'cells'")
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda p: [p["speed"]], ": <lambda> reads 'speed', which may change, and memory depends on it"),
         (lambda p: [p["cuont"]], ": <lambda> reads the parameter 'cuont', which does not exist. Did you mean 'count'?"),
@@ -188,15 +188,15 @@ def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> 
         (lambda _: [0.5], " of type 'int' holds numbers that int32 cannot represent"),
     ],
 )
-def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> None:
+def test_mistakes_in_functions_for_tables(function: Callable[[Any], Any], message: str) -> None:
     for make, env in MAKERS:
         with pytest.raises(ValueError, match="Wrong-v0") as caught:
             env(make(tables={"map": Table(function, "int")}), device="cpu")
         assert str(caught.value).startswith("Wrong-v0: the table 'map'")
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
-def test_a_fixed_parameter_and_all_together_may_be_asked_for() -> None:
+def test_functions_read_fixed_parameters() -> None:
     spec = valid_env_spec(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
     assert spec.sizes("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == (4,)
 
@@ -217,7 +217,7 @@ def test_a_space_keeps_its_shape() -> None:
     assert env.get_attr("size") == (4, 4)
 
 
-def test_tables_are_counted_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_estimate_includes_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     pole, table = env_spec("CartPole-v1"), Table(np.zeros(20_000))
     monkeypatch.setattr(HostBackend, "memory", lambda _: 70_000)
     gpu_envs.VectorEnv(pole, 2, device="cpu")
@@ -242,7 +242,7 @@ def test_tables_are_built_once() -> None:
     assert len(built) == 1
 
 
-def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Any, values: Any) -> Any:
         raise RuntimeError(f"no room for {values.size}")
 
@@ -252,14 +252,14 @@ def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.Mo
         gpu_envs.VectorEnv(spec, 2, device="cpu")
 
 
-def test_what_is_no_id_and_no_place() -> None:
+def test_invalid_arguments_of_make_and_register() -> None:
     with pytest.raises(TypeError, match=r"id must be a string or a spec; got int"):
         gpu_envs.make(3)  # type: ignore[call-overload]  # that is the mistake
     with pytest.raises(TypeError, match="register takes an EnvSpec or a TeamSpec; got 'CartPole-v1'"):
         gpu_envs.register("CartPole-v1")  # type: ignore[arg-type]  # that is the mistake
 
 
-def test_a_role_of_nobody_is_refused_when_it_is_made() -> None:
+def test_a_role_without_agents_is_refused() -> None:
     spec = valid_team_spec(params={"count": Param(2, fixed=True)})
     for made in (lambda: gpu_envs.MultiAgentEnv(spec, 2, count=0), lambda: spec.check_params({"count": 0}, 2)):
         with pytest.raises(

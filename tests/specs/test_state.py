@@ -1,4 +1,4 @@
-"""State of one agent that is more than real numbers: whole ones, bools, arrays."""
+"""Single-agent state with integers, bools and arrays."""
 
 import pickle
 from typing import Any
@@ -25,27 +25,27 @@ from gpu_envs import EnvSpec, VectorEnv
 from gpu_envs.codegen import PRECISIONS
 
 REPLICAS = 150
-"""Two whole tiles and a part of one."""
+"""Two full tiles and a partial one."""
 
 
 @pytest.fixture
 def spec() -> EnvSpec:
-    """A mine that is seen as four floats."""
+    """A mine whose observation has four floats."""
     return digger("floats")
 
 
-def made(spec: EnvSpec, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
+def make_env(spec: EnvSpec, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
     return VectorEnv(spec, num_envs, device=place.device, output=place.output, **kwargs)
 
 
-def played(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Trajectory, State]:
-    """Some steps' results, and the state after them."""
+def play(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Trajectory, State]:
+    """Results of some steps, and the state after them."""
     return record(env, (to_place(action, place) for action in actions)), on_host(env.state)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, precision: str) -> None:
-    env = made(spec, place, autoreset_mode=mode, precision=precision)
+    env = make_env(spec, place, autoreset_mode=mode, precision=precision)
     env.reset(seed=5)
     over = np.zeros(REPLICAS, bool)
     for step, action in enumerate(actions_of(REPLICAS, 60)):
@@ -57,7 +57,7 @@ def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, pre
         after, rewards, terminated = advance(before, action)
         results = [numpy_of(part) for part in env.step(to_place(action, place))[:4]]
         observations, given, terminations, truncations = results
-        goes = ~over  # the others are restarted by this step, which is none of an episode's (NextStep)
+        goes = ~over  # in NextStep, this step restarts the others
         assert_same_bits(given[goes], rewards[goes], f"rewards of step {step}")
         assert_same_bits(terminations[goes], terminated[goes], f"terminations of step {step}")
         assert not np.concatenate([given[over], terminations[over], truncations[over]]).any()
@@ -72,11 +72,11 @@ def test_steps_agree_with_the_oracle(spec: EnvSpec, place: Place, mode: str, pre
 
 
 def test_assigning_writes_and_is_observed(spec: EnvSpec, place: Place) -> None:
-    env = made(spec, place, 6)
+    env = make_env(spec, place, 6)
     env.reset(seed=0)
     env.state["bag"] = np.arange(18).reshape(6, 3)
     bag = env.state["bag"]
-    assert (address(bag[:, 1]) - address(bag), address(bag[1:]) - address(bag)) == (6 * 4, 4)  # element by element
+    assert (address(bag[:, 1]) - address(bag), address(bag[1:]) - address(bag)) == (6 * 4, 4)  # structure of arrays
     env.state["dug"] = np.arange(CELLS) % 2
     env.state["lamp"] = np.array([0, 1, 2, 0, 1, 2])  # as bools
     env.state["row"] = 2
@@ -92,23 +92,23 @@ def test_assigning_writes_and_is_observed(spec: EnvSpec, place: Place) -> None:
         env.state["bag"] = np.zeros((6, 4))
 
 
-def test_a_snapshot_and_a_pickle_go_on_alike(spec: EnvSpec, place: Place, mode: str) -> None:
+def test_snapshots_and_pickles_continue_equally(spec: EnvSpec, place: Place, mode: str) -> None:
     with restored_registry():
         gpu_envs.register(spec)
-        env = made(spec, place, autoreset_mode=mode)
+        env = make_env(spec, place, autoreset_mode=mode)
         env.reset(seed=3)
         actions = actions_of(REPLICAS, 1 if mode == "Disabled" else 12)
         snapshot = env.get_state()
         twin = pickle.loads(pickle.dumps(env))
-        other = made(spec, place, autoreset_mode=mode)
+        other = make_env(spec, place, autoreset_mode=mode)
         other.set_state(snapshot)
-        trajectories = [played(e, place, actions) for e in (env, twin, other)]
+        trajectories = [play(e, place, actions) for e in (env, twin, other)]
         env.set_state(snapshot)
-        assert_all_same([*trajectories, played(env, place, actions)])
+        assert_all_same([*trajectories, play(env, place, actions)])
 
 
-def test_a_reset_begins_with_the_layout_it_is_given(spec: EnvSpec, place: Place) -> None:
-    env = made(spec, place, 4)
+def test_a_reset_with_an_explicit_start(spec: EnvSpec, place: Place) -> None:
+    env = make_env(spec, place, 4)
     env.reset(seed=0)
     before = on_host(env.state)
     mask = np.array([True, False, True, False])
@@ -124,12 +124,12 @@ def test_a_reset_begins_with_the_layout_it_is_given(spec: EnvSpec, place: Place)
         env.reset(options={"bag": np.zeros(4)})
 
 
-def test_arrays_go_along_with_some_replicas(spec: EnvSpec, place: Place) -> None:
-    """Those of one agent lie element by element, with replicas side by side."""
-    env, twin = (made(spec, place, autoreset_mode="SameStep") for _ in range(2))
+def test_arrays_of_selected_replicas(spec: EnvSpec, place: Place) -> None:
+    """Fields of a single agent are structures of arrays, with replicas contiguous."""
+    env, twin = (make_env(spec, place, autoreset_mode="SameStep") for _ in range(2))
     for one in (env, twin):
         one.reset(seed=2)
-        played(one, place, actions_of(REPLICAS, 5))
+        play(one, place, actions_of(REPLICAS, 5))
     before = on_host(twin.state)
     kept = env.get_state([2, 0])
     found = {name: numpy_of(values) for name, values in kept["state"].items()}

@@ -1,4 +1,4 @@
-"""Teams whose fields are arrays, whose rules read tables and say what is possible: against their rules in NumPy."""
+"""Teams with array fields, tables and action masks, compared with their rules in NumPy."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ REPLICAS, STEPS = 5, 40
 
 
 class Variant(NamedTuple):
-    """A size of the team, and the schedule that a GPU has for it."""
+    """A size of the team, and its schedule on a GPU."""
 
     params: dict[str, Any]
     schedule: str
@@ -45,7 +45,7 @@ SMALL = {
     "directly": Variant({"cells": 2800, "lines": 2800}, "BLOCK", "DIRECTLY"),
     "in place": Variant({"lines": 300_000}, "BLOCK", "BY_BLOCK", in_place=True),
 }
-"""Those of which the rules in NumPy are quick enough."""
+"""Variants whose rules in NumPy are fast enough."""
 
 VARIANTS = {
     **SMALL,
@@ -59,17 +59,17 @@ each_small_variant = pytest.mark.parametrize("variant", SMALL.values(), ids=SMAL
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 
 
-def made(
+def make_team(
     params: Mapping[str, Any] | None = None, count: int = REPLICAS, spec: TeamSpec = CARRIERS, **kwargs: Any
 ) -> MultiAgentEnv:
-    """A team that nobody has registered."""
+    """Makes a team that is not registered."""
     return MultiAgentEnv(spec, count, **{"device": "cpu", **kwargs, **(params or {})})
 
 
 def layout(
     params: Mapping[str, Any], mode: str = "SameStep", precision: str = "float32", count: int = 100
 ) -> TeamLayout:
-    """What is generated for a large GPU."""
+    """The layout for a large GPU."""
     found = layout_of(SimulationConfig(CARRIERS, count, mode, precision, 13, CARRIERS.check_params(params, 1)), H200)
     assert isinstance(found, TeamLayout)
     return found
@@ -78,7 +78,7 @@ def layout(
 def draw(
     env: MultiAgentEnv, rng: np.random.Generator, masks: Mapping[str, Array] | None = None
 ) -> dict[str, np.ndarray]:
-    """Random actions: among the possible ones, where these are given, and otherwise among all."""
+    """Random actions, among the possible ones if masks are given."""
     shape = (env.num_envs, env.counts["carrier"]), (env.num_envs, env.counts["digger"])
     allowed = {
         role: np.ones((*s, 5)) if masks is None else numpy_of(masks[role])
@@ -95,8 +95,8 @@ def draw(
     }
 
 
-def joined(env: MultiAgentEnv, by_role: Mapping[str, Array], replica: int) -> list[np.ndarray]:
-    """What each agent of a replica has of the roles' arrays."""
+def agents_of(env: MultiAgentEnv, by_role: Mapping[str, Array], replica: int) -> list[np.ndarray]:
+    """Each agent's part of the roles' arrays in a replica."""
     return [row for role in env.roles for row in numpy_of(by_role[role][replica])]
 
 
@@ -107,7 +107,7 @@ def fields_of(env: MultiAgentEnv) -> list[dict[str, np.ndarray]]:
 
 
 def both(actions: Mapping[str, np.ndarray], replica: int) -> np.ndarray:
-    """A replica's actions as the rules in NumPy take them."""
+    """A replica's actions in the form of the rules in NumPy."""
     carriers = actions["carrier"][replica] - FIRST_CHOICE
     return np.concatenate([np.stack([carriers, 0 * carriers], 1), actions["digger"][replica]])
 
@@ -115,8 +115,8 @@ def both(actions: Mapping[str, np.ndarray], replica: int) -> np.ndarray:
 def assert_shown(
     env: MultiAgentEnv, k: int, world: Replica, present: np.ndarray, seen: Any, masks: Any, what: str
 ) -> None:
-    """Fails unless observations and masks of a replica are those of a state."""
-    rows, allowed = joined(env, seen, k), joined(env, masks, k)
+    """Checks that a replica's observations and masks match a state."""
+    rows, allowed = agents_of(env, seen, k), agents_of(env, masks, k)
     for i in range(world.agents):
         row = world.observe(i) if present[i] else np.zeros_like(rows[i])
         mask = world.allow(i) if present[i] else np.ones_like(allowed[i])
@@ -130,9 +130,9 @@ def assert_shown(
 @pytest.mark.fast_cases(7)
 @each_small_variant
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
-def test_the_rules_in_numpy_give_the_same(variant: Variant, mode: str, device: str) -> None:
-    """State, rewards, ends, observations and masks of every step, whether or not agents do what is forbidden."""
-    check_against_numpy(made(variant.params, device=device, autoreset_mode=mode), variant.params)
+def test_steps_agree_with_numpy(variant: Variant, mode: str, device: str) -> None:
+    """State, rewards, ends, observations and masks of every step, also with forbidden actions."""
+    check_against_numpy(make_team(variant.params, device=device, autoreset_mode=mode), variant.params)
 
 
 def check_against_numpy(
@@ -143,7 +143,7 @@ def check_against_numpy(
     seen, infos = env.reset(seed=7)
     everybody = np.ones(env.num_agents, bool)
     ended = np.zeros(env.num_envs, bool)
-    counts = np.zeros(3, int)  # of episodes that ended, of agents that went out, of choices forbidden
+    counts = np.zeros(3, int)  # ended episodes, agents that left, forbidden choices
     for k, fields in enumerate(fields_of(env)):
         assert_first_state(fields)
         assert_shown(env, k, Replica(params, fields), everybody, seen, infos["action_mask"], "reset")
@@ -153,7 +153,7 @@ def check_against_numpy(
         after = fields_of(env)
         for k, fields in enumerate(before):
             now, what = Replica(params, after[k]), f"step {t} of replica {k}"
-            if ended[k]:  # begun anew in NextStep
+            if ended[k]:  # restarted in NextStep
                 assert_first_state(after[k])
                 assert_shown(env, k, now, everybody, seen, infos["action_mask"], what)
                 ended[k] = False
@@ -163,12 +163,16 @@ def check_against_numpy(
             gained, terminated = world.step(both(actions, k), int(fields["elapsed"]))
             out, limit = ~fields["in_game"], fields["elapsed"] >= env.max_episode_steps
             ended[k] = limit or terminated
-            counts += ended[k], (present & out).sum(), sum((m == 0).sum() for m in joined(env, infos["action_mask"], k))
-            assert_same_bits(np.array(joined(env, rewards, k)), gained, what)
-            assert_same_bits(np.array(joined(env, terminations, k)), out | terminated, what)
-            assert_same_bits(np.array(joined(env, truncations, k)), ~out & limit, what)
+            counts += (
+                ended[k],
+                (present & out).sum(),
+                sum((m == 0).sum() for m in agents_of(env, infos["action_mask"], k)),
+            )
+            assert_same_bits(np.array(agents_of(env, rewards, k)), gained, what)
+            assert_same_bits(np.array(agents_of(env, terminations, k)), out | terminated, what)
+            assert_same_bits(np.array(agents_of(env, truncations, k)), ~out & limit, what)
             if ended[k] and mode == "SameStep":
-                for i, row in enumerate(joined(env, infos["final_obs"], k)):
+                for i, row in enumerate(agents_of(env, infos["final_obs"], k)):
                     assert_same_bits(row, world.observe(i) if present[i] else np.zeros_like(row), what)
                 assert_first_state(after[k])
                 world, present = now, everybody
@@ -189,7 +193,7 @@ def check_against_numpy(
 
 
 def assert_first_state(fields: Mapping[str, np.ndarray]) -> None:
-    """What every episode begins with, and what it may."""
+    """Checks the initial state of an episode."""
     assert fields["in_game"].all()
     assert not fields["elapsed"]
     for name, value in {"cargo": 0, "paid": 0, "met": -1, "ledger": -1, "delivered": 0, "dearest": 0}.items():
@@ -205,7 +209,7 @@ def assert_first_state(fields: Mapping[str, np.ndarray]) -> None:
 @each_variant
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
 def test_both_devices_give_the_same_bits(variant: Variant, mode: str) -> None:
-    """In every schedule, everything that a step gives and everything it keeps."""
+    """All results and the state, in every schedule."""
     compare_devices(variant, mode)
 
 
@@ -218,14 +222,14 @@ def test_block_sizes_change_nothing(block_size: int) -> None:
 
 @needs_cuda
 def test_both_devices_give_the_same_bits_in_float64() -> None:
-    """The state and the masks; observations are float32."""
+    """State and masks; observations are float32."""
     compare_devices(VARIANTS["several"], "NextStep", precision="float64")
 
 
 def compare_devices(variant: Variant, mode: str, block_size: int | None = None, **kwargs: Any) -> None:
     many = 3 if variant.schedule == "SPREAD" else 301
-    host = made(variant.params, many, autoreset_mode=mode, **kwargs)
-    card = made(variant.params, many, device="cuda", autoreset_mode=mode, block_size=block_size, **kwargs)
+    host = make_team(variant.params, many, autoreset_mode=mode, **kwargs)
+    card = make_team(variant.params, many, device="cuda", autoreset_mode=mode, block_size=block_size, **kwargs)
     rng, steps = np.random.default_rng(5), 8 if variant.schedule == "SPREAD" else 30
     firsts = [env.reset(seed=9) for env in (host, card)]
     assert_all_same(firsts)
@@ -245,7 +249,7 @@ def compare_devices(variant: Variant, mode: str, block_size: int | None = None, 
 
 
 @each_variant
-def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
+def test_each_variant_has_its_schedule(variant: Variant) -> None:
     schedule = layout(variant.params).schedule
     assert (schedule.kind, schedule.writing, schedule.replicas) == (variant.schedule, variant.writing, variant.replicas)
     assert schedule.shared_bytes <= H200.shared_bytes
@@ -266,12 +270,12 @@ def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
     check_program(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
 
 
-# --- the state, as users meet it ---
+# --- state ---
 
 
-def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
-    """A state put together by hand is observed and stepped as the rules in NumPy say."""
-    env, rng = made(device=device), np.random.default_rng(2)
+def test_rules_read_assigned_values(device: str) -> None:
+    """An assigned state is observed and stepped as in NumPy."""
+    env, rng = make_team(device=device), np.random.default_rng(2)
     env.reset(seed=0)
     env.state["board"] = rng.integers(0, 6, (REPLICAS, 6))
     env.state["cargo"] = rng.integers(0, 3, (REPLICAS, 6, HOLDS))
@@ -300,9 +304,9 @@ def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
 
 
 def test_tables_follow_parameters(device: str) -> None:
-    """Another length of the path is another table; the rules read it in the state's precision."""
+    """Another path length gives another table, which the rules read in the precision of the state."""
     for precision in PRECISIONS:
-        env = made({"cells": 11, "lines": 11}, device=device, precision=precision, autoreset_mode="SameStep")
+        env = make_team({"cells": 11, "lines": 11}, device=device, precision=precision, autoreset_mode="SameStep")
         check_against_numpy(env, {"cells": 11, "lines": 11}, np.float32 if precision == "float32" else np.float64)
 
 
@@ -314,9 +318,9 @@ def unmasked(**changes: Any) -> TeamSpec:
     return dataclasses.replace(CARRIERS, **{"action_mask": False, **changes})
 
 
-def test_without_masks_nothing_is_different(device: str) -> None:
-    """A spec that does not ask for them has none, and ``allow`` is not called."""
-    masked, env = made(device=device), made(spec=unmasked(), device=device)
+def test_masks_do_not_change_the_steps(device: str) -> None:
+    """If the spec does not request masks, ``allow`` is not called."""
+    masked, env = make_team(device=device), make_team(spec=unmasked(), device=device)
     assert env.action_mask is None
     (seen, infos), (expected, _) = env.reset(seed=3), masked.reset(seed=3)
     assert_same_bits(seen, expected)
@@ -335,31 +339,31 @@ def test_without_masks_nothing_is_different(device: str) -> None:
     assert "mask_actions(const World" not in source
 
 
-def test_masks_are_of_whole_actions() -> None:
+def test_masks_of_multi_discrete_actions() -> None:
     roles = tuple(dataclasses.replace(role, action=Box(-1, 1, (2,), np.float32)) for role in CARRIERS.roles)
     with pytest.raises(
         ValueError, match=r"Carriers-v0: action_mask=True, but the action space of the role '\w+' is Box"
     ):
-        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+        make_team(spec=dataclasses.replace(CARRIERS, roles=roles))
 
 
 @pytest.mark.parametrize(
     "space", [Box(-1, 1, (2,), np.float32), MultiBinary(3)], ids=lambda space: type(space).__name__
 )
 def test_kinds_of_actions_are_not_mixed(space: gymnasium.Space[Any]) -> None:
-    """The message comes before the rules are looked at."""
+    """The message precedes errors in the rules."""
     roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], action=space))
     message = r"must be Discrete or MultiDiscrete, or all of them Box; digger has (Box|MultiBinary)"
     with pytest.raises(ValueError, match=message):
-        made(spec=dataclasses.replace(CARRIERS, roles=roles, action_mask=False, header="no/such/file.cuh"))
+        make_team(spec=dataclasses.replace(CARRIERS, roles=roles, action_mask=False, header="no/such/file.cuh"))
 
 
-def test_rules_without_allow_are_named(tmp_path: Path) -> None:
+def test_missing_allow(tmp_path: Path) -> None:
     header = tmp_path / "carriers.cuh"
     text = Path(str(CARRIERS.header)).read_text().replace("allow(", "permit(")
     header.write_text(f"// allow(...) is to follow\n{text}")
     with pytest.raises(ValueError, match=r"Carriers-v0: action_mask=True, but .*carriers\.cuh has no function allow"):
-        made(spec=dataclasses.replace(CARRIERS, header=header))
+        make_team(spec=dataclasses.replace(CARRIERS, header=header))
 
 
 @pytest.mark.parametrize(
@@ -372,19 +376,19 @@ def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[
     with pytest.raises(
         ValueError, match=r"the role 'digger': observation is .*; a team needs one-dimensional float32 Boxes"
     ):
-        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+        make_team(spec=dataclasses.replace(CARRIERS, roles=roles))
 
 
 # --- PettingZoo ---
 
 
 @pytest.mark.usefixtures("temporary_registry")
-def test_each_agent_is_told_its_mask(device: str) -> None:
-    """One replica's agents, and their spaces, which draw among what is possible; those of ``MultiAgentEnv``."""
+def test_each_agent_gets_its_mask(device: str) -> None:
+    """The agents of one replica and their spaces, whose samples are possible actions, match ``MultiAgentEnv``."""
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo", exc_type=ImportError)
     gpu_envs.register(CARRIERS)
     env = pettingzoo.parallel_env("Carriers-v0", device=device)
-    batch = made(count=1, device=device, autoreset_mode="Disabled")
+    batch = make_team(count=1, device=device, autoreset_mode="Disabled")
     _, infos = env.reset(seed=6)
     masks = batch.reset(seed=6)[1]["action_mask"]
     for name in env.possible_agents:
@@ -412,9 +416,9 @@ def test_each_agent_is_told_its_mask(device: str) -> None:
     assert env.state_space.contains(env.state())
 
 
-def test_a_reset_may_lay_arrays_out(device: str) -> None:
+def test_a_reset_with_arrays(device: str) -> None:
     spec, rng = dataclasses.replace(CARRIERS, start_fields=("board", "cargo", "visited")), np.random.default_rng(4)
-    env = made(spec=spec, device=device)
+    env = make_team(spec=spec, device=device)
     cargo, visited = rng.integers(0, 9, (REPLICAS, 6, HOLDS)), rng.random((6, 6)) < 0.5
     given = {"board": rng.integers(0, 9, 6), "cargo": cargo, "visited": visited}
     seen, infos = env.reset(seed=1, options=given)

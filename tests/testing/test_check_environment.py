@@ -1,4 +1,4 @@
-"""The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
+"""``check_environment`` reports mistakes in broken environments with their place, and passes correct ones."""
 
 import re
 import shutil
@@ -25,21 +25,21 @@ from gpu_envs.testing.subject import Subject
 
 @pytest.fixture(autouse=True, scope="module")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is compiled here is of no use elsewhere: the sources name temporary files."""
+    """A temporary compilation cache: the sources name temporary files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 def line_of(spec: Any, text: str) -> str:
-    """Where a line of the header is, as a message says it."""
+    """File and line of a line of the header, as in a message."""
     lines = [line.strip() for line in spec.header.read_text().splitlines()]
     return f"{spec.header}:{lines.index(text) + 1}: "
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [walk, chase])
-def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_correct_environments_pass(tmp_path: Path, make: Callable[..., Any]) -> None:
     told: list[str] = []
     report = check_environment(make(tmp_path), devices=["cpu"], report=told.append)
     assert report.failures == []
@@ -48,17 +48,17 @@ def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
     assert {line.outcome for line in report.lines} == {"passed", "skipped"}
 
 
-def test_what_is_wrong_is_listed() -> None:
+def test_the_report_lists_failures() -> None:
     def complain() -> str:
         raise FailedError("x is 3; expected 4")
 
     told: list[str] = []
     report = Report("Walk-v0", told.append)
-    assert report.make("one", lambda: "it is well")
-    assert not report.make("two", complain)
-    report.leave_out("three", "there is no third")
+    assert report.run("one", lambda: "it is well")
+    assert not report.run("two", complain)
+    report.skip("three", "there is no third")
     with pytest.raises(CheckError, match=r"^Walk-v0 failed 1 of 3 checks:\n- two: x is 3; expected 4$"):
-        report.conclude()
+        report.finish()
     assert told == [
         "passed   one: it is well",
         "failed   two: x is 3; expected 4",
@@ -68,18 +68,18 @@ def test_what_is_wrong_is_listed() -> None:
 
 
 @pytest.mark.slow
-def test_all_that_is_wrong_is_listed(tmp_path: Path) -> None:
-    """An observation outside its space, and rules that remember what they did."""
+def test_all_failures_are_listed(tmp_path: Path) -> None:
+    """An observation outside its space, and rules with static variables."""
     step = "static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};"
     spec = walk(tmp_path, step=step, more={"observation": spaces.Box(0, 1, (2,), np.float32)})
     with pytest.raises(AssertionError) as caught:
         check_environment(spec, devices=["cpu"], sanitize=False)
-    assert "- cpu: observations lie in their spaces: the observation[" in str(caught.value)
+    assert "- cpu: observations are in their spaces: the observation[" in str(caught.value)
     assert "widen the space in the spec" in str(caught.value)
-    assert "- cpu: the same seed gives the same: " in str(caught.value)
+    assert "- cpu: the same seed gives the same results: " in str(caught.value)
 
 
-def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
+def test_compile_errors_end_the_checks(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(CheckError, match=r"walk\.cuh:6: error: State has no field 'y'"):
         check_environment(walk(tmp_path, step="s.y = 0;\n    return {0, false};"), devices=["cpu"], report=told.append)
@@ -89,7 +89,7 @@ def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> 
 UNMARKED = "real twice(real x) {\n    return x * 2;\n}\n"
 
 
-def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_without_fn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = walk(tmp_path, step="s.x = twice(s.x);\n    return {0, false};")
     spec.header.write_text(UNMARKED + spec.header.read_text())
     good, team = walk(tmp_path, "Good-v0"), chase(tmp_path)
@@ -112,11 +112,11 @@ def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("FN void f() { const auto h = [&](int i) { return i; }; if (h(1)) { } }", []),
     ],
 )
-def test_functions_without_a_mark(text: str, found: list[tuple[int, str]]) -> None:
+def test_finding_functions_without_fn(text: str, found: list[tuple[int, str]]) -> None:
     assert list(elsewhere.unmarked(text)) == found
 
 
-# --- what is outside an array, and what is undefined ---
+# --- indices outside an array, and undefined behaviour ---
 
 PARTS = spaces.Dict({"near": spaces.Box(0, 9, (2, 2), np.int32), "far": spaces.Box(0, 255, (3,), np.uint8)})
 BAG = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
@@ -124,7 +124,7 @@ SLOPE = "s.x += p.slope[int(s.x * real(8) + real(8))];"
 
 
 def astray(tmp_path: Path, line: str) -> Any:
-    """A walk with tables and an array, a line of which leads outside them."""
+    """A walk with tables and an array, with a line that indexes outside them."""
     return walk(
         tmp_path,
         more={
@@ -170,7 +170,7 @@ OUTSIDE: dict[str, tuple[Callable[[Path, str], Any], str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "line", "what"), OUTSIDE.values(), ids=OUTSIDE)
-def test_what_is_outside_an_array(tmp_path: Path, make: Callable[[Path, str], Any], line: str, what: str) -> None:
+def test_an_index_outside_an_array(tmp_path: Path, make: Callable[[Path, str], Any], line: str, what: str) -> None:
     spec = make(tmp_path, line)
     found = check_message(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index ")
@@ -178,17 +178,17 @@ def test_what_is_outside_an_array(tmp_path: Path, make: Callable[[Path, str], An
 
 
 @pytest.mark.slow
-def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
-    """It could end the process that tests."""
+def test_indices_outside_an_array_are_checked_first(tmp_path: Path) -> None:
+    """Because it could crash the test process."""
     told: list[str] = []
     with pytest.raises(CheckError, match="of 'slope'"):
         check_environment(astray(tmp_path, SLOPE), devices=["cpu"], sanitize=False, report=told.append)
-    assert told[-2] == "skipped  cpu: all else: what was found could crash this process: fix it first"
+    assert told[-2] == "skipped  cpu: all other checks: the failure could crash this process: fix it first"
 
 
 @pytest.mark.slow
-def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
-    """Beyond the last agent lies the next replica: no sanitizer could know."""
+def test_an_index_outside_a_field_of_a_team(tmp_path: Path) -> None:
+    """The next replica's memory follows the last agent's: no sanitizer can detect it."""
     line = "w.x[i + 1] = w.x[i];"
     spec = chase(
         tmp_path, step=CHASE["step"].replace("w.reward[i] = w.x[i];", f"w.reward[i] = w.x[i];\n        {line}")
@@ -198,15 +198,15 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     assert builds.sanitizer("asan") == "" or check_message(builds.sanitized, spec) == found
 
 
-def test_flags_are_tried_on_code_that_stays() -> None:
-    """Where the compiler may leave it out, a sanitizer counts as there whose functions are not."""
+def test_flags_are_tried_on_code_that_is_not_optimised_away() -> None:
+    """If the compiler may remove the code, a sanitizer without run-time library seems to work."""
     assert not builds.accepts(("-fsanitize=shift", "-nodefaultlibs"))
     assert builds.accepts(("-nodefaultlibs",))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["", "clang++"])
-def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+def test_undefined_behaviour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     if compiler and not shutil.which(compiler):
         pytest.skip(f"there is no {compiler}")
     if compiler:
@@ -219,8 +219,8 @@ def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is played in this process, which it would hold for ever."""
+def test_an_endless_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment does not run in this process, which it would block for ever."""
     spec = walk(
         tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
     )
@@ -233,8 +233,8 @@ def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
-    """In SameStep there is none; in the other modes one waits."""
+def test_a_mistake_in_inactive_replicas(tmp_path: Path) -> None:
+    """SameStep has no inactive replicas; in the other modes one waits."""
     line = "s.x = real(8 / (4 - int(s.pace)));"
     spec = walk(
         tmp_path,
@@ -244,38 +244,38 @@ def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
     assert check_message(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
-def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_autoreset_mode_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     subject = Subject(walk(tmp_path), 9, 40, 0, {})
     plan = probe.Plan(to_bytes(subject.spec, {}, tmp_path), {}, 3, 4, 7, 0, "cpu", ((),))
     assert probe.play(plan) == ""
     places = ["the first reset", *(f"step {t}" for t in range(1, 5))]
-    expected = [f"{probe.PLACE}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
+    expected = [f"{probe.PROGRESS}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
     long = ["the first reset", *(f"step {t} of a long run" for t in range(1, 8))]
-    expected += [f"{probe.PLACE}{place} (SameStep)" for place in long]
+    expected += [f"{probe.PROGRESS}{place} (SameStep)" for place in long]
     assert sorted(capfd.readouterr().out.splitlines()) == sorted(expected)
 
 
-# --- what is not set ---
+# --- uninitialised values ---
 
 IMAGE = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
 
 
 @pytest.mark.slow
-def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
+def test_a_field_that_reset_does_not_set(tmp_path: Path) -> None:
     found = check_message(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
     assert "pace of replica" in found
     assert "reset must set every field" in found
 
 
 @pytest.mark.slow
-def test_a_teams_field_that_reset_leaves_out(tmp_path: Path) -> None:
+def test_a_field_of_a_team_that_reset_does_not_set(tmp_path: Path) -> None:
     spec = chase(tmp_path, reset="FOR_EACH_AGENT(i, AGENTS) { w.x[i] = team.random(RESET, i).uniform(0, 10); }")
     assert "state.caught of replica" in check_message(sameness.resets, spec, "cpu")
     assert "state.caught of replica" in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
-def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
+def test_an_uninitialised_local_variable(tmp_path: Path) -> None:
     spec = walk(
         tmp_path, step="real push;\n    if (action == 1) push = s.pace;\n    s.x += push;\n    return {0, false};"
     )
@@ -283,14 +283,14 @@ def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scratch_that_nobody_wrote(tmp_path: Path) -> None:
+def test_uninitialised_scratch(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.near[i];"
     spec = chase(tmp_path, more={"scratch": {"near": gpu_envs.Field()}}, step=broken)
     assert "rewards." in check_message(builds.undefined_values, spec)
 
 
 @pytest.mark.slow
-def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
+def test_a_look_that_depends_on_step(tmp_path: Path) -> None:
     more = {"shared_scratch": {"mark": gpu_envs.Field()}}
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
     spec = chase(tmp_path, more=more, step=broken, observe="row[0] = float(w.mark);\n    row[1] = 0;")
@@ -298,14 +298,14 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
+def test_a_partly_written_row(tmp_path: Path) -> None:
     found = check_message(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
     assert "after reset" in found
     assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
 
 
 @pytest.mark.slow
-def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
+def test_a_partly_written_key(tmp_path: Path) -> None:
     paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
     found = check_message(builds.undefined_values, walk(tmp_path, more={"observation": IMAGE}, observe=paint))
     assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
@@ -313,7 +313,7 @@ def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
     assert "observations[0] of replica 0" in found
 
 
-def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
+def test_rules_with_static_variables(tmp_path: Path) -> None:
     spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
     for check in (sameness.seeds, sameness.independence, sameness.round_trip):
         assert check_message(check, spec, "cpu"), check
@@ -340,7 +340,7 @@ MASK = "FN void allow(const State& s, const Params& p, Mask& mask) {\n    BODY\n
             chase,
             TEAM_MASK,
             "for (int a = 0; a < 3; ++a) mask[a] = i != 2 || w.elapsed != 3;",
-            "replica 0, prey_1 has no possible choice in step 3: allow must leave at least one of 3",
+            "replica 0, prey_1 has no possible choice in step 3: allow must leave at least one choice of 3",
             "mask[0] = w.x[i] > real(1);",
             "mask[3] = false;",
         ),
@@ -368,7 +368,7 @@ def test_several_observations_pass(tmp_path: Path) -> None:
     )
     spec = walk(tmp_path, more={"observation": IMAGE}, observe=paint)
     alike = (sameness.seeds, sameness.independence, sameness.observations, sameness.rollouts)
-    for check in (values.spaces, *alike, ends.ends):
+    for check in (values.spaces, *alike, ends.episode_ends):
         assert check_message(check, spec, "cpu") == "", check
     assert check_message(builds.undefined_values, spec) == ""
     small = spaces.Dict({"place": IMAGE["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
@@ -384,10 +384,12 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
         return Picture((-1, -1, 1, 1), (disc(centres, 0.1, (0, 0, 0)),))
 
     spec = walk(tmp_path, more={"drawing": Drawing(draw)})
-    assert "shape 0, a disc, of replica 0 is at no finite place" in check_message(values.drawing, spec, "cpu")
+    assert "shape 0, a disc, of replica 0 has positions that are not finite" in check_message(
+        values.drawing, spec, "cpu"
+    )
 
 
-def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
+def test_a_drawing_of_a_missing_field(tmp_path: Path) -> None:
     def draw(state: Any, params: Any) -> Picture:
         del params
         return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))
@@ -402,29 +404,29 @@ def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
 # --- ends ---
 
 
-def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
+def test_an_agent_that_returns_to_the_game(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed % 10 == 0) w.in_game[i] = true; }"
-    assert "is in the game again" in check_message(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert "is in the game again" in check_message(ends.episode_ends, chase(tmp_path, step=broken), "cpu")
 
 
-def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
+def test_a_game_without_agents(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
     broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
-    found = check_message(ends.ends, chase(tmp_path, step=broken), "cpu")
-    assert re.match(r"in step \d+ of replica \d+ nobody is left in the game, and its episode goes on: w.term", found)
+    found = check_message(ends.episode_ends, chase(tmp_path, step=broken), "cpu")
+    assert re.match(r"in step \d+ of replica \d+ no agent is left in the game, but the episode continues", found)
 
 
 def test_ends_are_counted(tmp_path: Path) -> None:
-    told = ends.ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
-    assert "by the limit of 40 steps, alike in all autoreset modes" in told
+    told = ends.episode_ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
+    assert "by the limit of 40 steps, the same in all autoreset modes" in told
     endless = walk(tmp_path, "Endless-v0", more={"max_episode_steps": None}, step="s.x = 0;\n    return {0, false};")
-    assert "may never end" in ends.ends(Subject(endless, 9, 60, 0, {}), "cpu")
+    assert "because Endless-v0 has none" in ends.episode_ends(Subject(endless, 9, 60, 0, {}), "cpu")
 
 
-# --- what is given, and what is said ---
+# --- arguments and messages ---
 
 
-def test_a_name_that_is_none() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(gpu_envs.UnknownEnvironmentError, match="CartPole-v1"):
         check_environment("CartPole-v9")
     with pytest.raises(ValueError, match="num_envs is 2"):
@@ -449,18 +451,18 @@ def test_a_name_that_is_none() -> None:
             "========= Invalid __global__ write of size 4 bytes\n=========  at step+0x90 in x.cuh:8\n",
             "x.cuh:8: Invalid",
         ),
-        ("Segmentation fault\n", "ended with -11:\nSegmentation fault"),
+        ("Segmentation fault\n", "ended with exit code -11:\nSegmentation fault"),
     ],
 )
-def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
-    assert told in builds.explained(said, -11)
+def test_descriptions_of_exits(said: str, told: str) -> None:
+    assert told in builds.describe_exit(said, -11)
 
 
-def test_an_observation_that_remembers_is_found(tmp_path: Path) -> None:
+def test_an_observation_with_memory(tmp_path: Path) -> None:
     counts = "static int calls = 0;\n    observation[0] = real(calls++ % 8);\n    observation[1] = 0;"
     found = check_message(sameness.observations, walk(tmp_path, observe=counts), "cpu")
     assert found.startswith("after step 0, ")
     assert found.endswith(
-        "when observed anew: observe (and look) must be functions of state and parameters, and count on nothing that "
-        "step or reset leaves in scratch"
+        "when observed again: observe (and look) must be functions of state and parameters, and not depend on "
+        "scratch that step or reset wrote"
     )

@@ -1,4 +1,4 @@
-"""The checker finds what goes wrong late, seldom, or with one action alone; and what hardly shows."""
+"""``check_environment`` finds mistakes that occur late, rarely, only with repeated actions, or without a crash."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ SHOWN = "observation[0] = 0;\n    observation[1] = 0;"
 
 
 def clocked(folder: Path, step: str, **changes: Any) -> Any:
-    """A walk that never ends by itself, with a clock."""
+    """A walk with a clock that never ends by itself."""
     bodies = {"reset": START, "observe": SHOWN} | {k: changes.pop(k) for k in ("reset", "observe") if k in changes}
     step = f"s.clock += 1;\n    {step}\n    return {{reward, false}};"
     return walk(folder, more=CLOCK | changes, step=f"real reward = 0;\n    {step}", **bodies)
@@ -43,18 +43,18 @@ LATE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "more"), LATE.values(), ids=LATE)
-def test_an_index_that_is_outside_late(tmp_path: Path, step: str, more: dict[str, Any]) -> None:
+def test_a_late_index_outside_an_array(tmp_path: Path, step: str, more: dict[str, Any]) -> None:
     found = check_message(builds.undefined_values, clocked(tmp_path, step, **more))
     assert "index 1 of 'toll', which has 1 elements" in found
 
 
-def test_a_reward_that_is_none_late(tmp_path: Path) -> None:
+def test_a_late_nan_reward(tmp_path: Path) -> None:
     found = check_message(values.finite, clocked(tmp_path, "if (s.clock > 100) reward = log(real(-1));"), "cpu")
     assert "step 101 of its episode: the reward is nan" in found
 
 
-def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
-    """Once in some 2,000 steps."""
+def test_an_observation_that_rarely_leaves_its_space(tmp_path: Path) -> None:
+    """Once in about 2,000 steps."""
     step = "s.x = random.uniform(real(0), real(2000)) < real(1) ? real(9) : real(0);"
     found = check_message(values.spaces, clocked(tmp_path, step, observe=WALK["observe"].replace("s.pace", "0")), "cpu")
     assert "the observation[0] of replica" in found
@@ -62,7 +62,7 @@ def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_difference_that_comes_late(tmp_path: Path) -> None:
+def test_a_late_difference(tmp_path: Path) -> None:
     step = "real push;\n    if (s.clock < 100) push = 1;\n    s.x = push;"
     assert "of a long run (SameStep), state.x of replica" in check_message(
         builds.undefined_values, clocked(tmp_path, step)
@@ -77,18 +77,18 @@ NEIGHBOURS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "told"), NEIGHBOURS.values(), ids=NEIGHBOURS)
-def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), NEIGHBOURS.values(), ids=NEIGHBOURS)
+def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, message: str) -> None:
     spec = chase(tmp_path, step=CHASE["step"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
     found = check_message(builds.phases, spec)
-    assert told in found
+    assert message in found
     at = [text.strip() for text in spec.header.read_text().splitlines()].index(line) + 1
     assert found.startswith(f"{spec.header}:{at}: ")
 
 
 @pytest.mark.slow
-def test_two_agents_of_a_turn(tmp_path: Path) -> None:
-    """In a phase over something else than agents a turn stands for the one that it writes first."""
+def test_two_agents_in_an_iteration(tmp_path: Path) -> None:
+    """In a phase that does not iterate over agents, an iteration belongs to the first agent that it writes."""
     spec = chase(tmp_path, step=CHASE["step"] + "\n    FOR_EACH_AGENT(k, 2) { w.x[2 * k] = 1; w.x[2 * k + 1] = 2; }")
     assert "the iteration of agent 2 writes 'x' of agent 3" in check_message(builds.phases, spec)
 
@@ -105,8 +105,8 @@ def test_two_agents_of_a_turn(tmp_path: Path) -> None:
         "FOR_EACH_AGENT(cell, AGENTS) w.board[(cell + 1) % AGENTS] = 1;",
     ],
 )
-def test_what_is_nobody_elses_may_be_written(tmp_path: Path, phase: str) -> None:
-    """One's own, what is an array of the replica's, scratch, and sums."""
+def test_allowed_writes(tmp_path: Path, phase: str) -> None:
+    """Fields of the iteration's agent, arrays of the replica, scratch, and sums."""
     more = {
         "state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2), "hits": gpu_envs.Field("int")},
         "shared": {"caught": gpu_envs.Field("int"), "board": gpu_envs.Field("int", 4)},
@@ -121,7 +121,7 @@ def test_what_is_nobody_elses_may_be_written(tmp_path: Path, phase: str) -> None
 @pytest.mark.parametrize(
     ("make", "reset"), [(walk, "s.x = 0;\n    s.pace = real(0.25);"), (chase, "FOR_EACH_AGENT(i, AGENTS) w.x[i] = 5;")]
 )
-def test_a_start_that_is_always_the_same_is_mentioned(tmp_path: Path, make: Callable[..., Any], reset: str) -> None:
+def test_constant_initial_states_are_reported(tmp_path: Path, make: Callable[..., Any], reset: str) -> None:
     if make is walk:
         spec = walk(
             tmp_path,
@@ -131,14 +131,14 @@ def test_a_start_that_is_always_the_same_is_mentioned(tmp_path: Path, make: Call
     else:
         shaken = CHASE["step"].replace("real(actions[i] - 1)", "team.random(STEP, i, w.elapsed).uniform(-1, 1)")
         spec = chase(tmp_path, reset=reset + "\n    FOR_EACH_AGENT(i, 1) w.caught = 0;", step=shaken)
-    assert sameness.seeds(Subject(spec, 9, 40, 0, {}), "cpu").endswith("; all episodes start alike")
+    assert sameness.seeds(Subject(spec, 9, 40, 0, {}), "cpu").endswith("; initial states do not depend on the seed")
     report = check_environment(spec, devices=["cpu"], sanitize=False, report=lambda _: None)
     assert not report.failures
 
 
 @pytest.mark.slow
-def test_steps_are_those_asked_for(tmp_path: Path) -> None:
-    """Of builds that look too."""
+def test_the_number_of_steps(tmp_path: Path) -> None:
+    """With bounds checks."""
     spec = walk(tmp_path, more={"observation": spaces.Box(-8, 8, (2,), np.float32)})
-    told = builds.undefined_values(Subject(spec, 9, 75, 0, {}))
-    assert told.startswith("75 steps in each autoreset mode, and 40 with one action and others for long")
+    message = builds.undefined_values(Subject(spec, 9, 75, 0, {}))
+    assert message.startswith("75 steps in each autoreset mode, and 40 in a long run with repeated actions")

@@ -55,7 +55,7 @@ def test_conversions_in_team_rules(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_check_environment_reports_conversions(tmp_path: Path) -> None:
     spec = walk(tmp_path, more=FIELDS, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
-    with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number becomes"):
+    with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number is converted"):
         check_environment(spec, devices=["cpu"], sanitize=False, steps=10, report=lambda _: None)
 
 
