@@ -213,24 +213,24 @@ class Function:
 
     # --- statements ---
 
-    def bounded_integer(self, depth: int) -> str:
+    def int_value(self, depth: int) -> str:
         return f"({self.integer(depth)}) % 2003 - 1001"
 
-    def bounded_real(self, depth: int) -> str:
+    def real_value(self, depth: int) -> str:
         return self.bounded(self.number(depth), 1e6)
 
     def statement(self, depth: int) -> None:
         """Emits one or more lines."""
         simple: list[Callable[[], None]] = [
-            lambda: self.emit(f"{self.one('i0', 'i1', 'i2', 's.k')} = {self.bounded_integer(3)}"),
-            lambda: self.emit(f"{self.one('x0', 'x1', 'x2')} = {self.bounded_real(3)}"),
-            lambda: self.emit(f"{self.cell(1)} = {self.bounded_integer(2)}"),
-            lambda: self.emit(f"{self.held(1)} = {self.bounded_real(2)}"),
+            lambda: self.emit(f"{self.one('i0', 'i1', 'i2', 's.k')} = {self.int_value(3)}"),
+            lambda: self.emit(f"{self.one('x0', 'x1', 'x2')} = {self.real_value(3)}"),
+            lambda: self.emit(f"{self.cell(1)} = {self.int_value(2)}"),
+            lambda: self.emit(f"{self.held(1)} = {self.real_value(2)}"),
             lambda: self.emit(f"s.f = {self.truth(2)}"),
-            lambda: self.emit(f"x0, i0 = {self.one('two(s, random)', f'{self.bounded_real(2)}, {self.bounded_integer(1)}')}"),
-            lambda: self.emit(f"{self.held(0)}, x1 = x1, {self.bounded_real(2)}"),
-            lambda: self.emit(f"i1, {self.cell(1)} = {self.bounded_integer(1)}, i1"),
-            lambda: self.emit(f"{self.one('x0', 'x1', self.held(1))} {self.one('+', '-')}= {self.bounded_real(2)}"),
+            lambda: self.emit(f"x0, i0 = {self.one('two(s, random)', f'{self.real_value(2)}, {self.int_value(1)}')}"),
+            lambda: self.emit(f"{self.held(0)}, x1 = x1, {self.real_value(2)}"),
+            lambda: self.emit(f"i1, {self.cell(1)} = {self.int_value(1)}, i1"),
+            lambda: self.emit(f"{self.one('x0', 'x1', self.held(1))} {self.one('+', '-')}= {self.real_value(2)}"),
             self.changed_in_place,
             self.counted_far,
         ]
@@ -297,7 +297,7 @@ class Function:
 
     def returned(self) -> None:
         self.emit(f"if {self.truth(2)} and {self.truth(1)}:")
-        self.emit(f"    return {self.bounded_real(2)}")
+        self.emit(f"    return {self.real_value(2)}")
 
 
 # --- what Python runs ---
