@@ -1,6 +1,6 @@
-"""Runs whose files are damaged or changed: what reads them works, or ends with one clear error.
+"""Damaged or modified runs: commands that read them either work or end with one clear error.
 
-``DAMAGES=10000`` damages so many files, ``MUTATIONS=10000`` changes so many values within files.
+``DAMAGES=10000`` sets the number of damaged files, ``MUTATIONS=10000`` the number of modified values.
 """
 
 import copy
@@ -34,8 +34,8 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two checkpoints, with a log."""
+def intact_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two checkpoints and a log."""
     path = tmp_path_factory.mktemp("whole") / "run"
     few: dict[str, Any] = {
         "num_envs": 2,
@@ -51,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(data: bytes, numbers: random.Random) -> bytes:
-    """A bit flipped, cut short, or a piece overwritten."""
+    """Flip a bit, truncate, or overwrite a piece."""
     kind, place = numbers.choice(("flip", "flip", "flip", "cut", "zeros", "noise")), numbers.randrange(len(data))
     if kind == "cut":
         return data[:place]
@@ -65,7 +65,7 @@ def damaged(data: bytes, numbers: random.Random) -> bytes:
 
 
 def outcome(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """How a command ends."""
+    """Run a command; return its exit code and output."""
     capsys.readouterr()
     code = main([word.replace("RUN", str(run)) for word in COMMANDS[name]])
     captured = capsys.readouterr()
@@ -75,18 +75,19 @@ def outcome(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_damaged_file(
-    batch: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    batch: int, intact_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and path.stat().st_size)
+    paths = [path for path in intact_run.rglob("*") if path.is_file() and path.stat().st_size]
+    files = sorted(path.relative_to(intact_run) for path in paths)
     assert {file.suffix for file in files} >= {".json", ".csv", ".pt"}
-    right = outcome("eval", whole, capsys)
+    right = outcome("eval", intact_run, capsys)
     run = tmp_path / "run"
     for number in range(batch, DAMAGES, BATCHES):
         numbers = random.Random(number)
         file, name = numbers.choice(files), numbers.choice(list(COMMANDS))
         shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(whole, run)
+        shutil.copytree(intact_run, run)
         (run / file).write_bytes(damaged((run / file).read_bytes(), numbers))
         case = f"case {number}: {name} of {file}"
         try:
@@ -121,7 +122,7 @@ ODD: tuple[Any, ...] = (
     {},
     {"a": 1},
 )
-"""Values of all sorts that JSON knows."""
+"""Values of all JSON types."""
 
 CHANGES: tuple[Callable[[Any], Any], ...] = (
     lambda tensor: tensor.new_zeros(0),
@@ -133,11 +134,11 @@ CHANGES: tuple[Callable[[Any], Any], ...] = (
     torch.zeros_like,
     lambda tensor: torch.full_like(tensor, float("nan") if tensor.is_floating_point() else 1),
 )
-"""What becomes of a tensor."""
+"""Modifications of a tensor."""
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container within a value, with every key or index of it."""
+    """Yield every nested container with each of its keys or indices."""
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, key
         if isinstance(part, dict | list):
@@ -145,7 +146,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(value: Any, numbers: random.Random) -> str:
-    """Changes a part of a nested value to another sort, takes it out or adds one; returns what was changed to what."""
+    """Change the type of a part of a nested value, remove it, or add one; return a description of the change."""
     container, key = numbers.choice(list(places(value)))
     before = container[key]
     if numbers.random() < 0.2:
@@ -163,7 +164,7 @@ def mutate(value: Any, numbers: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Runs whose checkpoints hold all that a checkpoint may, but several processes' states."""
+    """Runs whose checkpoints contain everything possible, except states of several processes."""
     folder = tmp_path_factory.mktemp("runs")
     few: dict[str, Any] = {"num_envs": 2, "horizon": 8, "hidden": (4,), "total_steps": 32, "log_interval": 3}
     few |= {"normalise_observations": True}

@@ -1,6 +1,6 @@
-"""Evaluations: full episodes, equally many of every replica, so that short ones are no likelier to be counted.
+"""Evaluation over full episodes, the same number per replica, so that short episodes are not overrepresented.
 
-And the policies of a run in a loop of the user's.
+Also the policies of a run in a loop that the user writes.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, device: str) -> None:
-    """With those of training, or with others; and resumed."""
+    """With the parameters of training, or others; also after resuming."""
     params = {"pole_mass": gpu_envs.Uniform(0.05, 0.4), "observe_params": ["pole_mass", "gravity"]}
     config = small_run(device, params=params, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 4)
     train(config, progress=False)
@@ -50,8 +50,8 @@ def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, devi
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID])
 @pytest.mark.parametrize(("episodes", "num_envs"), [(6, None), (21, 5)])
-def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: str, device: str) -> None:
-    """Greedy actions need no random numbers; the loop steps an environment that resets itself, and looks at it all."""
+def test_evaluation_matches_a_plain_loop(episodes: int, num_envs: int | None, env: str, device: str) -> None:
+    """Greedy actions need no random numbers, so that a loop over an autoreset environment gives the same numbers."""
     config = small_run(device, env, fused=False, params={"max_episode_steps": 40} if env == GRID else {})
     trainer = Trainer(config)
     trainer.iterate(2)
@@ -77,7 +77,7 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
     for name, by_replica in episodes_of.items():
         counted = np.array([one[:each] for one in by_replica]).reshape(-1, 2)
         assert found[name].episodes == len(counted) == each * count
-        # rewards of hundreds of steps were added up in float32 by the environment
+        # the environment sums rewards of hundreds of steps in float32
         assert found[name].mean == pytest.approx(counted[:, 0].mean(), rel=1e-5, abs=1e-5)
         assert found[name].std == pytest.approx(counted[:, 0].std(ddof=1), rel=1e-4, abs=1e-5)
         assert found[name].interval == pytest.approx(1.96 * found[name].std / math.sqrt(len(counted)), rel=1e-12)
@@ -85,8 +85,8 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
 
 
 @pytest.mark.parametrize("num_envs", [None, 5])
-def test_metrics_are_of_the_same_episodes(num_envs: int | None, device: str) -> None:
-    """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
+def test_metrics_and_lengths_use_the_same_episodes(num_envs: int | None, device: str) -> None:
+    """In TagGridWorld a runner's length is the number of steps that it survives, plus the step of the tag."""
     trainer = Trainer(small_run(device, GRID, params={"max_episode_steps": 20, "grid_length": 4}))
     found = trainer.evaluate(40, num_envs=num_envs, greedy=False)
     tags, survival = found["runner"].metrics["tags"], found["runner"].metrics["survival"]
@@ -97,7 +97,7 @@ def test_metrics_are_of_the_same_episodes(num_envs: int | None, device: str) -> 
     assert tags.mean + survival.mean == pytest.approx(found["runner"].length)
 
 
-def test_an_evaluation_is_of_its_seed_and_leaves_training_alone(device: str) -> None:
+def test_an_evaluation_depends_on_its_seed_and_does_not_affect_training(device: str) -> None:
     config = small_run(device, FIELD, normalise_observations=True, normalise_rewards=True)
     trainer, undisturbed = Trainer(config), Trainer(config)
     trainer.iterate(2)
@@ -108,13 +108,13 @@ def test_an_evaluation_is_of_its_seed_and_leaves_training_alone(device: str) -> 
     assert results[0] == results[1]
     assert results[0] != results[2]
     assert results[0] != results[3]
-    assert trainer.evaluate(10) == trainer.evaluate(10)  # of a seed that follows from the run's
+    assert trainer.evaluate(10) == trainer.evaluate(10)  # with the default seed, derived from the run's
     trainer.iterate(2)
     undisturbed.iterate(4)
     assert_same_bits(without_times(undisturbed.state()), without_times(trainer.state()))
 
 
-def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
+def test_numbers_of_episodes_and_replicas(device: str) -> None:
     trainer = Trainer(small_run(device))
     one = trainer.evaluate(1)["agent"]
     assert (one.episodes, one.std, one.interval) == (1, 0.0, 0.0)
@@ -126,7 +126,7 @@ def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
             trainer.evaluate(**wrong)
 
 
-def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_episode_raises(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
     trainer = Trainer(small_run(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     with pytest.raises(RuntimeError, match="did not end within 100 steps; give it a limit"):
@@ -149,7 +149,7 @@ def test_an_evaluation_shows_its_progress(
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID])
-def test_a_run_is_evaluated_as_its_trainer_would(env: str, tmp_path: Path, device: str) -> None:
+def test_evaluating_a_run_matches_evaluating_its_trainer(env: str, tmp_path: Path, device: str) -> None:
     run = str(tmp_path / "run")
     others = {"policies": {"runner": "random"}} if env == GRID else {}
     config = small_run(
@@ -164,7 +164,7 @@ def test_a_run_is_evaluated_as_its_trainer_would(env: str, tmp_path: Path, devic
     assert evaluate(run, episodes=12, device=device, seed=5) != evaluate(run, episodes=12, device=device, seed=6)
 
 
-def test_frozen_policies_take_part_and_need_their_run_no_longer(tmp_path: Path, device: str) -> None:
+def test_frozen_policies_do_not_need_their_run(tmp_path: Path, device: str) -> None:
     source, run = tmp_path / "source", str(tmp_path / "run")
     policies = {"runner": f"frozen:{source}"}
     for folder, others in ((str(source), {}), (run, policies)):
@@ -182,7 +182,7 @@ def test_frozen_policies_take_part_and_need_their_run_no_longer(tmp_path: Path, 
         evaluate(run, episodes=5, device=device, policies=policies)
 
 
-def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
+def test_errors_of_evaluations(tmp_path: Path, device: str) -> None:
     RunDirectory.create(tmp_path / "empty", small_run(device))
     with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to evaluate"):
         evaluate(str(tmp_path / "empty"), device=device)
@@ -198,7 +198,7 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
     for greedy in (True, False):
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
         assert found == trainer.evaluate(7, greedy=greedy)
-    assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
+    assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # now trained
     with pytest.raises(ValueError, match=r"modules names 'agnet', which is not a learning policy. Did you mean 'ag"):
         evaluate(run, device=device, modules={"agnet": DropoutPolicy(0.0)})
     with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent has other parameters"):
@@ -206,8 +206,8 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("episodes", [3, 8, 20])
-def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: str) -> None:
-    """Where the pole may not lean at all an episode is one step; elsewhere it is cut at three, too soon to fall."""
+def test_parameters_by_replica_are_repeated(episodes: int, tmp_path: Path, device: str) -> None:
+    """If the pole may not lean, an episode is one step; otherwise it is truncated after three, before a fall."""
     limits = np.array([1, 3, 3, 1, 3, 1, 1, 3])
     run = str(tmp_path / "run")
     params = {"theta_threshold_radians": np.where(limits == 1, 1e-6, 0.2), "max_episode_steps": 3}
@@ -216,12 +216,12 @@ def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: 
     train(trained, progress=False)
     trainer = Trainer(trained)
     for found in (evaluate(run, episodes=episodes, device=device), trainer.evaluate(episodes)):
-        assert found["agent"].length == pytest.approx(played.mean(), rel=1e-15)  # (sums are in any order)
+        assert found["agent"].length == pytest.approx(played.mean(), rel=1e-15)  # (the order of sums may differ)
         assert found["agent"].length_interval == pytest.approx(1.96 * played.std(ddof=1) / math.sqrt(episodes))
     assert evaluate(run, episodes=10, num_envs=3, device=device)["agent"].length == pytest.approx(7 / 3, rel=1e-15)
 
 
-def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_out_of_memory_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate it")
 
@@ -232,12 +232,12 @@ def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch
         trainer.evaluate(200, num_envs=100)
 
 
-# --- in a loop of the user's ---
+# --- in the user's loop ---
 
 
 @pytest.fixture(scope="module")
-def negotiating(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with action masks and parts of observations, trained for a moment; other games are in tests/replays."""
+def negotiation_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A briefly trained run with action masks and shared observations; other games are in tests/replays."""
     folder = tmp_path_factory.mktemp("runs") / "RiceN-v0"
     params = {"num_regions": 3, "negotiation": True}
     train(small_run("cpu", "RiceN-v0", total_steps=8 * 16, run_dir=str(folder), params=params), progress=False)
@@ -246,22 +246,22 @@ def negotiating(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
-def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating: Path) -> None:
-    found = evaluate(negotiating, episodes=6, greedy=greedy, device=device, seed=5)
-    policies = load_policies(negotiating, device=device)
+def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiation_run: Path) -> None:
+    found = evaluate(negotiation_run, episodes=6, greedy=greedy, device=device, seed=5)
+    policies = load_policies(negotiation_run, device=device)
     env = policies.make(6, autoreset_mode="SameStep")
     act = policies.acting_in(env, greedy=greedy, seed=5)
     observations, _ = env.reset(seed=derived_seed(5, "evaluation"))
     infos: dict[str, Any] = {"_episode": torch.zeros(6)}
-    while not infos["_episode"].any():  # all episodes are equally long
+    while not infos["_episode"].any():  # all episodes have the same length
         observations, *_, infos = env.step(act(observations))
     returns = {role: each.double().mean().item() for role, each in infos["episode"]["r"].items()}
     assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
 
 
 @pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "gradient_steps": 2, "exploration": "ou"}])
-def test_the_callers_autocast_changes_nothing(settings: dict[str, Any], tmp_path: Path, device: str) -> None:
-    """Neither of a training nor of an evaluation, nor of policies in a loop of the user's."""
+def test_the_callers_autocast_has_no_effect(settings: dict[str, Any], tmp_path: Path, device: str) -> None:
+    """On training, on evaluation, and on policies in the user's loop."""
     make, found = off_policy_run if settings else small_run, []
     for cast in (False, True):
         run = str(tmp_path / f"run-{cast}")
@@ -285,7 +285,7 @@ def doubles() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def test_the_callers_gradients_and_dtype_change_nothing(device: str) -> None:
+def test_the_callers_grad_mode_and_dtype_have_no_effect(device: str) -> None:
     found = []
     for context in (contextlib.nullcontext, torch.no_grad, torch.inference_mode, doubles):
         with context():
@@ -297,8 +297,8 @@ def test_the_callers_gradients_and_dtype_change_nothing(device: str) -> None:
 
 
 @pytest.mark.slow
-def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
-    policies = load_policies(negotiating, device="cpu")
+def test_environments_that_do_not_fit_are_refused(negotiation_run: Path) -> None:
+    policies = load_policies(negotiation_run, device="cpu")
     for env, message in (
         (
             gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"),
@@ -320,7 +320,7 @@ def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
 
 @needs_cuda
 @pytest.mark.cuda
-def test_the_device_is_that_of_the_environment(negotiating: Path) -> None:
-    policies = load_policies(negotiating, device="cpu")
+def test_devices_of_policies_and_environment_must_agree(negotiation_run: Path) -> None:
+    policies = load_policies(negotiation_run, device="cpu")
     with pytest.raises(ValueError, match=r"the environment is on cuda:0, but the policies are on cpu; load them with"):
         policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cuda", output="torch"))

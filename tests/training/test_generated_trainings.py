@@ -1,6 +1,6 @@
-"""Random trainings: whatever computes the networks, the weights move as torch moves them.
+"""Random training settings: every engine updates the weights as torch does.
 
-``GENERATED_TRAININGS=2000`` makes that many instead of a few. A case is named by its seed:
+``GENERATED_TRAININGS=2000`` sets the number of cases. A case is named by its seed:
 ``pytest "tests/training/test_generated_trainings.py" -k "[17]"``.
 """
 
@@ -24,14 +24,14 @@ DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", GRID, FIELD)
 BOX = ("Pendulum-v1", "MountainCarContinuous-v0", f"{FIELD} continuous")
 
 APART = {"float32": 0.001, "tf32": 0.1, "bf16": 0.3}
-"""How far apart two updates may be, as a part of their length: roundings change some of the sampled actions.
+"""Tolerated distance of two updates relative to their norm: roundings change some of the sampled actions.
 
-Of 2,000 cases on an H200 the farthest were 0.0001, 0.08 and 0.23 apart.
+The largest distances in 2,000 cases on an H200 were 0.0001, 0.08 and 0.23.
 """
 
 
 def settings_of(random: Random, device: str) -> dict[str, Any]:
-    """A random training in which some engine besides torch's may compute the networks."""
+    """Random settings for which an engine other than torch may compute the networks."""
     gpu = device == "cuda"
     algorithm = random.choice(("ppo", "a2c", "pqn", "sac", "td3", "ddpg") if gpu else ("sac", "td3", "ddpg"))
     off_policy = algorithm in ("sac", "td3", "ddpg")
@@ -90,14 +90,14 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
 def test_updates_move_weights_as_torch_does(
     seed: int, device: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """The first two iterations, the horizon in which nothing is learnt yet included.
+    """The first two iterations, including the first horizon, before any update.
 
-    ``--junitxml`` keeps how far apart each part is.
+    ``--junitxml`` records the distance of each part.
     """
     settings = settings_of(Random(seed), device)
     ours, plain = (Trainer(run_of(**settings, fused=fused)) for fused in (None, False))
     for iteration in range(2):
-        if iteration > 0:  # the first one starts from the seed, so that what an engine starts from counts too
+        if iteration > 0:  # the first iteration starts from the seed, so that the engine's initial state is tested, too
             plain.load(ours.state())
         before = weights_of(ours)
         for trainer in (ours, plain):
@@ -113,7 +113,7 @@ def test_updates_move_weights_as_torch_does(
 
 
 def weights_of(trainer: Any) -> dict[str, dict[str, Any]]:
-    """Copies of each policy's weights, by network: the actor's in one vector, the critics' in another, and so on."""
+    """Return copies of each policy's weights, one vector per network: actor, critics, and so on."""
     found: dict[str, dict[str, Any]] = {}
     for name, learner in trainer.state()["learners"].items():
         parts: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Several processes train as one: the same experiment as one process with all their replicas."""
+"""Several processes train together: the results match one process with all their replicas."""
 
 import copy
 import dataclasses
@@ -34,11 +34,11 @@ from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
 from gpu_envs.training.record.run_state import load_run, process_state  # noqa: E402
 
 EACH = 6
-"""Replicas of a process."""
+"""Replicas per process."""
 
 ON_GPUS = {"cuda": "peer memory, and NCCL above ", "nccl": f"NCCL ({PEER_MEMORY_VARIABLE} is 0)"}
 DEVICES = {"cpu": "gloo"} | (ON_GPUS if device_count() > 1 else {})
-"""Where processes train, and what they add gradients up through."""
+"""Devices, with the transport of gradients."""
 
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -69,7 +69,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
 }
 SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]
-"""Those whose updates take all samples at once: the order of samples is all that differs from one process."""
+"""Runs with one minibatch: only the order of samples differs from a single process."""
 
 
 def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Run:
@@ -79,7 +79,7 @@ def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Run:
 
 
 def iterated(group: Any, device: str) -> dict[str, Any]:
-    """Of each run what it saw in its first horizon, and its trainer's state and returns after two more."""
+    """Return each run's first horizon, and its trainer's state and returns after two more."""
     found = {}
     for name in RUNS:
         ours = Trainer(config_of(name, device), group=group)
@@ -94,7 +94,7 @@ def iterated(group: Any, device: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, str], list[dict[str, Any]]]:
-    """What several processes found, by the run's name; those of one number and place are started once."""
+    """Results of several processes by run; processes with the same number and device are started once."""
 
     @functools.cache
     def run(size: int, place: str) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def weights(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", DEVICES)
 @pytest.mark.parametrize("name", RUNS)
-def test_all_have_the_same_weights_and_begin_as_one_process(parts: Any, name: str, place: str) -> None:
+def test_initial_weights_and_first_horizons_match_one_process(parts: Any, name: str, place: str) -> None:
     first, second = parts(name, 2, place)
     assert_same_bits(weights(first["state"]), weights(second["state"]))
     assert first["way"] == second["way"]
@@ -121,13 +121,13 @@ def test_all_have_the_same_weights_and_begin_as_one_process(parts: Any, name: st
     whole.iterate(1)
     for role, storage in whole.horizon_env.storage.items():
         seen = torch.cat([part["seen"][role] for part in (first, second)], 1)
-        near = 0.0 if name == "kernels" and device == "cuda" else 1e-5  # torch rounds by the number of rows
+        near = 0.0 if name == "kernels" and device == "cuda" else 1e-5  # torch's roundings depend on the number of rows
         torch.testing.assert_close(seen, storage.observations.cpu(), rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("name", SAME_BATCH)
-def test_updates_are_those_of_one_process(parts: Any, name: str) -> None:
-    """Gradients, moments, normalisers, the early stop and the returns are about the samples of all."""
+def test_updates_match_one_process(parts: Any, name: str) -> None:
+    """Gradients, moments, normalisers, the early stop and the returns use the samples of all processes."""
     first, *others = parts(name, 3, "cpu")
     whole = Trainer(config_of(name, "cpu", 3 * EACH))
     whole.iterate(3)
@@ -144,7 +144,7 @@ def test_updates_are_those_of_one_process(parts: Any, name: str) -> None:
 
 
 def trained(group: Any, device: str, folder: Path, names: tuple[str, ...], until: int | None) -> list[dict[str, Any]]:
-    """How runs in folders of their own end, each interrupted by one of the processes after so many iterations."""
+    """Train runs in separate folders, each interrupted by one of the processes after some iterations."""
     ends = []
     for name in names:
         kept = {"checkpoint_interval": 3, "keep_checkpoints": 100, "log_interval": 1}
@@ -158,7 +158,7 @@ def trained(group: Any, device: str, folder: Path, names: tuple[str, ...], until
 
 
 def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
-    """Sends Ctrl-C when a trainer of this process has done so many iterations."""
+    """Send Ctrl-C when a trainer of this process has done ``iterations`` iterations."""
     prepare = Trainer.prepare
 
     def prepared(ours: Trainer) -> None:
@@ -168,17 +168,17 @@ def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
     patch.setattr(Trainer, "prepare", prepared)
 
 
-def gone_on(group: Any, device: str, folders: list[Path], changes: dict[str, Any]) -> list[str]:
+def resumed(group: Any, device: str, folders: list[Path], changes: dict[str, Any]) -> list[str]:
     del device
     return [resume(folder, group=group, **changes).reason for folder in folders]
 
 
-def test_each_process_keeps_its_environment_and_the_observations_to_come() -> None:
+def test_each_process_saves_its_environment_and_observations() -> None:
     trainer = Trainer(config_of("team", "cpu"))
     assert trainer.horizon_env.state().keys() <= process_state(trainer.state() | {"buffers": {}}).keys()
 
 
-def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_interrupted_runs_resume_bit_for_bit(tmp_path: Path) -> None:
     names = ("one pass", "from a buffer")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     first, second = run_ranks(2, trained, tmp_path / "a", whole, names, None)
@@ -188,7 +188,7 @@ def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
     for one, other in zip(first, second, strict=True):
         assert one["reason"] == other["reason"] == "interrupted"
         assert 7 <= one["iterations"] == other["iterations"] <= 9
-    again = run_ranks(2, gone_on, tmp_path / "c", [broken / name for name in names], {})
+    again = run_ranks(2, resumed, tmp_path / "c", [broken / name for name in names], {})
     assert again == [["total_steps"] * 2] * 2
     for name in names:
         folders = (whole / name, broken / name)
@@ -202,7 +202,7 @@ def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
         assert rows[0] == rows[1]
 
 
-def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) -> None:
+def test_episodes_restart_with_another_number_of_processes(tmp_path: Path) -> None:
     folder, steps = tmp_path / "one pass", 16 * EACH
     run_ranks(2, trained, tmp_path / "a", tmp_path, ("one pass",), None)
     run = RunDirectory.open(folder)
@@ -226,25 +226,25 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
         result = resume(folder, total_steps=50 * steps)
     assert (result.iterations, result.steps) == (30, 50 * steps)
     assert RunDirectory.open(folder).config().since == (20, 40 * steps)
-    assert resume(folder, total_steps=52 * steps).iterations == 32  # as often as one likes
-    run_ranks(3, gone_on, tmp_path / "b", [folder], {"total_steps": 58 * steps})
+    assert resume(folder, total_steps=52 * steps).iterations == 32  # any number of times
+    run_ranks(3, resumed, tmp_path / "b", [folder], {"total_steps": 58 * steps})
     assert RunDirectory.open(folder).config().since == (32, 52 * steps)
     rows = [tuple(map(int, line.split(",")[:2])) for line in (folder / "log.csv").read_text().splitlines()[1:]]
     assert rows == [(n, steps * (2 * min(n, 20) + min(max(n - 20, 0), 12) + 3 * max(n - 32, 0))) for n in range(1, 35)]
 
-    for path in run.checkpoints.paths():  # the newest are lost: the run goes on from before it had three
+    for path in run.checkpoints.paths():  # resumes from before the run had three processes
         if iteration_of(path) > 27:
             path.unlink()
     assert resume(folder, total_steps=49 * steps).iterations == 29
     assert RunDirectory.open(folder).config().since == (27, 47 * steps)
 
 
-def test_a_number_that_is_not_there_is_refused() -> None:
+def test_a_wrong_number_of_processes_is_refused() -> None:
     with pytest.raises(ValueError, match="gpus is 4, and as many processes"):
         Trainer(config_of("plain", "cpu", gpus=4))
 
 
-def made_by_each(group: Any, device: str) -> dict[str, Any]:
+def initial_weights(group: Any, device: str) -> dict[str, Any]:
     torch.manual_seed(torch.distributed.get_rank(group))
     module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     config = config_of(
@@ -257,14 +257,14 @@ def made_by_each(group: Any, device: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", DEVICES)
-def test_modules_begin_with_the_weights_of_the_first(place: str, tmp_path: Path) -> None:
-    first, second = run_ranks(2, made_by_each, tmp_path, device=place)
+def test_modules_start_with_the_weights_of_the_first_process(place: str, tmp_path: Path) -> None:
+    first, second = run_ranks(2, initial_weights, tmp_path, device=place)
     assert len(first["first"]) == 9
     assert_same_bits(first, second)
     assert not torch.equal(first["first"]["1.running_mean"], first["last"]["1.running_mean"])
 
 
-def made_in_other_orders(group: Any, device: str) -> list[str]:
+def modules_in_any_order(group: Any, device: str) -> list[str]:
     ours = Trainer(config_of("plain", device, env=GRID, **MODULE_SETTINGS), group=group)
     modules = [(name, copy.deepcopy(learner.module)) for name, learner in ours.learners.items()]
     order = 1 - 2 * torch.distributed.get_rank(group)
@@ -272,8 +272,8 @@ def made_in_other_orders(group: Any, device: str) -> list[str]:
 
 
 def test_modules_may_be_given_in_any_order(tmp_path: Path) -> None:
-    """As of a set, whose order is another one in each process."""
-    first, second = run_ranks(2, made_in_other_orders, tmp_path)
+    """Such as the order of a set, which differs between processes."""
+    first, second = run_ranks(2, modules_in_any_order, tmp_path)
     assert len(first) == 2
     assert first == second
 
@@ -301,7 +301,7 @@ def left_waiting(group: Any, device: str, folder: Path) -> None:
     ours.sum(numbers)
     assert numbers.tolist() == [2.0] * 4
     if ours.rank == 0:
-        torch.save(None, folder / "result-0")  # for NCCL's own watch may end the process as soon as the wait has failed
+        torch.save(None, folder / "result-0")  # early: NCCL's watchdog may end the process after the wait
         ours.sum(numbers)
         with pytest.raises(RuntimeError, match="CUDA"):
             torch.cuda.synchronize()
@@ -310,7 +310,7 @@ def left_waiting(group: Any, device: str, folder: Path) -> None:
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs two GPUs")
-def test_who_waits_in_vain_is_told(tmp_path: Path) -> None:
+def test_a_lost_process_is_reported(tmp_path: Path) -> None:
     run_ranks(2, left_waiting, tmp_path, tmp_path, device="cuda")
 
 

@@ -1,4 +1,4 @@
-"""What a learner stores, advantages, who is out of the game, and statistics."""
+"""Learners: storage, advantages, inactive agents, and normalisation."""
 
 import copy
 import math
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("env", "params"), [("CartPole-v1", {}), ("CartPole-v1", {"max_episode_steps": 9}), (GRID, {})]
 )
-def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, Any], device: str) -> None:
-    """The same actions in an environment that writes into arrays of its own."""
+def test_storage_matches_the_environment(env: str, params: Mapping[str, Any], device: str) -> None:
+    """Against the same actions in an environment that allocates its results."""
     trainer: Any = Trainer(small_run(device, env, params=params))
     other = gpu_envs.make(env, 8, device=device, output="torch", autoreset_mode="SameStep", **params)
     teams = env == GRID
@@ -56,14 +56,14 @@ def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, An
                 assert ((lengths > 0) == final[:, None]).all()
                 episode = of(infos["episode"]["r"], role)
                 assert_same_bits(numpy_of(s.episode_return[t])[final], episode[final])
-                if not teams:  # what follows an end is a beginning
+                if not teams:  # an initial state follows the end of an episode
                     assert (np.abs(numpy_of(s.observations[t + 1])[final]) <= 0.05).all()
         trainer.learn()
     assert ended >= 8
 
 
-def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device: str) -> None:
-    """Their returns are of a few steps."""
+def test_staggered_episodes_end_at_random_steps_and_are_not_counted(device: str) -> None:
+    """Their returns would be sums of a few steps."""
     for env, limit in (("Pendulum-v1", 200), (GRID, 100)):
         trainer: Any = Trainer(small_run(device, env, stagger=True, num_envs=64, horizon=50))
         counted, cut = np.zeros(64), []
@@ -74,11 +74,11 @@ def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device
             cut.append(numpy_of(storage.truncations)[..., 0])
             for t, replica in np.argwhere(lengths > 0):
                 counted[replica] += 1
-                assert 50 * horizon + t + 1 >= lengths[t, replica]  # so many steps it has been played
+                assert 50 * horizon + t + 1 >= lengths[t, replica]  # the number of steps so far
         cuts = np.concatenate(cut)[:limit]
         if env != GRID:
             assert (counted >= 1).all()
-            assert (cuts.sum(0) == 1).all()  # once within the limit
+            assert (cuts.sum(0) == 1).all()  # once per limit of steps
             assert len(set(cuts.argmax(0))) > 40
         assert counted.sum() >= 60
         restore_networks: Any = Trainer(small_run(device, env, stagger=True, num_envs=64, horizon=50))
@@ -89,7 +89,7 @@ def test_staggered_episodes_are_cut_at_steps_of_their_own_and_not_counted(device
 
 
 def advantages_of(a: Mapping[str, np.ndarray], values: np.ndarray, final_values: np.ndarray, config: Any) -> np.ndarray:
-    """Generalised advantages as the paper has them, in float64."""
+    """Generalised advantage estimates as defined in the paper, in float64."""
     found, carried = np.zeros(a["rewards"].shape), np.zeros(a["rewards"].shape[1])
     for t in reversed(range(len(found))):
         following = np.where(a["truncations"][t], final_values[t], values[t + 1])
@@ -127,11 +127,11 @@ def test_advantages_of_a_horizon(case: str, device: str) -> None:
             other.finish_rollout(trainer.horizon_env.storage)
         arrays = rollout_of(trainer, name)
         values = numpy_of(learner.values)
-        assert np.abs(values - valued(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
-        final_values = valued(learner, arrays["final_obs"]) if "final_obs" in arrays else values[1:]
+        assert np.abs(values - critic_values(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
+        final_values = critic_values(learner, arrays["final_obs"]) if "final_obs" in arrays else values[1:]
         expected = advantages_of(arrays, values.astype(np.float64), final_values, trainer.config)
         found, returns = numpy_of(learner.advantages), numpy_of(learner.returns)
-        # Each of up to `horizon` terms is a sum of three numbers of this size, rounded a few times
+        # each of up to `horizon` terms is a sum of three numbers of this size, with a few roundings
         largest = np.abs(arrays["rewards"]).max() + 2 * np.abs(values).max()
         assert np.abs(found - expected).max() <= horizon * 16 * EPS * largest
         assert np.abs(returns - (expected + values[:-1])).max() <= (horizon + 1) * 16 * EPS * largest
@@ -142,8 +142,8 @@ def test_advantages_of_a_horizon(case: str, device: str) -> None:
     assert (seen[2] > 0) == (env == FIELD)
 
 
-def valued(learner: Any, observations: np.ndarray) -> np.ndarray:
-    """The critic's values, in float64."""
+def critic_values(learner: Any, observations: np.ndarray) -> np.ndarray:
+    """Return the critic's values in float64."""
     device = next(learner.module.parameters()).device
     double = copy.deepcopy(learner.module).double()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def valued(learner: Any, observations: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None:
+def test_inactive_agents_change_nothing(shared: bool, device: str) -> None:
     settings = {"normalise_observations": True, "normalise_rewards": True, "shared_trunk": shared, "horizon": 24}
     states, figures = [], []
     for garbage in (False, True):
@@ -170,7 +170,7 @@ def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None
 
 
 def spoil(trainer: Any) -> None:
-    """Writes something else wherever an agent was out of the game."""
+    """Overwrite the storage wherever an agent was inactive."""
     dead_rows = []
     for storage in trainer.horizon_env.storage.values():
         dead = ~storage.alive[:-1]
@@ -186,7 +186,7 @@ def spoil(trainer: Any) -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
-def test_observations_are_normalised_by_all_before_this_horizon(env: str, device: str) -> None:
+def test_observations_are_normalised_by_earlier_horizons(env: str, device: str) -> None:
     trainer: Any = Trainer(small_run(device, env, normalise_observations=True))
     seen: dict[str, list[np.ndarray]] = {name: [] for name in trainer.learners}
     for iteration in range(4):
@@ -208,7 +208,7 @@ def test_observations_are_normalised_by_all_before_this_horizon(env: str, device
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
-def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, device: str) -> None:
+def test_rewards_are_divided_by_the_std_of_discounted_returns(env: str, device: str) -> None:
     trainer: Any = Trainer(small_run(device, env, normalise_rewards=True, horizon=24))
     name = next(iter(trainer.learners))
     learner = trainer.learners[name]
@@ -227,11 +227,11 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
         scaled = arrays | {"rewards": arrays["rewards"] * learner.reward_scale.inverse.item()}
         values = numpy_of(learner.values)
         expected = advantages_of(
-            scaled, values.astype(np.float64), valued(learner, arrays["final_obs"]), trainer.config
+            scaled, values.astype(np.float64), critic_values(learner, arrays["final_obs"]), trainer.config
         )
         largest = np.abs(scaled["rewards"]).max() + 2 * np.abs(values).max()
         assert np.abs(numpy_of(learner.advantages) - expected).max() <= 24 * 16 * EPS * largest * ROUGHER[device]
 
 
 ROUGHER = {"cpu": 1, "cuda": 64}
-"""On a GPU the values may come from kernels of our own, whose products have rows of tensor cores' roundings."""
+"""On a GPU fused kernels may compute the values, with the roundings of tensor cores."""

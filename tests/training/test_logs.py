@@ -1,4 +1,4 @@
-"""The log of a run, TensorBoard's events, and the progress bar."""
+"""The log of a run, TensorBoard events, and the progress bar."""
 
 import csv
 import io
@@ -23,14 +23,14 @@ from gpu_envs.training.record.summary import Progress, read_log  # noqa: E402
 
 
 def write(log: RunLog, iterations: range) -> None:
-    """Rows of these iterations."""
+    """Write the rows of these iterations."""
     for iteration in iterations:
         record = {"return": iteration / 3, "loss, a": -1e-9 * iteration, "count": iteration}
         log.write(iteration, 100 * iteration, record, seconds=iteration / 2)
 
 
 def shown(folder: Path) -> dict[tuple[int, str], float]:
-    """What TensorBoard shows; it leaves out records whose checksums are wrong."""
+    """Return what TensorBoard shows; it skips records with wrong checksums."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     accumulator = accumulators.EventAccumulator(str(folder))
     accumulator.Reload()
@@ -68,7 +68,7 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> 
     write(whole, range(1, 13))
     write(parts, range(1, 9))
     with parts.path.open("a") as file:
-        file.write(cut)  # the process was killed while it wrote this row
+        file.write(cut)  # a process killed while it wrote this row
     write(RunLog(parts.path, 5), range(6, 13))
     assert parts.path.read_bytes() == whole.path.read_bytes()
     assert len(list(parts.path.parent.glob("events*"))) == 2
@@ -87,7 +87,7 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> 
         (lambda text: text.replace(b"\n3,", b'\n"3,'), "line 4 .*unexpected end"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+def test_damaged_logs_are_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     log = RunLog(tmp_path / "log.csv")
     write(log, range(1, 6))
     log.path.write_bytes(text := damage(log.path.read_bytes()))
@@ -96,8 +96,8 @@ def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
     assert log.path.read_bytes() == text
 
 
-def test_a_pipe_is_no_log(tmp_path: Path) -> None:
-    """Reading from it would never end."""
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Reading from it would block."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipes have names here")
     os.mkfifo(tmp_path / "log.csv")
@@ -107,7 +107,7 @@ def test_a_pipe_is_no_log(tmp_path: Path) -> None:
         read_log(tmp_path / "log.csv")
 
 
-def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
+def test_a_log_resumed_before_its_first_row_is_empty(tmp_path: Path) -> None:
     for column in ("a", "b"):
         log = RunLog(tmp_path / "log.csv")
         assert rows(log.path) == []
@@ -127,19 +127,19 @@ def test_tensorboard_reads_events(tmp_path: Path) -> None:
     expected = {(0, "return/läufer"): 1.5, (0, "huge"): math.inf, (0, "low"): -math.inf, (0, "zero"): 0.0}
     assert found == expected | {(2**40, tag): value for tag, value in many.items()}
     second_file = EventFile(tmp_path, 0)
-    with pytest.raises(ValueError, match="step is .*; give 0 or more"):
+    with pytest.raises(ValueError, match=r"step is .*; give 0 or more"):
         second_file.scalars(-1, {})
     assert len(sorted(tmp_path.iterdir())) == 2
 
 
 class Terminal(io.StringIO):
-    """A terminal of 80 columns, or of as many as the environment says."""
+    """A terminal of 80 columns, or of the width in the environment."""
 
     def isatty(self) -> bool:
         return True
 
     def lines(self) -> list[str]:
-        """What stands on the screen: a carriage return writes over what is there."""
+        """Return the lines on the screen; a carriage return overwrites a line."""
         shown = []
         for line in self.getvalue().split("\n"):
             cells: list[str] = []
@@ -156,7 +156,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_bar_says_how_far_it_is(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_shows_progress(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     terminal = Terminal()
     bar = Progress(1_000_000, stream=terminal)
@@ -166,7 +166,7 @@ def test_the_bar_says_how_far_it_is(clock: list[float], monkeypatch: pytest.Monk
     assert len(line) < 100
     clock[0] += 1
     bar.update(1_000_000, 1.2e6, {"tagger": 1.0, "runner": -2.0})
-    (line,) = terminal.lines()  # the rests of the longer line are gone
+    (line,) = terminal.lines()  # the rest of the longer line is overwritten
     assert all(part in line for part in ("100%", "1.2 M steps/s", "tagger 1", "runner -2", "0s left"))
     bar.close()
     assert terminal.lines() == [line, ""]
@@ -175,7 +175,7 @@ def test_the_bar_says_how_far_it_is(clock: list[float], monkeypatch: pytest.Monk
     assert terminal.lines() == [line, ""]
 
 
-def test_the_bar_says_what_is_aimed_at_and_where_no_episode_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_shows_the_target_and_missing_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     for given, target, said in (
         ({"agent": 123.456}, {"agent": 475.0}, "return 123.5 of 475"),
@@ -192,7 +192,7 @@ def test_the_bar_says_what_is_aimed_at_and_where_no_episode_has_ended(monkeypatc
 
 
 def test_metrics_come_last_in_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the time that is left: where there is no room for all, they are left out first."""
+    """After the time left: in narrow terminals they are omitted first."""
     for columns, said in ((200, "return 2  1:00:00 left  tags 3.5"), (48, "return 2  1:00:00 left"), (200, "left")):
         monkeypatch.setenv("COLUMNS", str(columns))
         terminal, metrics = Terminal(), {"tags": 3.5 if "tags" in said or columns == 48 else math.nan, "far": math.nan}
@@ -225,7 +225,7 @@ def test_the_bar_is_drawn_ten_times_a_second(clock: list[float]) -> None:
         bar.update(step, 1.0, {})
     assert 9 <= terminal.getvalue().count("\r") <= 10
     bar.update(1000, 1.0, {})
-    assert "100%" in terminal.lines()[0]  # the last one is never left out
+    assert "100%" in terminal.lines()[0]  # the last update is always drawn
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20, 40, 60, 80, 200])
@@ -239,7 +239,7 @@ def test_the_bar_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bar.close()
 
 
-def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
+def test_a_file_gets_lines(clock: list[float]) -> None:
     file = io.StringIO()
     progress = Progress(1000, stream=file, target={"agent": 9.0}, header=["agent: ppo", "more"])
     for second in range(101):
@@ -252,7 +252,7 @@ def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
     ]
 
 
-def test_a_run_begins_with_what_computes_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_first_reports_the_engines_of_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
     train(small_run("cpu"), progress=True)
     reason = "the device is cpu; only CUDA devices have kernels for networks"
     assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine torch ({reason})\n\r")
@@ -279,7 +279,7 @@ def test_a_run_needs_no_standard_error(progress: bool | None, monkeypatch: pytes
         assert train(small_run("cpu", total_steps=128), progress=progress).reason == "total_steps"
 
 
-def test_a_bar_whose_stream_is_closed_is_drawn_no_more() -> None:
+def test_a_closed_stream_ends_the_output() -> None:
     stream = io.StringIO()
     bar = Progress(10, False, stream)
     bar.update(5, 1.0, {})
@@ -288,7 +288,7 @@ def test_a_bar_whose_stream_is_closed_is_drawn_no_more() -> None:
     bar.close()
 
 
-def test_a_terminal_that_knows_no_blocks_gets_a_bar_too() -> None:
+def test_the_bar_in_an_ascii_terminal() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     bar = Progress(10, False, stream)

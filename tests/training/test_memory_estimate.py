@@ -1,4 +1,4 @@
-"""What a run stores is known beforehand to the byte, and what does not fit is refused."""
+"""Memory estimates are exact to the byte, and runs that do not fit are refused."""
 
 import functools
 import gc
@@ -61,15 +61,15 @@ RUNS: dict[str, dict[str, Any]] = {
 FEW, MANY = 64, 128
 
 
-def described(name: str, device: str, num_envs: int, **others: Any) -> Run:
+def run_of_size(name: str, device: str, num_envs: int, **others: Any) -> Run:
     given: dict[str, Any] = {**RUNS[name], "num_envs": num_envs, **others}
     if name == "parameters of their own":
         given["params"] = {"length": [0.5 + 0.001 * i for i in range(num_envs)]}
     return small_run(device, given.pop("env", "CartPole-v1"), **given)
 
 
-def held(config: Run) -> int:
-    """The bytes of tensors that a trainer stores."""
+def stored_bytes(config: Run) -> int:
+    """Return the bytes of all tensors that a trainer stores."""
     gc.collect()
     with Allocations() as allocations:
         trainer = Trainer(config)
@@ -80,41 +80,41 @@ def held(config: Run) -> int:
 
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("name", RUNS)
-def test_it_is_what_is_allocated(name: str) -> None:
-    """By the difference of two sizes, so that what does not grow with the replicas plays no part."""
-    few, many = (held(described(name, "cpu", count)) for count in (FEW, MANY))
-    estimate = memory_of_run(Plan(described(name, "cpu", MANY), "cpu", MANY))
+def test_the_estimate_equals_the_allocation(name: str) -> None:
+    """By the difference of two sizes, without memory that does not grow with the replicas."""
+    few, many = (stored_bytes(run_of_size(name, "cpu", count)) for count in (FEW, MANY))
+    estimate = memory_of_run(Plan(run_of_size(name, "cpu", MANY), "cpu", MANY))
     assert many - few == estimate.per_replica * (MANY - FEW)
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
 @pytest.mark.parametrize("name", ["plain", "normalised", "continuous", "team", "against random", "half the bits"])
-def test_it_is_what_a_gpu_holds(name: str) -> None:
+def test_the_estimate_matches_a_gpus_memory(name: str) -> None:
     found = []
-    for count in (64, 4096, 8192):  # with the first all is loaded that stays
+    for count in (64, 4096, 8192):  # the first trainer loads what stays in memory
         gc.collect()
         before = torch.cuda.memory_stats()["requested_bytes.all.current"]
-        trainer = Trainer(described(name, "cuda", count))
+        trainer = Trainer(run_of_size(name, "cuda", count))
         gc.collect()
         found.append(torch.cuda.memory_stats()["requested_bytes.all.current"] - before)
         trainer.iterate(1)
         del trainer
-    stored = memory_of_run(Plan(described(name, "cuda", 8192), "cuda:0", 8192)).per_replica
+    stored = memory_of_run(Plan(run_of_size(name, "cuda", 8192), "cuda:0", 8192)).per_replica
     assert found[2] - found[1] == pytest.approx(stored * 4096, abs=2**16)
 
 
-def test_the_most_that_have_room() -> None:
+def test_max_replicas() -> None:
     some = MemoryEstimate(per_replica=120)
     assert [some.of(count) for count in (1, 25)] == [120, 3000]
     assert [some.max_replicas(room) for room in (119, 120, 2999, 3000)] == [0, 1, 24, 25]
 
 
-def test_a_step_of_a_buffer_counts() -> None:
-    few, many = (memory_of_run(Plan(described("sac", "cpu", FEW, buffer_size=size), "cpu", FEW)) for size in (500, 600))
+def test_memory_per_step_of_a_buffer() -> None:
+    few, many = (memory_of_run(Plan(run_of_size("sac", "cpu", FEW, buffer_size=size), "cpu", FEW)) for size in (500, 600))
     assert many.per_replica - few.per_replica == pytest.approx(100 * many.per_step, rel=0.05)
 
 
-def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_replicas_are_refused_before_allocation(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_run(device, num_envs=10**9)
     with Allocations() as allocations, pytest.raises(MemoryError, match="lower num_envs to") as caught:
         Trainer(config)
@@ -135,7 +135,7 @@ def test_too_many_are_refused_before_anything_is_allocated(device: str, monkeypa
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 FIRST, SECOND = "4:memory:/box/inner\n3:cpu,cpuacct:/box\n0::/\n", "0::/box/inner\n"
-"""What ``/proc/self/cgroup`` says with version 1 and version 2 of control groups."""
+"""``/proc/self/cgroup`` with version 1 and version 2 of control groups."""
 
 
 def version_1(folder: str, limit: int, used: int, cached: int) -> dict[str, str]:
@@ -173,7 +173,7 @@ CONTAINERS: dict[str, tuple[str, dict[str, str], tuple[int, int]]] = {
 
 
 def machine(root: Path, group: str, files: Mapping[str, str]) -> Path:
-    """A folder with what a machine says of its memory, of which 1 MiB is free, and a container of its own."""
+    """A folder with the memory files of a machine with 1 MiB free, and of a container."""
     said = {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n"} | (
         {"proc/self/cgroup": group} if group else {}
     )
@@ -190,7 +190,7 @@ def test_a_containers_limit_counts(name: str, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By training, with a number that fits, by the environment itself, and of a team too large for a single replica."""
+    """By training (with a number that fits), by the environment, and for a team whose single replica is too large."""
     limited = functools.partial(host.host_memory, machine(tmp_path, SECOND, version_2("box", 2**20, 2**19, 2)))
     for module in (host, memory):
         monkeypatch.setattr(module, "host_memory", limited)
@@ -202,11 +202,11 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
     with pytest.raises(
         MemoryError, match=r"^1 replica of TagContinuous-v0 needs .*; lower num_taggers or num_runners$"
     ):
-        Trainer(team)  # before each agent is named: a billion names take 60 GiB
+        Trainer(team)  # before agents are named: a billion names take 60 GiB
 
 
 def test_the_memory_of_this_machine() -> None:
-    found = host.host_memory()  # by its own files
+    found = host.host_memory()  # from its files
     assert 2**28 < found.free < found.total <= PHYSICAL
     assert memory.available_memory("cpu") == pytest.approx(found.free, rel=0.2)
     assert memory.total_memory("cpu") == found.total

@@ -1,4 +1,4 @@
-"""Policies that learn from observations in parts do what they would with whole rows."""
+"""Policies that learn from split rows match policies that learn from full rows."""
 
 import math
 from collections.abc import Iterator
@@ -45,15 +45,15 @@ def _registered() -> Iterator[None]:
         yield
 
 
-def parts_of(rows: int, each: int, device: str) -> SplitRows:
+def split_rows_of(rows: int, each: int, device: str) -> SplitRows:
     numbers = torch.Generator().manual_seed(0)
     own = torch.randn(rows, SPLIT.individual, generator=numbers)
     shared = torch.randn(rows // each, SPLIT.shared, generator=numbers)
     return SplitRows(own.to(device), shared.to(device), each, SPLIT)
 
 
-def test_parts_stand_for_rows(device: str) -> None:
-    parts = parts_of(12, 3, device)
+def test_split_rows_match_full_rows(device: str) -> None:
+    parts = split_rows_of(12, 3, device)
     rows = parts.joined
     assert tuple(parts.shape) == tuple(rows.shape) == (12, 67)
     assert torch.equal(rows[:, 3:63], parts.shared.repeat_interleave(3, 0))
@@ -66,32 +66,32 @@ def test_parts_stand_for_rows(device: str) -> None:
     steps = SplitRows(parts.individual.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
     assert torch.equal(join_rows(steps[1:].flatten(0, 1)), rows[6:])
     alive = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], device=device, dtype=torch.bool)
-    parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # nobody of the last three is left
+    parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # all of the last three agents are inactive
     living = join_rows(zero_inactive(parts, alive))
     assert torch.equal(living[alive], rows[alive])
     assert torch.isfinite(living).all()
 
 
 @pytest.mark.parametrize("some_are_out", [False, True])
-def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> None:
+def test_statistics_match_full_rows(device: str, some_are_out: bool) -> None:
     alive = (
         torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], device=device, dtype=torch.bool) if some_are_out else None
     )
-    parts = parts_of(12, 3, device)
+    parts = split_rows_of(12, 3, device)
     one, other = (ObservationScale(67, device) for _ in range(2))
     if alive is not None:
-        parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # of what nobody sees
+        parts.individual[~alive], parts.shared[3] = torch.nan, torch.nan  # of observations of inactive agents
     one.learn(parts, alive)
     other.learn(parts.joined, alive)
     torch.testing.assert_close(one.mean, other.mean)
     torch.testing.assert_close(one.variance, other.variance)
     assert torch.equal(one.count, other.count)
-    parts = parts_of(6, 3, device)
+    parts = split_rows_of(6, 3, device)
     torch.testing.assert_close(join_rows(one(parts)), one(parts.joined))
 
 
-def test_the_environment_is_asked_for_parts(device: str) -> None:
-    """Where rows are wide; what it then gives, and what it gives else, are the same."""
+def test_the_environment_returns_split_rows(device: str) -> None:
+    """If rows are wide; they equal the environment's full rows."""
     assert Plan(small_run(device, "Sharing-v0"), device, 3).world.separate_shared
     assert not Plan(small_run(device, "Sharing-v0", params={"wide": 20}), device, 3).world.separate_shared
     config = small_run(device, "Sharing-v0", params={"max_episode_steps": 5})
@@ -107,7 +107,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
     for t in range(12):
         for rows in every.values():
             mine, theirs = (numpy_of(join_rows(rows.observed(seen, 0))) for seen in (env.observations(t), there))
-            alive = theirs.any(1)  # rows of those who are out are zero
+            alive = theirs.any(1)  # rows of inactive agents are zero
             assert alive.any()
             np.testing.assert_array_equal(mine[alive], theirs[alive])
         actions = {r.name: torch.as_tensor(rng.integers(0, 3, (3, r.agents, 1)), device=device) for r in env.roles}
@@ -138,8 +138,8 @@ def test_minibatches_keep_groups_together(device: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"shared_trunk": True}, {"normalise_observations": True}], ids=str)
-def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -> None:
-    """Values, and the gradient of a minibatch, of a module that is given parts and of the same given whole rows."""
+def test_learning_matches_full_rows(device: str, settings: dict[str, Any]) -> None:
+    """Values and the gradient of a minibatch, with the same module on split rows and on full rows."""
     trainer = Trainer(small_run(device, "Sharing-v0", num_envs=5, horizon=7, **settings))
     trainer.roll_out()
     trainer.learn()
@@ -164,7 +164,7 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
 
 
 def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
-    """Groups are as large as the policy's part of a role; where they differ, rows stand alone."""
+    """Groups have the size of the policy's part of a role; if sizes differ, groups have one row."""
     one = Trainer(small_run(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
     assert {name: learner.policy_rows.group_size for name, learner in one.learners.items()} == {
         "hunter": 2,
@@ -181,8 +181,8 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
 
 
-def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
-    """It has whole rows then."""
+def test_one_policy_for_roles_with_different_splits(device: str) -> None:
+    """It uses full rows."""
     trainer = Trainer(small_run(device, "Sharing-v0", policies={"hunter": "all", "prey": "all"}))
     trainer.roll_out()
     trainer.learn()
@@ -195,7 +195,7 @@ def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
     assert torch.equal(last[..., 3:], prey.shared_observations[:-1].unsqueeze(2).expand(-1, -1, 3, -1))
 
 
-def test_parameters_that_are_the_trainers(device: str) -> None:
+def test_options_that_the_trainer_sets_are_refused(device: str) -> None:
     for env, params, message in (
         ("Sharing-v0", {"active_heads": True}, "active_heads, which the trainer sets; leave it out"),
         ("CartPole-v1", {"statistics": False}, "statistics=False, but the trainer needs episode statistics"),
@@ -207,10 +207,10 @@ def test_parameters_that_are_the_trainers(device: str) -> None:
             Trainer(small_run(device, env, params=params))
 
 
-def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
+def test_user_modules_get_full_rows(device: str) -> None:
     seen = []
 
-    class Own(nn.Module):
+    class UserModule(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(74, 4)
@@ -221,14 +221,14 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
             return out[:, :3], out[:, 3]
 
     config = small_run(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False, **MODULE_SETTINGS)
-    trainer = Trainer(config, modules={"prey": Own().to(device)})
+    trainer = Trainer(config, modules={"prey": UserModule().to(device)})
     trainer.roll_out()
     assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}
     storage: Any = trainer.horizon_env.storage["prey"]
     assert torch.equal(seen[-1][:, 3:].view(4, 3, 71), storage.shared_observations[2].unsqueeze(1).expand(-1, 3, -1))
 
 
-def test_runs_go_on_bit_for_bit(device: str, tmp_path: Path) -> None:
+def test_runs_resume_bit_for_bit(device: str, tmp_path: Path) -> None:
     def run(name: str, iterations: int, **more: Any) -> Any:
         return small_run(device, "Sharing-v0", total_steps=128 * iterations, run_dir=str(tmp_path / name), **more)
 
@@ -242,8 +242,8 @@ def test_runs_go_on_bit_for_bit(device: str, tmp_path: Path) -> None:
     train(run("three", 1, policies={"prey": f"frozen:{tmp_path / 'one'}"}), progress=False)
 
 
-def test_the_largest_is_of_the_living(device: str) -> None:
-    """What the dead saw does not count, though it is no number; what is no number of the living does."""
+def test_the_maximum_is_over_active_agents(device: str) -> None:
+    """NaN counts for active agents, and not for inactive agents."""
     rows = torch.tensor([[1.0, -2.0], [math.nan, 1.0], [0.5, math.inf], [-3.0, 0.0]], device=device)
     largest = torch.zeros(1, device=device)
     steps = {(1, 0, 0, 0): 2.0, (0, 0, 0, 0): 2.0, (1, 0, 0, 1): 3.0, (1, 0, 1, 1): math.inf, (1, 1, 1, 1): math.nan}

@@ -1,4 +1,4 @@
-"""What kernels of several processes tell one another through peer memory: here two threads, on the CPU."""
+"""Communication of kernels through peer memory: here between two threads, on the CPU."""
 
 import math
 import threading
@@ -20,7 +20,7 @@ Work = Callable[[list[Kernel], int], Any]
 
 
 def both(program: Program, numbers: int, work: Work) -> list[Any]:
-    """What ``work(kernels, rank)`` gives in each of two threads, whose kernels have memory as ``PeerMemory`` has it."""
+    """Return ``work(kernels, rank)`` of two threads, whose kernels share memory with the layout of ``PeerMemory``."""
     blocks = blocks_of(numbers)
     room = blocks * BLOCK
     memories = [torch.zeros(2 * 2 * room, dtype=torch.int64) for _ in range(2)]
@@ -45,7 +45,7 @@ def both(program: Program, numbers: int, work: Work) -> list[Any]:
 
 
 def test_messages_of_any_length() -> None:
-    """One who is ahead by a round does not spoil what the other has yet to read; blocks count their own rounds."""
+    """A thread one round ahead does not overwrite unread messages; each block counts its rounds."""
     generator = torch.Generator().manual_seed(0)
     lengths = [1, 255, 256, 257, *torch.randint(1, 4 * BLOCK, (36,), generator=generator).tolist()]
     messages = [torch.randint(-(2**31), 2**31, (2, n), generator=generator, dtype=torch.int32) for n in lengths]
@@ -64,7 +64,7 @@ def test_messages_of_any_length() -> None:
 def test_gradients_are_added_up_in_order_of_rank() -> None:
     count, words = 700, 706
     messages = torch.randn(8, 2, words, generator=torch.Generator().manual_seed(0))
-    messages[..., -1] = 4.0  # samples of each
+    messages[..., -1] = 4.0  # samples per thread
 
     def work(kernels: list[Kernel], rank: int) -> list[tuple[Tensor, float]]:
         collect, blocks = kernels[0], blocks_of(words)

@@ -1,4 +1,4 @@
-"""Who acts for whom: the agents' rows, modules of the user's own, random and frozen policies."""
+"""Policies: assignment to agents, user modules, random and frozen policies."""
 
 import copy
 import shutil
@@ -25,7 +25,7 @@ from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.networks import default_policy  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
-from gpu_envs.training.rollout.plan import PolicyRows, PolicyRole, RoleMembers, assign  # noqa: E402
+from gpu_envs.training.rollout.plan import PolicyRole, PolicyRows, RoleMembers, assign  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,7 +59,7 @@ CATS, MOUSE = role("cat", 3), role("mouse", 2)
     ],
     ids=str,
 )
-def test_who_acts_for_whom(policies: Mapping[str, str], expected: Mapping[str, Any]) -> None:
+def test_assignment_of_policies(policies: Mapping[str, str], expected: Mapping[str, Any]) -> None:
     found = assign((CATS, MOUSE), policies)
     assert {name: {p.role.name: p.members for p in parts} for name, parts in found.items()} == expected
 
@@ -86,18 +86,18 @@ def test_who_acts_for_whom(policies: Mapping[str, str], expected: Mapping[str, A
         ),
     ],
 )
-def test_names_that_were_hardly_meant_are_refused(policies: Mapping[str, str], message: str) -> None:
+def test_invalid_policy_names_are_refused(policies: Mapping[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         assign((CATS, MOUSE), policies)
 
 
-def test_a_role_may_be_called_almost_random() -> None:
+def test_a_role_may_be_named_like_random() -> None:
     found = assign((role("ransom", 1), MOUSE), {"ransom": "ransom", "mouse": "frozen:runs/a (copy)"})
     assert list(found) == ["ransom", "frozen:runs/a (copy) (mouse)"]
 
 
 @pytest.mark.parametrize("policies", [{}, {"cat_1": "odd"}, {"cat": "a", "mouse": "a"}, {"cat_0": "a", "mouse_1": "a"}])
-def test_every_agent_gets_the_action_of_its_own_row(policies: Mapping[str, str], device: str) -> None:
+def test_every_agent_gets_the_action_of_its_row(policies: Mapping[str, str], device: str) -> None:
     place, n = resolve_device(device), 4
     code = {r.name: torch.arange(n * r.agents, device=place).view(n, r.agents, 1) for r in (CATS, MOUSE)}
     code["mouse"] = code["mouse"] + 1000
@@ -125,8 +125,8 @@ def test_one_policy_for_different_spaces_is_refused(other: PolicyRole) -> None:
 # --- modules ---
 
 
-class Apart(PolicyModule):
-    """A policy of two networks."""
+class SeparateNetworks(PolicyModule):
+    """A policy with separate networks."""
 
     def __init__(self, features: int, parameters: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Apart(PolicyModule):
 
 
 class Wrapped(nn.Module):
-    """A module with nothing but a forward, which may change what another gives."""
+    """A module with only a forward method, which may modify another module's outputs."""
 
     def __init__(self, of: nn.Module, changed: Callable[[Any], Any] = tuple) -> None:
         super().__init__()
@@ -153,28 +153,28 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
-    """The same module, asked for its parts or for everything at once, learns the same."""
+def test_user_modules_learn(algorithm: str, device: str) -> None:
+    """A module learns the same by distribution() and value() as by forward()."""
     learnt = []
     for together in (False, True):
         torch.manual_seed(1)
-        module: Any = Apart(4, 2)
+        module: Any = SeparateNetworks(4, 2)
         first = [p.detach().clone() for p in module.parameters()]
         modules = {"agent": Wrapped(module) if together else module}
         trainer = Trainer(small_run(device, algorithm=algorithm, num_envs=16, **MODULE_SETTINGS), modules=modules)
         trainer.iterate(3)
         after = [p.detach().cpu() for p in module.parameters()]
         moved = [not torch.equal(one, other) for one, other in zip(first, after, strict=True)]
-        assert moved == [False, True, True, True, True]  # what is not used comes first, and stays
+        assert moved == [False, True, True, True, True]  # unused parameters come first, and do not change
         learnt.append(numpy_of(torch.cat([p.ravel() for p in after])))
-    # Values of a horizon come from one product of all rows, or from one for each step. Some devices round these
-    # otherwise, and Adam's steps (12 of at most about 0.001) follow, by less than a hundredth of themselves: gradients
+    # Values come from one product of all rows of a horizon, or from one product per step. Some devices round these
+    # differently, and Adam's steps (12 of at most about 0.001) differ by less than a hundredth: gradients
     # are far above its epsilon
     assert np.abs(learnt[0] - learnt[1]).max() < 12 * 1e-3 * 0.01
 
 
 class Halved(nn.Module):
-    """A module of half its observations, which it halves in place or not."""
+    """A module that halves its observations, in place or not."""
 
     def __init__(self, of: nn.Module, *, in_place: bool) -> None:
         super().__init__()
@@ -187,17 +187,17 @@ class Halved(nn.Module):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac"])
 def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
-    """They get copies, and what is stored stays as the environment gave it."""
+    """They get copies: the storage keeps the environment's observations."""
     learnt = []
     for in_place in (False, True):
         torch.manual_seed(2)
-        module: Any = Halved(Apart(3, 2), in_place=in_place)
+        module: Any = Halved(SeparateNetworks(3, 2), in_place=in_place)
         if algorithm == "sac":
             module = ActorCritic()
             module.actor = Halved(nn.Linear(3, 2), in_place=in_place)
             module.critics = Halved(Wrapped(nn.Linear(4, 2), torch.t), in_place=in_place)
         run = off_policy_run if algorithm == "sac" else small_run
-        one_pass = {} if algorithm != "ppo" else {"minibatches": 1}  # of the storage itself
+        one_pass = {} if algorithm != "ppo" else {"minibatches": 1}  # of the storage
         trainer = Trainer(
             run(device, "Pendulum-v1", algorithm=algorithm, **one_pass, **MODULE_SETTINGS), modules={"agent": module}
         )
@@ -206,8 +206,8 @@ def test_modules_may_change_their_input(algorithm: str, device: str) -> None:
     assert_same_bits(*learnt)
 
 
-class ForwardAlone(PolicyModule):
-    """Cannot be asked for actor and critic apart."""
+class OnlyForward(PolicyModule):
+    """A PolicyModule without distribution() and value()."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,14 +225,14 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (lambda: Apart(4, 2).double(), "actor.weight of torch.float64; policies are float32, for.* 4 features"),
-        (lambda: Apart(4, 2).half(), "actor.weight of torch.float16; policies are float32"),
-        (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
-        (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
-        (lambda: Wrapped(Apart(4, 2), detached), "depend on none of its learnable parameters"),
-        (ForwardAlone, "is a training.PolicyModule without distribution"),
+        (lambda: SeparateNetworks(4, 2).double(), "actor.weight of torch.float64; policies are float32, for.* 4 feat"),
+        (lambda: SeparateNetworks(4, 2).half(), "actor.weight of torch.float16; policies are float32"),
+        (lambda: SeparateNetworks(7, 2), "cannot take float32 observations of 4 features"),
+        (lambda: SeparateNetworks(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
+        (lambda: Wrapped(SeparateNetworks(4, 2), detached), "depend on none of its learnable parameters"),
+        (OnlyForward, "is a training.PolicyModule without distribution"),
         (lambda: nn.LazyLinear(2), "has the lazy parameter weight, which has no shape yet: call the module once"),
-        (lambda: Apart, "<class '.*Apart'>; give an instance of torch.nn.Module"),
+        (lambda: SeparateNetworks, "<class '.*SeparateNetworks'>; give an instance of torch.nn.Module"),
         *(
             (lambda of=outputs: Wrapped(nn.Linear(4, 4), of), r"maps observations \[2, 4\] to .*" + message)
             for outputs, message in (
@@ -247,37 +247,38 @@ def detached(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
 )
 def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device: str) -> None:
     made = module()
-    if isinstance(made, Apart):
+    if isinstance(made, SeparateNetworks):
         del made.never_used
     with pytest.raises((ValueError, TypeError), match="the policy 'agent' .*" + message):
         Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": made})
 
 
-def test_modules_without_names_are_refused(device: str) -> None:
-    modules: Any = [Apart(4, 2)]
+def test_modules_for_unknown_policies_are_refused(device: str) -> None:
+    modules: Any = [SeparateNetworks(4, 2)]
     with pytest.raises(TypeError, match=r"modules is a list; give a dict of policy names and torch.nn.Modules"):
         Trainer(small_run(device, **MODULE_SETTINGS), modules=modules)
 
 
 def test_settings_that_a_module_does_not_use_are_refused(device: str) -> None:
-    """A policy that uses them may have them for itself."""
+    """Another policy may still have them, by a Policy."""
     message = (
         "hidden, activation and initial_std cannot be set for the policy 'agent', whose module you gave: leave that out"
     )
     with pytest.raises(ValueError, match=message):
-        Trainer(small_run(device, activation="relu", initial_std=0.5), modules={"agent": Apart(4, 2)})
+        Trainer(small_run(device, activation="relu", initial_std=0.5), modules={"agent": SeparateNetworks(4, 2)})
     others = {"runner.hidden": (8,), **MODULE_SETTINGS}
     sizes = Trainer(small_run(device, GRID, **others)).learners["tagger"].policy_rows
-    module = Apart(sizes.features, sizes.head.parameters)
+    module = SeparateNetworks(sizes.features, sizes.head.parameters)
     Trainer(small_run(device, GRID, **others), modules={"tagger": module}).iterate(1)
+    module = SeparateNetworks(sizes.features, sizes.head.parameters)
     with pytest.raises(ValueError, match="hidden cannot be set for the policy 'runner', whose module you gave"):
-        Trainer(small_run(device, GRID, **others), modules={"runner": Apart(sizes.features, sizes.head.parameters)})
+        Trainer(small_run(device, GRID, **others), modules={"runner": module})
 
 
 def test_policies_that_share_parameters_are_refused(device: str) -> None:
     sizes = Trainer(small_run(device, GRID)).learners["tagger"].policy_rows
-    one = Apart(sizes.features, sizes.head.parameters)
-    other = Apart(sizes.features, sizes.head.parameters)
+    one = SeparateNetworks(sizes.features, sizes.head.parameters)
+    other = SeparateNetworks(sizes.features, sizes.head.parameters)
     other.critic = one.critic
     for modules in ({"tagger": one, "runner": one}, {"tagger": Wrapped(one), "runner": other}):
         with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
@@ -285,8 +286,8 @@ def test_policies_that_share_parameters_are_refused(device: str) -> None:
 
 
 def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None:
-    module = Apart(4, 2)
-    with pytest.raises(ValueError, match="gravty") as kept:  # and with it what was half made
+    module = SeparateNetworks(4, 2)
+    with pytest.raises(ValueError, match="gravty") as kept:  # and with it the incomplete Trainer
         Trainer(small_run(device, params={"gravty": 1}, **MODULE_SETTINGS), modules={"agent": module})
     trainer = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module})
     assert kept.value.args
@@ -303,24 +304,24 @@ def test_a_module_has_one_trainer_at_a_time(tmp_path: Path, device: str) -> None
         modules={"agent": copy.deepcopy(module)},
     )
     with pytest.raises(ValueError, match="being trained by another Trainer"):
-        evaluate(run, episodes=2, device=device, modules={"agent": module})  # which would fill it with a checkpoint
+        evaluate(run, episodes=2, device=device, modules={"agent": module})  # which would load a checkpoint into it
     second.iterate(1)
     assert_same_bits(before, dict(module.state_dict()))
-    trainer.iterate(1)  # and the first one still trains its own
+    trainer.iterate(1)  # and the first Trainer still trains its module
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
     del trainer
-    third = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module})  # the first one is gone
+    third = Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module})  # the first Trainer is deleted
     before = copy.deepcopy(module.state_dict())
     third.iterate(1)
     assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
 
 
-class Moody(nn.Module):
-    """A module that is one thing while it learns and another while it acts."""
+class ModeDependent(nn.Module):
+    """A module that differs between training and evaluation mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.drop, self.of = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), Apart(4, 2)
+        self.norm, self.drop, self.of = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), SeparateNetworks(4, 2)
         self.seen: list[bool] = []
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -328,8 +329,8 @@ class Moody(nn.Module):
         return self.of(self.drop(self.norm(observations)))
 
 
-def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
-    module = Moody()
+def test_only_learning_changes_buffers(device: str) -> None:
+    module = ModeDependent()
     module.norm.eval()
     start = {name: buffer.clone().to(resolve_device(device)) for name, buffer in module.named_buffers()}
     trainer = Trainer(small_run(device, graphs=False, **MODULE_SETTINGS), modules={"agent": module})
@@ -348,22 +349,22 @@ def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
     assert module.norm.num_batches_tracked.item() == 4
 
 
-def test_updates_that_dropout_stops_are_missing_and_warned_of(tmp_path: Path, device: str) -> None:
+def test_updates_stopped_by_dropout_warn(tmp_path: Path, device: str) -> None:
     config = small_run(
         device, target_kl=1e-4, log_interval=1, total_steps=8 * 16 * 2, run_dir=str(tmp_path / "run"), **MODULE_SETTINGS
     )
     with pytest.warns(UserWarning, match="'agent' stop before their first step.*Leave target_kl or these layers out"):
-        train(config, progress=False, modules={"agent": nn.Sequential(nn.Dropout(0.5), Apart(4, 2))})
+        train(config, progress=False, modules={"agent": nn.Sequential(nn.Dropout(0.5), SeparateNetworks(4, 2))})
     log = RunDirectory.open(tmp_path / "run").log()
     for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm"):
         assert np.isnan(log[name]).all()
-    assert log["learning_rate"] == [np.float32(1e-3)] * 2  # which is known all the same
+    assert log["learning_rate"] == [np.float32(1e-3)] * 2  # which does not depend on samples
     assert np.isfinite(log["explained_variance"]).all()
 
 
 @pytest.mark.parametrize("part", ["actor", "critic"])
-def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
-    module: Any = Apart(4, 2)
+def test_parameters_without_gradients_do_not_change(part: str, device: str) -> None:
+    module: Any = SeparateNetworks(4, 2)
     getattr(module, part).requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
     Trainer(small_run(device, **MODULE_SETTINGS), modules={"agent": module}).iterate(1)
@@ -376,7 +377,7 @@ def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
 def test_first_weights(activation: str, normalised: bool, shared: bool) -> None:
-    """Undecided, and of the seed alone."""
+    """Close to a uniform policy, and determined by the seed."""
     box = Head("box", (2,), (), (-1.0, -1.0), (1.0, 1.0), scalar=False)
     for head in (FIVE, box):
         given: dict[str, Any] = {"layer_norm": normalised, "shared_trunk": shared, "initial_std": 0.5}
@@ -415,7 +416,7 @@ def test_random_is_uniform(space: Any, device: str) -> None:
         if turn == turns // 2:
             player.advance(turn)
         drawn.append(numpy_of(player.act(turn % (turns // 2), {})))
-    assert len({array.tobytes() for array in drawn}) == turns  # each turn its own
+    assert len({array.tobytes() for array in drawn}) == turns  # different for each turn
     samples = np.concatenate(drawn)
     for element in range(head.width):
         column = samples[:, element]
@@ -424,20 +425,20 @@ def test_random_is_uniform(space: Any, device: str) -> None:
             assert len(counts) == head.sizes[element]
         else:
             counts = np.histogram(column, 20, (head.low[element], head.high[element]))[0]
-            assert counts.sum() == len(column)  # there are none beyond the bounds
+            assert counts.sum() == len(column)  # none exceeds the bounds
         expected = len(column) / len(counts)
         chi_square = ((counts - expected) ** 2 / expected).sum()
         degrees = len(counts) - 1
-        assert chi_square < degrees + 5 * np.sqrt(2 * degrees)  # five deviations from its mean
+        assert chi_square < degrees + 5 * np.sqrt(2 * degrees)  # five standard deviations from its mean
 
 
-def test_somebody_has_to_learn(device: str) -> None:
+def test_a_run_without_learning_policies_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match="no policy learns"):
         Trainer(small_run(device, policies={"agent": "random"}))
 
 
-def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
-    """Nor is it guessed which of several policies is meant; where there is one alone, it is that."""
+def test_invalid_frozen_policies_are_refused(tmp_path: Path, device: str) -> None:
+    """A policy must be named, unless the run has only one."""
     run, one, other, empty = (str(tmp_path / name) for name in ("run", "one", "other", "empty"))
     for folder, runner in ((run, "b"), (one, "a")):
         policies = {"tagger": "a", "runner": runner}
@@ -458,10 +459,10 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize(("env", "normalise"), [(GRID, False), (FIELD, True)])
-def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
+def test_a_frozen_policy_is_saved_with_the_run_it_acts_in(
     env: str, normalise: bool, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays as it was while others learn, and from a checkpoint, whatever became of its source."""
+    """It does not change while others learn, and is restored from a checkpoint without its source."""
     place = resolve_device(device)
     params: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}} if env == FIELD else {}
     runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False, **params}
@@ -484,7 +485,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     assert torch.equal(trainer.players[name].act(0, observations, greedy=True), expected)
 
     shutil.rmtree("source")
-    train(small_run(device, env, seed=80, **runs), progress=False)  # another one in its place
+    train(small_run(device, env, seed=80, **runs), progress=False)  # replaced by another run
     other = make_player(policy_rows, config)
     other.advance(5)
     assert not torch.equal(other.act(0, observations, greedy=True), expected)
@@ -506,7 +507,7 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     assert_same_bits(again.state()["frozen"]["state"], player.state()["frozen"]["state"])
 
 
-def test_seeds_of_purposes_have_nothing_in_common() -> None:
+def test_seeds_of_different_purposes_differ() -> None:
     seeds = [derived_seed(s, purpose, i) for s in range(20) for purpose in ("a", "b") for i in range(20)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,4 +1,4 @@
-"""Settings of single policies: each is honoured, changes its policy and no other, and goes on with the run."""
+"""Settings of single policies: each changes only its policy, and a resumed run keeps it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ UPDATING: Mapping[str, Any] = {
     "normalise_observations": True,
     "normalise_rewards": True,
 }
-"""What plays no part before the first update: another value of each."""
+"""Settings without an effect before the first update, with another value for each."""
 
 ACTING: Mapping[str, Any] = {
     "hidden": (8, 24),
@@ -46,10 +46,10 @@ ACTING: Mapping[str, Any] = {
     "precision": "bf16",
     "fused": False,
 }
-"""What makes a policy act otherwise from the beginning."""
+"""Settings that change the first actions."""
 
 OF_CHOICES = ("epsilon",)
-"""Settings that boxes do not have."""
+"""Settings that do not apply to Box actions."""
 
 FROM_A_BUFFER: Mapping[str, tuple[str, Any]] = {
     "buffer_size": ("sac", 60),
@@ -63,27 +63,27 @@ FROM_A_BUFFER: Mapping[str, tuple[str, Any]] = {
     "target_noise_clip": ("td3", 0.01),
     "policy_delay": ("td3", 1),
 }
-"""The same of learning from a buffer: for which algorithm, and another value."""
+"""Settings of off-policy algorithms: algorithm and another value."""
 
 EXPLORING: Mapping[str, tuple[str, Any]] = {
     "learning_starts": ("sac", 10_000),
     "exploration": ("sac", "ou"),
     "noise": ("td3", 0.5),
 }
-"""What makes it act otherwise from the beginning."""
+"""Settings of off-policy algorithms that change the first actions."""
 
 OTHERS = {**UPDATING, **ACTING}
 ROLES = ("tagger", "runner")
 
 
 def duel(device: str, **settings: Any) -> Run:
-    """A game with two policies whose actions are boxes, so that every setting means something."""
+    """A game with two policies with Box actions, so that every setting has an effect."""
     given: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}, "learning_rate": 0.01}
     return small_run(device, FIELD, **(given | settings))
 
 
-def learnt(config: Run, updates: int = 1) -> dict[str, Any]:
-    """The state of every policy after so many updates."""
+def states_after(config: Run, updates: int = 1) -> dict[str, Any]:
+    """Return the state of every policy after ``updates`` updates."""
     trainer = Trainer(config)
     trainer.iterate(updates)
     state: dict[str, Any] = without_times(trainer.state())["learners"]
@@ -98,7 +98,7 @@ def test_every_setting_has_another_value_here() -> None:
 
 
 def varied(name: str, device: str) -> tuple[Callable[..., Run], Any]:
-    """Makes runs in which a setting means something; and another value for it."""
+    """Return a function that makes runs in which a setting has an effect, and another value for the setting."""
     if name in OTHERS:
         return partial(duel, device), OTHERS[name]
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]
@@ -109,18 +109,18 @@ NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
 
 
 @pytest.mark.parametrize(("name", "role"), [*zip(NAMES, cycle(ROLES), strict=False)])
-def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
+def test_a_setting_changes_only_its_policy(name: str, role: str, device: str) -> None:
     run, value = varied(name, device)
-    plain, every = learnt(run()), learnt(run(**{name: value}))
-    found = learnt(run(**{f"{role}.{name}": value}))
-    for each in ROLES if name not in EXPLORING else ():  # who acts otherwise changes what the other one sees
+    plain, every = states_after(run()), states_after(run(**{name: value}))
+    found = states_after(run(**{f"{role}.{name}": value}))
+    for each in ROLES if name not in EXPLORING else ():  # otherwise other actions change all observations
         assert_same_bits((every if each == role else plain)[each], found[each], each)
     with pytest.raises(AssertionError):
         assert_same_bits(plain[role], found[role])
 
 
 @pytest.mark.parametrize("name", ["hidden", "activation", "layer_norm", "shared_trunk", "initial_std"])
-def test_a_network_of_its_own(name: str, device: str) -> None:
+def test_policies_have_separate_networks(name: str, device: str) -> None:
     value = OTHERS[name]
     plain, every = (Trainer(duel(device, **given)).learners for given in ({}, {name: value}))
     found = Trainer(duel(device, **{f"runner.{name}": value})).learners
@@ -130,7 +130,7 @@ def test_a_network_of_its_own(name: str, device: str) -> None:
 
 
 def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None:
-    """On their ways there and back."""
+    """In forward and backward passes."""
     trainer = Trainer(small_run(device, GRID, fused=False, **{"runner.precision": "tf32"}))
     seen: set[tuple[str, bool, str]] = set()
 
@@ -171,12 +171,12 @@ def test_a_policy_that_does_not_learn_has_no_settings(name: str, message: str, d
             begun(config)
 
 
-# --- runs that go on ---
+# --- resumed runs ---
 
 OWN = {"tagger.hidden": (8,), "tagger.normalise_observations": True, "tagger.gamma": 0.9, "tagger.learning_rate": 0.02}
 
 
-def test_a_run_goes_on_with_them_and_may_with_other_rates(tmp_path: Path, device: str) -> None:
+def test_a_resumed_run_keeps_policy_settings_and_may_change_rates(tmp_path: Path, device: str) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     for run, updates in ((whole, 4), (part, 2)):
         train(small_run(device, GRID, total_steps=8 * 16 * updates, run_dir=str(run), **OWN), progress=False)

@@ -1,4 +1,4 @@
-"""The replay buffer beside a plain one: what is drawn, how often, across ends of episodes and the ring's seam."""
+"""The replay buffer against a simple one: transitions, frequencies, ends of episodes, and the ring's wrap-around."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ LIMIT = 7
 
 @dataclasses.dataclass
 class Steps:
-    """Steps of made-up episodes: whoever observes (row, step) is told from the observation."""
+    """Steps of artificial episodes; an observation identifies its row and step."""
 
     observations: Any
     actions: Any
@@ -33,8 +33,8 @@ class Steps:
         return {"observations": self.observations[first : last + 1], **found}
 
 
-def made(steps: int, rows: int, features: int, width: int, *, seed: int = 0, alive: float = 1.0) -> Steps:
-    """Episodes are truncated at step ``LIMIT``, and now and then terminated before; each row begins at another step."""
+def artificial_steps(steps: int, rows: int, features: int, width: int, *, seed: int = 0, alive: float = 1.0) -> Steps:
+    """Episodes are truncated at step ``LIMIT`` and sometimes terminated earlier; rows start at different steps."""
     rng = np.random.default_rng(seed)
     observations = np.zeros((steps + 1, rows, features), np.float32)
     observations[..., 0] = np.arange(rows) + 100 * np.arange(steps + 1)[:, None]
@@ -58,7 +58,7 @@ def made(steps: int, rows: int, features: int, width: int, *, seed: int = 0, ali
 
 
 def expected(steps: Steps, row: int, step: int, n: int, gamma: float) -> tuple[float, float, Any]:
-    """The n-step return from there by hand, the discount of the rest, and what was observed then."""
+    """Compute an n-step return, the discount of the bootstrap, and the bootstrap's observation."""
     sum_, factor = 0.0, 1.0
     for t in range(step, step + n):
         sum_ += factor * float(steps.rewards[t, row])
@@ -96,14 +96,14 @@ def drawn(
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 @pytest.mark.parametrize(("features", "width"), [(1, 1), (3, 1), (6, 4), (71, 2)])
 @pytest.mark.parametrize("horizons", [[4], [9, 9, 9, 9], [1] * 31, [10, 3, 15, 7]])
-def test_transitions_are_those_that_went_in(
+def test_drawn_transitions_match_inserted_steps(
     horizons: list[int], features: int, width: int, n_step: int, device: str
 ) -> None:
     slots, rows, count = 16, 5, 3000
     total = sum(horizons)
     if total <= n_step:
         return
-    steps = made(total, rows, features, width, alive=0.8)
+    steps = artificial_steps(total, rows, features, width, alive=0.8)
     found = drawn(filled(steps, slots, device, horizons), count, n_step=n_step)
     assert found.valid.all()
     seen = set()
@@ -128,10 +128,10 @@ def test_transitions_are_those_that_went_in(
     assert seen == every
 
 
-def test_each_transition_is_as_likely_as_any_other(device: str) -> None:
-    """Chi-square over all valid ones, of which a third are by agents out of the game."""
+def test_transitions_are_drawn_uniformly(device: str) -> None:
+    """Pearson's statistic over all valid transitions; a third have inactive agents."""
     rows, slots, count = 6, 33, 200_000
-    steps = made(50, rows, 2, 1, alive=0.66)
+    steps = artificial_steps(50, rows, 2, 1, alive=0.66)
     found = drawn(filled(steps, slots, device, [25, 25]), count)
     places = found.observations[:, 0].round().long()
     counts = torch.bincount(places, minlength=100 * 51).reshape(-1, 100)[18:50, :rows].numpy()
@@ -143,9 +143,9 @@ def test_each_transition_is_as_likely_as_any_other(device: str) -> None:
     assert abs(chi - freedom) < 4 * (2 * freedom) ** 0.5
 
 
-def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
-    """Samples are numbered, so that several processes draw as one would draw all."""
-    replay = filled(made(20, 4, 3, 1), 32, device, [20])
+def test_draws_depend_on_the_turn_and_are_reproducible(device: str) -> None:
+    """Samples are numbered: several processes together draw the same samples as one."""
+    replay = filled(artificial_steps(20, 4, 3, 1), 32, device, [20])
     one, again, other = (drawn(replay, 500, turn) for turn in (0, 0, 1))
     second = drawn(replay, 200, first=300)
     for name, tensor in vars(one).items():
@@ -154,8 +154,8 @@ def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
     assert not torch.equal(one.observations, other.observations)
 
 
-def test_a_draw_that_is_refused_leaves_no_trace(device: str) -> None:
-    replay = filled(made(12, 5, 3, 1), 16, device, [12])
+def test_a_refused_draw_changes_nothing(device: str) -> None:
+    replay = filled(artificial_steps(12, 5, 3, 1), 16, device, [12])
     place, stream = str(replay.ring.device), torch.tensor([12345, 6], device=replay.ring.device)
     into, other = (Transitions.zeros(50, 3, 1, place) for _ in range(2))
     replay.draw(into, stream, 0, n_step=1, gamma=0.9)
@@ -168,12 +168,12 @@ def test_a_draw_that_is_refused_leaves_no_trace(device: str) -> None:
     assert not any(tensor.any() for tensor in vars(other).values())
 
 
-def test_nothing_is_found_where_nothing_can_be(device: str) -> None:
+def test_an_empty_buffer_has_no_transitions(device: str) -> None:
     replay = Replay(3, 8, 2, 1, device, 1, None)
     assert not drawn(replay, 10).valid.any()
-    steps = made(3, 3, 2, 1, alive=0.0)
+    steps = artificial_steps(3, 3, 2, 1, alive=0.0)
     assert not drawn(filled(steps, 8, device, [3]), 10).valid.any()
-    steps = made(3, 3, 2, 1)
+    steps = artificial_steps(3, 3, 2, 1)
     short = drawn(filled(steps, 8, device, [3]), 10, n_step=4)
     assert not short.valid.any()
     assert not short.observations.any()
@@ -181,7 +181,7 @@ def test_nothing_is_found_where_nothing_can_be(device: str) -> None:
 
 
 def test_both_devices_draw_the_same(device: str) -> None:
-    steps = made(40, 5, 9, 3, alive=0.7)
+    steps = artificial_steps(40, 5, 9, 3, alive=0.7)
     here, there = (drawn(filled(steps, 32, place, [20, 20]), 4000, n_step=3) for place in ("cpu", device))
     for name, tensor in vars(here).items():
         assert torch.equal(tensor, getattr(there, name))
@@ -192,10 +192,10 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ValueError, match=f"the buffer has {rows} rows of {slots} slots; "):
             Replay(rows, slots, 2, 1, "cpu")
     replay = Replay(2, 4, 2, 1, "cpu")
-    steps = made(4, 2, 2, 1)
+    steps = artificial_steps(4, 2, 2, 1)
     with pytest.raises(ValueError, match="there are 4 steps to insert into 4 slots; give fewer"):
         replay.insert(4, **{name: torch.tensor(array) for name, array in vars(steps).items()})
 
 
-def test_slots_are_whole_vectors() -> None:
+def test_slots_are_multiples_of_four_words() -> None:
     assert [stride_of(3, 1), stride_of(4, 2), stride_of(7, 1)] == [8, 8, 12]

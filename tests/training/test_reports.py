@@ -1,4 +1,4 @@
-"""What comes back to the host: metrics of iterations, and the mean return of the last hundred episodes."""
+"""Reports on the host: metrics of iterations, and the mean return of the last hundred episodes."""
 
 import math
 from typing import Any
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def steps_of(*counts: int, seed: int = 0) -> np.ndarray:
-    """So many episodes in each step, of whole returns and lengths."""
+    """Steps with these numbers of episodes, with integer returns and lengths."""
     rng = np.random.default_rng(seed)
     rows = [(c, rng.integers(0, 50, c).sum(), rng.integers(1, 99, c).sum()) for c in counts]
     return np.array(rows, np.float64).T
 
 
 @pytest.mark.parametrize("most", [3, 40, 300])
-def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> None:
+def test_the_window_has_the_last_steps_with_enough_episodes(most: int) -> None:
     rng = np.random.default_rng(most)
     window, seen = EpisodeWindow(), np.zeros((3, 0))
     assert all(map(math.isnan, window.means()))
@@ -50,7 +50,7 @@ def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> N
             assert window.means() == [last[1] / last[0], last[2] / last[0]]
 
 
-def test_reports_arrive_whole_and_in_order(device: str) -> None:
+def test_reports_arrive_complete_and_in_order(device: str) -> None:
     place = resolve_device(device)
     roles, learners, horizon, depth = ("a", "b"), {"x": ("loss", None), "y": ("norm",)}, 4, 2
     queue = ReportQueue(roles, learners, horizon, place, depth, ("far", "wide"))
@@ -63,7 +63,7 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
         rolled_out.record()
         queue.send(iteration, metrics)
         received += queue.receive()
-        assert iteration - len(received) < depth  # no more are under way
+        assert iteration - len(received) < depth  # no more are pending
     received += queue.receive(wait_for_all=True)
     assert queue.receive(wait_for_all=True) == []
     assert [report.iteration for report in received] == list(range(1, 10))
@@ -73,7 +73,9 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
         assert_same_bits(report.episodes["a"], values[:12].reshape(3, 4))
         assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
         counts, far, wide = values[24:36].reshape(3, 4)
-        assert_same_bits(dict(report.episode_metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
+        assert_same_bits(
+            dict(report.episode_metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])}
+        )
         assert report.learner_metrics == {"x": {"loss": first + 36}, "y": {"norm": first + 38}}
         assert report.rollout_seconds >= 0
         assert report.update_seconds >= 0
@@ -92,8 +94,8 @@ def test_means_are_of_samples() -> None:
     }
 
 
-def test_figures_of_iterations_without_learning_are_missing() -> None:
-    """They count in no mean; what is known without learning stays."""
+def test_metrics_of_iterations_without_learning_are_missing() -> None:
+    """They are not part of means; metrics that do not depend on learning are."""
     reports = [
         IterationReport(1, {}, {"a": {"kl": kl, "gradient_norm": 2.0, "samples": samples, "learning_rate": rate}}, 0, 0)
         for kl, samples, rate in ((0.0, 0.0, 0.5), (6.0, 3.0, 0.25), (4.0, 1.0, 0.0))
@@ -110,7 +112,7 @@ def test_episodes_of_a_horizon(device: str) -> None:
     head = Head("discrete", (2,), (0,), (), (), scalar=True)
     role = PolicyRole("agent", 2, 3, head, ("agent_0", "agent_1"))
     storage = RoleStorage(role, 3, 2, place, alone=False, limited=True)
-    storage.episode_return.fill_(float("nan"))  # where none ended there may be anything
+    storage.episode_return.fill_(float("nan"))  # arbitrary values where no episode ended
     storage.episode_length[1, 0] = torch.tensor([5, 7], dtype=torch.int32)
     storage.episode_return[1, 0] = torch.tensor([2.0, -3.0])
     storage.episode_length[2, :, 0] = torch.tensor([1, 2], dtype=torch.int32)

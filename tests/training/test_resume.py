@@ -1,4 +1,4 @@
-"""A run that stops and goes on is, bit for bit, the run that never stopped."""
+"""A resumed run matches an uninterrupted run bit for bit."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", RUNS)
-def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> None:
+def test_resuming_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> None:
     config = small_run(device, **RUNS[name])
     whole = Trainer(config)
     whole.iterate(3)
@@ -82,30 +82,30 @@ def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> N
     assert_same_bits(without_times(middle), without_times(other.state()), "what was loaded")
     other.iterate(4)
     assert_same_bits(expected, without_times(other.state()), "state")
-    whole.load(middle)  # the copies are still what they were, and the way back is free
+    whole.load(middle)  # the copies are unchanged, and an earlier state can be loaded, too
     whole.iterate(4)
     assert_same_bits(expected, without_times(whole.state()), "state")
 
 
-def test_the_seed_decides(device: str) -> None:
+def test_the_seed_determines_the_run(device: str) -> None:
     states = [Trainer(small_run(device, seed=seed)).state() for seed in (0, 1)]
     for part in ("learners", "environment"):
         with pytest.raises(AssertionError):
             assert_same_bits(*(state[part] for state in states))
 
 
-def test_modules_of_the_users_own_go_on(tmp_path: Path, device: str) -> None:
-    """Dropout's numbers belong to the run: neither what reads its folder nor an evaluation draws others."""
+def test_user_modules_resume(tmp_path: Path, device: str) -> None:
+    """Dropout's random state belongs to the run: reading its folder or evaluating it does not change it."""
     one = Trainer(small_run(device, total_steps=8 * 16 * 6, **MODULE_SETTINGS), modules=seeded_dropout())
     before = torch.get_rng_state()
     one.iterate(1)
     assert one.evaluate(4, seed=1) == one.evaluate(4, seed=1)
     one.iterate(5)
-    assert torch.equal(before, torch.get_rng_state())  # the process keeps its own numbers
+    assert torch.equal(before, torch.get_rng_state())  # the process's random state is unchanged
     part = small_run(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"), **MODULE_SETTINGS)
     train(part, progress=False, modules=seeded_dropout())
     resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=seeded_dropout())
-    found, expected = final(tmp_path / "two"), without_times(one.state()) | {"recent": []}  # iterating keeps no log
+    found, expected = final(tmp_path / "two"), without_times(one.state()) | {"recent": []}  # iterate() writes no log
     assert_same_bits(expected, {name: found[name] for name in expected} | {"recent": []})
 
 
@@ -114,7 +114,7 @@ def final(run: Path) -> dict[str, Any]:
     return without_times(last_checkpoint(run))
 
 
-# --- through the run's folder ---
+# --- with a run directory ---
 
 ITERATIONS, NUM_ENVS, HORIZON = 300, 16, 8
 
@@ -133,14 +133,14 @@ def start(*words: str) -> "subprocess.Popen[str]":
 
 @pytest.fixture(autouse=True)
 def _terminals_close() -> Iterator[None]:
-    """Programs that are started hear of a closed terminal, even where the tests were started not to."""
+    """Started programs receive SIGHUP, even if the tests were started with nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 def stop(process: "subprocess.Popen[str]", run: Path, after: int, how: int) -> str:
-    """Sends a signal somewhere after a checkpoint of that iteration; returns what was printed."""
+    """Send a signal some time after the checkpoint of an iteration; return the output."""
     deadline = time.monotonic() + 120
     while not any(path.stem > f"iteration-{after:08d}" for path in (run / "checkpoints").glob("iteration-*.pt")):
         assert process.poll() is None, process.communicate()[0]
@@ -152,7 +152,7 @@ def stop(process: "subprocess.Popen[str]", run: Path, after: int, how: int) -> s
 
 
 @pytest.mark.end_to_end
-def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: str) -> None:
+def test_a_killed_and_interrupted_run_resumes(tmp_path: Path, device: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main(["train", *WORDS, "--run-dir", str(whole), "--device", device]) == OK
 
@@ -195,8 +195,8 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 10, 14])
-def test_figures_of_a_log_row_span_the_stop(cut: int, tmp_path: Path, device: str) -> None:
-    """A row is the mean of ten updates, wherever the run was cut."""
+def test_a_log_row_spans_the_interruption(cut: int, tmp_path: Path, device: str) -> None:
+    """A row is the mean of ten updates, wherever the run was interrupted."""
     runs = [tmp_path / name for name in ("whole", "cut")]
     for run, stops in zip(runs, ((), (cut,)), strict=True):
         config = small_run(device, total_steps=8 * 16 * 20, run_dir=str(run))
@@ -213,8 +213,8 @@ def test_figures_of_a_log_row_span_the_stop(cut: int, tmp_path: Path, device: st
     assert_same_bits(final(runs[0]), final(runs[1]))
 
 
-def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None:
-    """Even where replicas differ: config.json holds lists where the run was given an array."""
+def test_a_resumed_run_may_have_more_steps(tmp_path: Path, device: str) -> None:
+    """Also with parameters by replica: config.json has lists in place of arrays."""
     steps, gravity = 8 * 16 * 10, np.linspace(8, 11, 8)
     for name, asked in (("long", 2 * steps), ("short", steps)):
         config = small_run(device, params={"gravity": gravity}, total_steps=asked, run_dir=str(tmp_path / name))
@@ -225,8 +225,8 @@ def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None
     assert RunDirectory.open(tmp_path / "short").config().total_steps == 2 * steps
 
 
-def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
-    """On another device, at other rates: from there on it is the run that was so from the beginning."""
+def test_a_resumed_run_may_change_settings(tmp_path: Path, device: str) -> None:
+    """Device and rates: from then on it matches a run with these settings from the start."""
     run = tmp_path / "run"
     train(small_run("cpu", total_steps=8 * 16 * 4, run_dir=str(run)), progress=False)
     changes: dict[str, Any] = {"learning_rate": 0.0, "entropy_weight": "0.1", "log_interval": 1, "device": device}
@@ -247,7 +247,7 @@ def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
     assert resume(run, progress=False, target_return=-1e9, total_steps=10**6).reason in ("target_return", "total_steps")
 
 
-def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+def test_nan_weights_are_reported(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_run("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
     state = last_checkpoint(run)
@@ -258,7 +258,7 @@ def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
             use()
 
 
-# --- what does not fit ---
+# --- checkpoints that do not fit ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checkpoints, and the folder of a run."""
+"""Checkpoints and run directories."""
 
 import dataclasses
 import importlib
@@ -33,7 +33,7 @@ from gpu_envs.training.record.run_state import check_fits, load_run  # noqa: E40
 from gpu_envs.training.runs import evaluate, resume, train  # noqa: E402
 
 
-def test_a_payload_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_payload_is_restored(tmp_path: Path) -> None:
     flat = torch.arange(1000, dtype=torch.float32)
     payload: dict[str, Any] = {
         "weights": {"a": flat[:6].view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "empty": torch.zeros(0, 4)},
@@ -57,12 +57,12 @@ def test_a_payload_comes_back_as_it_was(tmp_path: Path) -> None:
     assert type(found["parameter"]) is torch.Tensor
     assert not found["parameter"].requires_grad
     assert found["numbers"] == {7: "as keys"}
-    # a view does not drag its storage along: 6 of 1000 floats
+    # a view is saved without the rest of its storage: 6 of 1000 floats
     assert found["weights"]["a"].untyped_storage().nbytes() == 6 * 4
 
 
 @pytest.mark.parametrize("wrong", [object(), {1, 2}, b"bytes", {"deep": [lambda: 0]}, {(1, 2): 3}, 1j])
-def test_what_a_checkpoint_cannot_hold_is_refused_and_harms_nothing(tmp_path: Path, wrong: Any) -> None:
+def test_invalid_payloads_are_refused(tmp_path: Path, wrong: Any) -> None:
     path = tmp_path / "one.pt"
     checkpoint.save(path, {"good": 1})
     with pytest.raises(TypeError, match=r"payload.*checkpoint"):
@@ -72,7 +72,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused_and_harms_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("wrong", [object(), {9.8}, np.complex64(1j)])
-def test_what_the_configuration_cannot_hold_is_refused(tmp_path: Path, wrong: Any) -> None:
+def test_invalid_configurations_are_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"params is \{'gravity': .*config.json cannot contain"):
         RunDirectory.create(tmp_path, small_run("cpu", params={"gravity": wrong}))
     assert list(tmp_path.iterdir()) == []
@@ -96,7 +96,7 @@ def test_the_data_are_safe_before_the_name_is(tmp_path: Path, monkeypatch: pytes
     assert done == ["file", "name", "folder"]
 
 
-def test_what_a_killed_writer_leaves_goes_with_the_next(tmp_path: Path) -> None:
+def test_partial_files_are_deleted(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, {"iteration": 1})
     (tmp_path / "iteration-00000002.pt.partial").write_bytes(b"half of it")
@@ -107,7 +107,7 @@ def test_what_a_killed_writer_leaves_goes_with_the_next(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[int], None]]:
-    """Lets no file of this process grow beyond so many bytes, as on a disk that is full."""
+    """Limit the size of files that this process writes, as a full disk would."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda room: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
@@ -127,21 +127,21 @@ def test_a_full_disk(in_a_row: bool, tmp_path: Path, small_disk: Callable[[int],
     small_disk(2**30)
     assert in_a_row or "the last good checkpoint is" in str(caught.value)
     assert list((folder.path / "checkpoints").iterdir()) == [folder.path / "checkpoints/iteration-00000004.pt"]
-    assert resume(folder, progress=False).iterations == 10  # there is room again
+    assert resume(folder, progress=False).iterations == 10  # the disk has space again
     train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")), progress=False)
     assert rows_of(folder.log_path) == rows_of(tmp_path / "whole" / "log.csv")
 
 
-def test_the_newest_stay(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "made later", keep=3)
     assert checkpoints.latest() is None
     assert checkpoints.paths() == []
-    for iteration in (5, 99_999_999, 100_000_000, 7):  # numbers, not names, decide which is newer
+    for iteration in (5, 99_999_999, 100_000_000, 7):  # newer by number, not by name
         checkpoints.save(iteration, {})
     (checkpoints.folder / "iteration-x.pt").touch()
     assert [checkpoint.iteration_of(path) for path in checkpoints.paths()] == [7, 99_999_999, 100_000_000]
     assert checkpoints.latest() == checkpoints.folder / "iteration-100000000.pt"
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="keep is 0; give 1"):
         Checkpoints(tmp_path, keep=0)
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_named_with_the_one_before(tmp_path: Path, damage: str
     old, new = (checkpoints.save(iteration, {"data": torch.arange(10_000)}) for iteration in (3, 8))
     data = bytearray(new.read_bytes())
     if damage == "flipped":
-        data[len(data) // 2] ^= 1  # inside the tensor: torch itself would read it without a word
+        data[len(data) // 2] ^= 1  # inside the tensor, which torch would read without an error
     others = {"empty": b"", "text": b"hello\n" * 99, "archive": b"PK\x03\x04" + bytes(99), "flipped": data}
     cut = {"cut": data[: len(data) // 2], "shortened": data[:-9], "reversed": data[::-1]}
     new.write_bytes(bytes((cut | others)[damage]))
@@ -171,9 +171,9 @@ class Malice:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.pt"
-    with pytest.raises(FileNotFoundError, match="the checkpoint .* does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"the checkpoint .* does not exist"):
         checkpoint.load(path)
-    torch.save({"version": 1, "kind": "training", "payload": Malice()}, path)  # whose code is not run
+    torch.save({"version": 1, "kind": "training", "payload": Malice()}, path)  # its code must not run
     with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load(path)
     torch.save({"model": torch.ones(3)}, path)
@@ -190,7 +190,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
-def test_small_files_that_would_take_all_memory_or_forever_are_refused(tmp_path: Path) -> None:
+def test_small_files_that_would_exhaust_memory_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.pt"
     many: list[Any] = [0]
     for _ in range(9):
@@ -206,7 +206,7 @@ def test_small_files_that_would_take_all_memory_or_forever_are_refused(tmp_path:
         (deep, "nested too deeply"),
         ({1, 2}, "it has a set"),
         (torch.zeros(1).expand(10**12), "a tensor that is a view"),
-        (torch.ones(2).to_sparse(), "of a special kind"),
+        (torch.ones(2).to_sparse(), "not strided"),
     ):
         torch.save({"version": 1, "kind": "training", "payload": {"x": payload}}, path)
         with pytest.raises(CheckpointError, match=f"is damaged .*{message}"):
@@ -225,9 +225,9 @@ def test_a_torch_that_runs_code_of_files_is_refused(monkeypatch: pytest.MonkeyPa
         importlib.reload(checkpoint)
 
 
-def test_everything_that_does_not_fit_is_named() -> None:
+def test_all_differences_are_named() -> None:
     shape = {"num_envs": 4096, "shape of a": [64, 4], "params": {"force": 1.0}, "same": "x"}
-    check_fits(shape, dict(shape) | {"shape of a": (64, 4)})  # JSON makes lists of tuples
+    check_fits(shape, dict(shape) | {"shape of a": (64, 4)})  # JSON turns tuples into lists
     check_fits({"array": np.arange(3)}, {"array": torch.arange(3)})
     with pytest.raises(CheckpointError) as caught:
         check_fits(shape | {"here": 1}, dict(shape) | {"num_envs": 1024, "shape of a": (32, 4), "there": 2})
@@ -240,12 +240,12 @@ def test_everything_that_does_not_fit_is_named() -> None:
     ]
 
 
-def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_saves_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu-envs", "train", "CartPole-v1"])
     config = small_run("cpu", learning_rate=Schedule.of(1 / 3), num_envs=2, params={"gravity": [9.0, 9.5]})
     run = RunDirectory.create(tmp_path / "a" / "b", config)
     again = RunDirectory.open(str(run.path))
-    assert again.config() == config  # to the last bit of the learning rate
+    assert again.config() == config  # including the last bit of the learning rate
     about = json.loads((run.path / "config.json").read_text())
     assert about["gpu_envs"] == gpu_envs.__version__
     assert about["torch"] == torch.__version__
@@ -266,7 +266,7 @@ def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", [".lock", "run.toml.partial", "log.csv", "checkpoints"])
 def test_a_run_with_a_link_is_not_resumed(name: str, tmp_path: Path) -> None:
-    """A run's folder may come from a stranger, whose links point at files of the user."""
+    """A run directory from elsewhere may have links to files of the user."""
     run, mine = tmp_path / "run", tmp_path / "mine"
     train(small_run("cpu", total_steps=128, run_dir=str(run)), progress=False)
     if name == "checkpoints":
@@ -291,7 +291,7 @@ def test_a_partial_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "one.pt") == {"a": 1}
 
 
-def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_the_same_second_have_separate_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "-20250131-120000")
     monkeypatch.chdir(tmp_path)
     config = run_of(env="gpu_envs/CartPole-v1", device="cpu")
@@ -299,7 +299,7 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monke
     assert names == [f"CartPole-v1-20250131-120000{end}" for end in ("", "-2", "-3")]
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     config = run_of(env="CartPole-v1", device="cpu")
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", config)
@@ -315,7 +315,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     assert file.read_text() == "x"
 
 
-def test_one_of_two_that_find_a_folder_empty_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_processes_gets_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, both = run_of(env="CartPole-v1", device="cpu"), threading.Barrier(2)
     results: list[int | str] = []
     iterdir = Path.iterdir
@@ -367,7 +367,7 @@ def test_a_new_run_starts_in_the_same_folder_once_the_disk_has_room(
         ("-c", False),
     ],
 )
-def test_command_lines_of_other_programs_are_not_kept(
+def test_command_lines_of_other_programs_are_not_saved(
     program: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program, "word"])
@@ -401,9 +401,9 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_run_cannot_end_before_where_it_is(tmp_path: Path) -> None:
+def test_total_steps_cannot_be_below_the_steps_done(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    train(small_run("cpu", total_steps=500, run_dir=str(run.path)), progress=False)  # 4 updates of 128
+    train(small_run("cpu", total_steps=500, run_dir=str(run.path)), progress=False)  # 4 updates of 128 steps
     before = run.about()
     with pytest.raises(ValueError, match=r"total_steps is 384, but the run .* has already done 512"):
         resume(run, total_steps=384, progress=False)
@@ -429,7 +429,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
-    """Its weights are those of then; its settings are written in the names of now."""
+    """Its weights are unchanged; its settings get their current names."""
     old, run = Path(__file__).parents[1] / "recordings" / "run_format_1", tmp_path / "run"
     shutil.copytree(old, run)
     (latest,) = (run / "checkpoints").iterdir()
@@ -450,7 +450,7 @@ def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
     assert len(rows_of(run / "log.csv")) == 6
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "pendulum", run_of(env="Pendulum-v1", device="cpu"))
     with pytest.raises(FileNotFoundError, match=r"does not exist\. Did you mean .*pendulum'"):
         RunDirectory.open(tmp_path / "pendulun")

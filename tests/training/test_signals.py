@@ -1,4 +1,4 @@
-"""A process that was told to end, and waits for another, does not wait for ever."""
+"""After a stop signal, a process does not wait forever for another."""
 
 import signal
 import subprocess
@@ -28,10 +28,12 @@ other.kill()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("gone", "seconds", "told", "expected"),
+    ("gone", "seconds", "stop_signal", "expected"),
     [(True, None, signal.SIGTERM, TERMINATED), (True, 3, signal.SIGUSR1, 0), (False, 4, signal.SIGINT, 0)],
 )
-def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
+def test_a_process_that_waits_for_an_ended_peer_ends(
+    gone: bool, seconds: int | None, stop_signal: signal.Signals, expected: int
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(gone=gone, seconds=seconds)],
         env=subprocess_env(),
@@ -41,9 +43,9 @@ def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signa
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(told)
+    process.send_signal(stop_signal)
     time.sleep(0.2)
-    process.send_signal(signal.SIGUSR1)  # what watches has been told all it needs, and stays to be told
+    process.send_signal(signal.SIGUSR1)  # the monitor has received the signal, and keeps running
     began = time.monotonic()
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == expected

@@ -1,4 +1,4 @@
-"""What results say in a shell and in a notebook: tables, and curves of what a run has logged."""
+"""Results in a shell and in a notebook: tables, and plots of logs."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from gpu_envs.training.record.summary import curve, curves, evaluation_rows, rea
 
 
 def points(picture: str) -> np.ndarray:
-    """The steps and values that a curve shows, read off against its axes."""
+    """Return the steps and values of a plotted curve, converted by its axes."""
     svg = ElementTree.fromstring(picture)
     (line,) = svg.findall("polyline")
     places = np.array([pair.split(",") for pair in (line.get("points") or "").split()], float).reshape(-1, 2)
@@ -33,7 +33,7 @@ def points(picture: str) -> np.ndarray:
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 3e5])
 @pytest.mark.parametrize("shift", [0.0, -2.0, 40.0])
-def test_a_curve_can_be_read_off(scale: float, shift: float) -> None:
+def test_a_curve_shows_its_values(scale: float, shift: float) -> None:
     steps = [100.0, 250.0, 700.0, 1000.0]
     values = [scale * (value + shift) for value in (0.3, -1.2, 2.7, 1.1)]
     found = points(curve("a", steps, values, "#123456"))
@@ -41,8 +41,8 @@ def test_a_curve_can_be_read_off(scale: float, shift: float) -> None:
     assert found[:, 1] == pytest.approx(values, abs=0.02 * scale * 4)
 
 
-def test_what_is_not_there_is_not_drawn() -> None:
-    """Nor does a curve of one value, or none, fail."""
+def test_missing_values_are_not_drawn() -> None:
+    """Also curves with one value or none."""
     steps = [1.0, 2.0, 3.0, 4.0]
     assert points(curve("a", steps, [math.nan, 5, math.inf, 7], "red"))[:, 0] == pytest.approx([2, 4], abs=0.05)
     assert points(curve("a", [8], [5], "red")) == pytest.approx(np.array([[8, 5]]), abs=0.1)
@@ -59,14 +59,14 @@ def test_a_long_log_is_thinned() -> None:
     assert found[:, 1] == pytest.approx(np.sin(found[:, 0] / 1e4), abs=0.03)
 
 
-def test_text_is_text() -> None:
+def test_text_is_escaped() -> None:
     assert table([("<b>", 'a & "b"')]) == "<table>\n<tr><th>&lt;b&gt;</th><td>a &amp; &quot;b&quot;</td></tr>\n</table>"
     assert table([("a", "b"), ("c", "d")], heading=True).count("<th>") == 3
     assert ElementTree.fromstring(curve("<b> & c", [1], [1], "red")).findall("text")[0].text == "<b> & c"
 
 
-def test_a_result_shows_what_it_says(device: str, tmp_path: Path) -> None:
-    """In a notebook the same rows as in a shell, and a curve for every return and metric that the folder has."""
+def test_a_result_in_a_notebook(device: str, tmp_path: Path) -> None:
+    """The same rows as in a shell, and a curve for every return and metric in the log."""
     kept: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "log_interval": 1}
     config = small_run(device, GRID, total_steps=8 * 16 * 6, params={"max_episode_steps": 20}, **kept)
     result = train(config, progress=False)
@@ -82,7 +82,7 @@ def test_a_result_shows_what_it_says(device: str, tmp_path: Path) -> None:
     assert titles == [f"return of {role}" for role in result.returns] + list(result.metrics)
     assert points(pictures[0])[-1] == pytest.approx([768, result.returns["tagger"]], abs=0.2)
     with (tmp_path / "run" / "log.csv").open("a") as file:
-        file.write("7,89")  # a row that is being written
+        file.write("7,89")  # an incomplete row
     np.testing.assert_equal(RunDirectory.open(tmp_path / "run").log(), log)
 
     found = evaluate(tmp_path / "run", episodes=8, device=device)

@@ -1,4 +1,4 @@
-"""The loop: it learns, stops where it should, says what went wrong, and leaves the process as it was."""
+"""The training loop: learning, stopping, errors, memory, and the state of the process."""
 
 import signal
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ LEARNT: Mapping[str, Mapping[str, Any]] = {
     },
 }
 BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400), "pqn": (40, 475)}
-"""Mean returns: at most the one before training, at least the other after it."""
+"""Mean returns: maximum before training, minimum after it."""
 
 
 @pytest.mark.fast_cases(2)
@@ -84,22 +84,22 @@ def test_training_raises_the_return(name: str, device: str) -> None:
     ("env", "preset", "metric", "share"),
     [
         ("SimpleTag-v3", "adversaries", "collisions", 3.0),  # 10 at the end
-        ("SimpleSpread-v3", "default", "distance", 0.75),  # 0.6; the whole preset comes to 0.3
+        ("SimpleSpread-v3", "default", "distance", 0.75),  # 0.6; the full preset reaches 0.3
     ],
 )
 def test_presets_of_particles_learn(env: str, preset: str, metric: str, share: float, device: str) -> None:
     settings = {**PRESETS[env][preset], "num_envs": 64, "total_steps": 80_000}
     ours = Trainer(run_of(env=env, device=device, run_dir="", **settings))
 
-    def found(greedy: bool) -> float:
+    def metric_of(greedy: bool) -> float:
         return next(iter(ours.evaluate(200, greedy=greedy).values())).metrics[metric].mean
 
-    by_chance = found(greedy=False)
+    by_chance = metric_of(greedy=False)
     ours.run(progress=False)
-    assert found(greedy=True) > share * by_chance if share > 1 else found(greedy=True) < share * by_chance
+    assert metric_of(greedy=True) > share * by_chance if share > 1 else metric_of(greedy=True) < share * by_chance
 
 
-def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: str) -> None:
+def test_training_stops_at_the_target_return(tmp_path: Path, device: str) -> None:
     steps: dict[str, Any] = {"num_envs": 64, "horizon": 32, "total_steps": 2_000_000, "learning_rate": 0.003}
     run = str(tmp_path / "run")
     config = default_run("CartPole-v1", device, run_dir=run, target_return=100, log_interval=5, **steps)
@@ -109,10 +109,10 @@ def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: s
     assert result.iterations < config.iterations / 4
     assert result.steps == result.iterations * 64 * 32
     assert result.returns["agent"] >= 100
-    assert resume(run, progress=False).iterations == result.iterations  # it is there already
+    assert resume(run, progress=False).iterations == result.iterations  # the target is reached already
     assert rows_of(tmp_path / "run" / "log.csv")[-1]["iteration"] == str(result.iterations)
     assert last_checkpoint(run)["iteration"] == result.iterations
-    again = Trainer(config)  # what follows it depends on no clock
+    again = Trainer(config)  # later steps do not depend on timing
     assert again.run(progress=False).iterations == result.iterations
     assert_same_bits(last_checkpoint(run)["learners"], without_times(again.state())["learners"])
 
@@ -126,11 +126,11 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
     assert torch.rand(3, device="cuda").unique().numel() == 3
 
 
-def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
+def test_schedules_on_the_device(device: str) -> None:
     schedules = [Schedule.of(text) for text in ("0.5", "0:1,1:0", "0.25:3,0.5:1,0.75:-2", "0.3:1e-3,0.31:7")]
     targets = [(schedule, torch.zeros(1, device=device)) for schedule in schedules]
     ours = DeviceSchedules(targets, small_run(device, total_steps=8 * 16 * 40), device)
-    for update in range(44):  # beyond the end the last one's stay
+    for update in range(44):  # beyond the end the last value stays
         ours.write()
         for schedule, target in targets:
             assert target.item() == np.float32(schedule.at(min(update, 39) / 40))
@@ -143,7 +143,7 @@ def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
     assert [target.item() for _, target in targets] == [np.float32(schedule.at(done)) for schedule in schedules]
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
 def ruin(learner: Any) -> None:
@@ -153,18 +153,16 @@ def ruin(learner: Any) -> None:
 @pytest.mark.parametrize(
     ("env", "at", "told", "kept"),
     [
-        # on a GPU the host looks when a later iteration may have spread it
+        # on a GPU a later iteration may have spread it before the host checks
         *(
             (env, 8, "iteration 9: (observations|values|log-probabilities|the parameters) of the policy ", [3, 6])
             for env in ("CartPole-v1", "Pendulum-v1", GRID)
         ),
-        # in the last step of an update, whose own figures are finite still: the checkpoint is not written
+        # in the last step of an update, whose metrics are still finite: no checkpoint is written
         ("CartPole-v1", 6, "iteration 6: the parameters of the policy ", [3]),
     ],
 )
-def test_weights_that_are_no_numbers_stop_the_run(
-    env: str, at: int, told: str, kept: list[int], tmp_path: Path, device: str
-) -> None:
+def test_nan_weights_stop_the_run(env: str, at: int, told: str, kept: list[int], tmp_path: Path, device: str) -> None:
     config = small_run(device, env, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
     ours = Trainer(config, RunDirectory.create(config.run_dir, config))
     call_after(ours, at, lambda: ruin(next(iter(ours.learners.values()))))
@@ -184,7 +182,7 @@ def check_checkpoints(run: Path, iterations: list[int]) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_an_observation_that_is_no_number_stops_the_run(value: float, device: str) -> None:
+def test_nan_observations_stop_the_run(value: float, device: str) -> None:
     ours: Any = Trainer(small_run(device))
     call_after(ours, 4, lambda: ours.horizon_env.storage["agent"].observations[-1, 2].fill_(value))
     message = "5: observations of the policy 'agent' contain NaN or infinity; there is no checkpoint; .*learning_rate"
@@ -202,7 +200,7 @@ def test_an_observation_that_is_no_number_stops_the_run(value: float, device: st
     ],
     ids=str,
 )
-def test_mistakes_show_before_there_is_a_folder(
+def test_mistakes_are_reported_before_a_folder_is_made(
     settings: Mapping[str, Any], message: str, tmp_path: Path, device: str
 ) -> None:
     run = tmp_path / "run"
@@ -211,7 +209,7 @@ def test_mistakes_show_before_there_is_a_folder(
     assert not run.exists()
 
 
-def test_the_role_whose_return_is_aimed_at(device: str) -> None:
+def test_target_role(device: str) -> None:
     for role, target, reason in (("tagger", -1e9, "target_return"), ("runner", 1e9, "total_steps")):
         config = small_run(device, FIELD, target_role=role, target_return=target, num_envs=16, total_steps=16 * 16 * 20)
         assert Trainer(config).run(progress=False).reason == reason
@@ -231,7 +229,7 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
 
 
 def advice(config: Run, error: Exception, device: str = "cpu") -> str:
-    """What is said where an allocator has raised an error."""
+    """Return the message for an allocator's error."""
     with pytest.raises(MemoryError) as caught, memory.explain_out_of_memory(config, device):
         raise error
     return str(caught.value)
@@ -253,7 +251,7 @@ def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) ->
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
-    """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
+    """Widths whose weights exceed the memory, and smaller ones that fit; the same for replicas."""
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
     config = default_run(
         "CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide)
@@ -269,14 +267,14 @@ def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
 
 
 def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 of 80 GiB are taken and 140 are asked for: 90 % of 80 GiB are 0.4 of that."""
+    """40 of 80 GiB are in use and 140 are requested: 90 % of 80 GiB are 0.4 of 180 GiB."""
     properties = SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 40 * 2**30)
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 140.00 GiB. GPU 0 has a total of 80 GiB")
     message = "need more than 180.0 GiB on cuda:0, which has 80.0 GiB: lower num_envs to 400, or horizon to 20"
     assert message in advice(default_run("CartPole-v1", "cpu", num_envs=1000, horizon=50), error, "cuda:0")
-    small = torch.OutOfMemoryError("CUDA out of memory")  # 1,000,000 replicas of 50 steps take 6 GB at least
+    small = torch.OutOfMemoryError("CUDA out of memory")  # 1,000,000 replicas with 50 steps need at least 6 GB
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
     properties.total_memory = 128 * 25 * 10**6
     assert "lower num_envs to 450,000" in advice(
@@ -294,7 +292,7 @@ def test_other_errors_pass() -> None:
 # --- the process ---
 
 
-def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
+def test_process_settings_are_restored(tmp_path: Path, device: str) -> None:
     torch.manual_seed(5)
     before = process()
     run = str(tmp_path / "run")
@@ -329,29 +327,29 @@ def process() -> tuple[Any, ...]:
 
 
 def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
-    """They wait for one another without giving up their cores: many on few all but stand still."""
+    """Threads spin while they wait for each other: more threads than cores are very slow."""
     with torch_threads("cpu", 512):
         assert torch.get_num_threads() == available_threads()
 
 
 def test_two_threads_train_one_after_the_other(device: str) -> None:
-    """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
+    """Concurrently they would share torch's random numbers, threads and captures: the second is refused."""
     config = small_run(device, total_steps=8 * 16 * 6, **MODULE_SETTINGS)
     lone, ours = (Trainer(config, modules=seeded_dropout()) for _ in range(2))
     lone.run(progress=False)
     refused: list[str] = []
 
-    def beside() -> None:
+    def train_concurrently() -> None:
         things = (lambda: Trainer(config).run(progress=False), lambda: lone.iterate(1), lambda: lone.evaluate(2))
         with ThreadPoolExecutor(1) as pool:
             refused.extend(str(pool.submit(thing).exception()) for thing in things)
 
-    call_after(ours, 3, beside)
+    call_after(ours, 3, train_concurrently)
     ours.run(progress=False)
     assert len(refused) == 3
     assert all("another thread of this process" in message for message in refused)
     assert_same_bits(without_times(lone.state()), without_times(ours.state()))
-    beside()  # now none is at work
+    train_concurrently()  # no thread is training now
     assert refused[3:] == ["None"] * 3
 
 
@@ -369,8 +367,8 @@ def test_a_second_ctrl_c_does_not_wait(device: str) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_what_a_process_ignores_it_goes_on_ignoring() -> None:
-    """As under nohup, or in the background of a shell script."""
+def test_ignored_signals_stay_ignored() -> None:
+    """Such as SIGHUP under nohup, or SIGINT in the background of a shell script."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interruption() as pressed:
@@ -384,7 +382,7 @@ def test_what_a_process_ignores_it_goes_on_ignoring() -> None:
 # --- precisions ---
 
 
-def test_getting_ready_learns_nothing(device: str) -> None:
+def test_preparing_changes_nothing(device: str) -> None:
     ours = Trainer(small_run(device, normalise_observations=True))
     before = ours.state()
     ours.prepare()

@@ -1,4 +1,4 @@
-"""Action masks in training, and observations of other forms: what is forbidden is never done."""
+"""Action masks in training (forbidden actions are never taken), and observations of all spaces."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_random_samples_among_the_possible(library: str) -> None:
+def test_random_actions_respect_masks(library: str) -> None:
     numbers = np.random.default_rng(0)
 
     def drawn_of(space: Any, mask: np.ndarray, elements: int) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_random_samples_among_the_possible(library: str) -> None:
     assert drawn.dtype == np.int64
     assert np.isin(drawn[:, 0, 0], (2, 4)).all()
     assert (drawn[:, 1] == (3, 1)).all()
-    for share in ((drawn[:, 0, 0] == 2).mean(), (drawn[:, 0, 1] == 1).mean()):  # of the second element all is possible
+    for share in ((drawn[:, 0, 0] == 2).mean(), (drawn[:, 0, 1] == 1).mean()):  # the second element is not masked
         assert abs(share - 0.5) < 5 * math.sqrt(0.25 / 6000)
     alone = drawn_of(gymnasium.spaces.Discrete(3, start=-1), np.array([[0, 0, 1], [0, 1, 0]]), 1)
     assert alone.tolist() == [1, 0]
@@ -58,7 +58,7 @@ def corridor(device: str, env: str = "MaskedCorridor-v0", **settings: Any) -> An
 
 
 def forbidden_in(trainer: Trainer) -> int:
-    """How often something forbidden was done in the last horizon: rewards below zero say so."""
+    """Return the number of forbidden actions in the last horizon, which have negative rewards."""
     return sum(int((storage.rewards < 0).sum()) for storage in trainer.horizon_env.storage.values())
 
 
@@ -77,8 +77,8 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_is_forbidden_is_never_done(name: str, tmp_path: Path, device: str) -> None:
-    """Nor in a run that goes on from a checkpoint, which is, bit for bit, the one that never stopped."""
+def test_forbidden_actions_are_never_taken(name: str, tmp_path: Path, device: str) -> None:
+    """Also after resuming, bit for bit as without the interruption."""
     config = corridor(device, **RUNS[name])
     trainer, other = Trainer(config), Trainer(config)
     for iteration in range(4):
@@ -89,7 +89,7 @@ def test_what_is_forbidden_is_never_done(name: str, tmp_path: Path, device: str)
     for learner in trainer.learners.values():
         assert torch.isfinite(learner.metrics[:6]).all()
         assert learner.metrics[5] > 0
-        if name == "a2c":  # in a single pass the policy is the one that acted
+        if name == "a2c":  # with a single epoch the policy is the one that acted
             assert abs(learner.metrics[3]) < 1e-3
     other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
     other.iterate(2)
@@ -99,8 +99,8 @@ def test_what_is_forbidden_is_never_done(name: str, tmp_path: Path, device: str)
         assert all(result.mean >= 0 for result in results.values())
 
 
-def test_masks_make_learning_quicker(device: str) -> None:
-    """Two choices in a place where there are six, of which four end the walk."""
+def test_masks_speed_up_learning(device: str) -> None:
+    """With masks two choices are left in place of six; the other four end the episode."""
     reached = {}
     for env in ("MaskedCorridor-v0", "BareCorridor-v0"):
         trainer = Trainer(corridor(device, env, horizon=32, epochs=4))
@@ -111,18 +111,18 @@ def test_masks_make_learning_quicker(device: str) -> None:
     assert reached["BareCorridor-v0"] < 0.5
 
 
-def test_kernels_of_small_networks_know_no_masks(device: str) -> None:
+def test_kernels_of_small_networks_have_no_masks(device: str) -> None:
     reason = "the device is cpu" if device == "cpu" else "the environment has action masks"
     with pytest.raises(ValueError, match=f"fused is True, but {reason}"):
         Trainer(corridor(device, fused=True))
     assert isinstance(Trainer(corridor(device, hidden=(64, 64))).learners["agent"].networks, TorchPolicy)
 
 
-# --- observations of other forms ---
+# --- observations of other spaces ---
 
 
 def test_the_row_of_a_dict() -> None:
-    """Keys in the space's own order, bytes from 0 to 1, whole numbers as they are; a single number is a row of one."""
+    """Keys in the space's order, bytes from 0 to 1, integers unchanged; a single number is a row of length 1."""
     single: dict[str, gymnasium.Space[Any]] = {
         "byte": Box(0, 255, (), np.uint8),
         "float": Box(-1, 1, (), np.float32),
@@ -176,8 +176,8 @@ def test_what_cannot_be_flattened(space: gymnasium.Space[Any]) -> None:
 
 
 @pytest.mark.parametrize("env", ["PicturedCorridor-v0", "BytesCorridor-v0", "SquareCorridor-v0"])
-def test_rows_of_a_horizon_are_those_of_the_environment(env: str, device: str) -> None:
-    """Step by step beside an environment of the same seed: observations, final ones, rewards and ends."""
+def test_rows_of_a_horizon_match_the_environment(env: str, device: str) -> None:
+    """Observations, final observations, rewards and ends against an environment with the same seed."""
     trainer = Trainer(corridor(device, env, seed=5))
     horizon_env = trainer.horizon_env
     storage: Any = horizon_env.storage["agent"]
@@ -206,7 +206,7 @@ def test_rows_of_a_horizon_are_those_of_the_environment(env: str, device: str) -
 
 
 @pytest.mark.parametrize("env", ["MaskedCorridor-v0", "PicturedCorridor-v0", "MaskedTeam-v0"])
-def test_runs_are_kept_evaluated_and_replayed(env: str, tmp_path: Path, device: str) -> None:
+def test_runs_are_saved_evaluated_and_replayed(env: str, tmp_path: Path, device: str) -> None:
     run = tmp_path / "run"
     config = corridor(device, env, run_dir=str(run), total_steps=16 * 16 * 3, checkpoint_interval=1)
     train(config, progress=False)
@@ -231,7 +231,7 @@ def test_random_actions_in_replays(env: str, device: str) -> None:
     assert record(own, steps=40, seed=1).state["forbidden"].max() == 0
 
 
-def test_a_function_of_the_users_sees_observations_as_they_are(device: str) -> None:
+def test_user_functions_get_unmodified_observations(device: str) -> None:
     env = gpu_envs.make("PicturedCorridor-v0", 4, device=device)
     seen = []
 

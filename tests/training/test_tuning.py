@@ -1,4 +1,4 @@
-"""How many replicas suit: the knee, what fits, the number that auto takes and the run keeps."""
+"""Tuning of the number of replicas: the knee, the memory limit, and the number that auto chooses and the run saves."""
 
 import itertools
 import json
@@ -22,11 +22,11 @@ from gpu_envs.training.tuning import Size, Tuning, max_fitting, still_improving 
 
 FIRST = {"cpu": 16, "cuda": 64}
 
-# --- what follows from sizes, some made up ---
+# --- conclusions from sizes ---
 
 
 def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
-    """64, 128 and so on, with these rates of training."""
+    """Return sizes of 64, 128 and so on, with these training rates."""
     return [Size(64 * 2**i, memory * 2**i, 2 * rate, rate) for i, rate in enumerate(rates)]
 
 
@@ -35,7 +35,7 @@ def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
     [
         ([10], 64, True),
         ([10, 5], 64, True),
-        ([10, 20, 9], 128, True),  # the last but one grew
+        ([10, 20, 9], 128, True),  # the last but one is faster
         ([10, 20, 40], 256, True),
         ([10, 20, 21], 128, True),  # 20 is 95.2 % of 21
         ([10, 20, 22], 256, True),  # and 90.9 % of 22
@@ -48,8 +48,8 @@ def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
         ([10, 20, 19, 30], 512, True),
     ],
 )
-def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: int, goes_on: bool) -> None:
-    """And it goes on while it gets faster."""
+def test_the_knee_is_the_smallest_near_the_best(rates: list[float], best: int, goes_on: bool) -> None:
+    """And tuning continues while training gets faster."""
     assert Tuning(tuple(sizes_of(*rates)), 0, 0, "").knee == best
     assert still_improving(sizes_of(*rates)) == goes_on
 
@@ -63,22 +63,22 @@ def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], best: i
         (3, 64, "the smallest that was tried; total_steps is still less than 200 updates"),
     ],
 )
-def test_what_is_chosen_leaves_the_run_its_updates(most: int, chosen: int, why: str) -> None:
+def test_the_chosen_size_leaves_enough_updates(most: int, chosen: int, why: str) -> None:
     found = Tuning(tuple(sizes_of(10, 20, 40, 41, 39)), 5000, most, "")
     assert (found.knee, found.chosen, found.reason) == (256, chosen, why)
 
 
-def test_what_fits_follows_from_what_was_taken() -> None:
-    """1,000 bytes each were worked out."""
+def test_max_fitting_follows_the_measured_memory() -> None:
+    """The estimate is 1,000 bytes per replica."""
     stored = MemoryEstimate(1000)
     exact = [Size(64, 64_000, 1, 1), Size(128, 128_000, 1, 1)]
     assert max_fitting(exact, stored, 1_000_999) == 1000
     assert max_fitting(exact[:1], stored, 1_000_999) == 1000
-    with_more = [Size(64, 164_000, 1, 1), Size(128, 228_000, 1, 1)]  # 100,000 whatever the size
+    with_more = [Size(64, 164_000, 1, 1), Size(128, 228_000, 1, 1)]  # 100,000 bytes for any size
     assert max_fitting(with_more, stored, 1_000_000) == 900
-    twice = [Size(64, 138_000, 1, 1), Size(128, 266_000, 1, 1)]  # and 2,000 each
+    twice = [Size(64, 138_000, 1, 1), Size(128, 266_000, 1, 1)]  # and 2,000 bytes per replica
     assert max_fitting(twice, stored, 2_010_000) == 1000
-    less = [Size(64, 2_000_000, 1, 1), Size(128, 2_000_000, 1, 1)]  # pieces so large that both have room in one
+    less = [Size(64, 2_000_000, 1, 1), Size(128, 2_000_000, 1, 1)]  # blocks so large that one is enough for both
     assert max_fitting(less, stored, 2_872_000) == 1000
 
 
@@ -104,7 +104,7 @@ def test_sizes_are_measured_one_after_the_other(device: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_ends_at_the_memory_limit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_run(device)
     first, stored = FIRST[device], memory_of_run(Plan(config, Trainer(config).device, 1))
     room = stored.of(3 * first) if device == "cpu" else 2**40
@@ -118,7 +118,7 @@ def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_failure_ends_tuning(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(trainer: Trainer) -> tuple[float, float]:
         if trainer.config.num_envs == 4 * FIRST[device]:
             raise ShortageError("full")
@@ -142,8 +142,8 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
 
 
 @pytest.mark.slow
-def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
-    """Not its random start, for which trials have steps enough; and a buffer holds a batch."""
+def test_off_policy_tuning_measures_learning(device: str) -> None:
+    """Without the warm-up, for which trials have enough steps; a buffer holds a batch."""
     config = off_policy_run(device, learning_starts=10_000, batch_size=6000, buffer_size=40, total_steps=10_001)
     found = tune(config, limit_updates=True)
     assert [size.num_envs for size in found.sizes] == [256]
@@ -151,7 +151,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
+def test_user_modules_are_not_modified(device: str) -> None:
     mine = DropoutPolicy(0.0)
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
     config = small_run(device, num_envs="auto", total_steps=100, run_dir="", **MODULE_SETTINGS)
@@ -161,7 +161,7 @@ def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
-def test_a_gpu_gets_back_what_was_tried() -> None:
+def test_trials_free_a_gpus_memory() -> None:
     config = small_run("cuda", num_envs="auto", total_steps=200 * 16 * 1000)
     tune(config, limit_updates=True)
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -172,13 +172,13 @@ def test_a_gpu_gets_back_what_was_tried() -> None:
 # --- the run ---
 
 
-def test_a_trainer_wants_a_number(device: str) -> None:
+def test_a_trainer_refuses_auto(device: str) -> None:
     with pytest.raises(ValueError, match=r"num_envs is 'auto': call gpu_envs\.training\.train"):
         Trainer(small_run(device, num_envs="auto"))
 
 
 @pytest.mark.slow
-def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_saves_the_number(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     result = train(small_run(device, num_envs="auto", total_steps=4000, run_dir=str(run)), progress=False)
     first = FIRST[device]
@@ -195,14 +195,14 @@ def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pyte
 
 
 def trained_by(group: Any, device: str, run: str) -> tuple[int, str, int]:
-    """What a process takes, where the first could take more than the second, and what both then train."""
+    """Return a process's choice, where the first process could use more replicas, and the steps of both."""
     room = 64 if torch.distributed.get_rank(group) == 0 else 1
     number, why = choose_num_envs(small_run(device, num_envs="auto", total_steps=200 * 2 * 16 * room), group=group)
     config = small_run(device, num_envs="auto", total_steps=2000, run_dir=run)
     return number, why, train(config, progress=False, group=group).steps
 
 
-def test_processes_take_the_smallest_of_theirs(tmp_path: Path) -> None:
+def test_processes_use_the_smallest_number(tmp_path: Path) -> None:
     run = tmp_path / "run"
     first, second = run_ranks(2, trained_by, tmp_path / "ranks", str(run))
     assert first[0] == second[0] == 16

@@ -1,4 +1,4 @@
-"""An update is that of plain torch."""
+"""Updates against plain torch."""
 
 import copy
 import dataclasses
@@ -26,10 +26,10 @@ Tensor = Any
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID])
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str) -> None:
-    """Step by step: the gradient at the same weights, and the weights that Adam makes of the same gradient.
+def test_an_update_matches_plain_torch(algorithm: str, env: str, device: str) -> None:
+    """For each step: the gradient at the same weights, and Adam's weights from the same gradient.
 
-    The loss of each sample, and its gradient by the module's outputs, is what ``test_sampler.py`` tests.
+    ``test_sampler.py`` tests the loss of each sample, and its gradient with respect to the module's outputs.
     """
     passes = {"epochs": 3, "minibatches": 2} if algorithm == "ppo" else {}
     config = small_run(
@@ -48,7 +48,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     )
     trainer = Trainer(config)
     trainer.roll_out()
-    trainer.learn()  # so that values and moments are no beginner's
+    trainer.learn()  # so that values and moments are not initial ones
     trainer.roll_out()
     name = next(iter(trainer.learners))
     learner: Any = trainer.learners[name]
@@ -87,7 +87,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     steps: list[tuple[Tensor, ...]] = []
     take = learner.step
 
-    def checked(minibatch: Minibatch) -> None:
+    def check_gradient(minibatch: Minibatch) -> None:
         number = len(steps) % minibatches
         if epochs * minibatches > 1 and number == 0:
             learner.permutation.write(order, stream, len(steps) // minibatches)
@@ -104,25 +104,25 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         totals.add_(sums.double().sum(1))
         loss = (parameters * by_outputs[0]).sum(1) + values * by_outputs[1]
         one_by_one = torch.eye(len(loss), dtype=torch.float64, device=trainer.device)
-        each = torch.autograd.grad(loss, weights, one_by_one, is_grads_batched=True)  # of each sample
+        each = torch.autograd.grad(loss, weights, one_by_one, is_grads_batched=True)  # per sample
         before = learner.optimiser.flat.clone()
         take(minibatch)
-        for index, found in enumerate(pieces(learner.optimiser.gradient, weights)):
+        for index, gradient in enumerate(pieces(learner.optimiser.gradient, weights)):
             expected = each[index]
-            # A sample's gradient is off by the roundings of products of two layers, the loss and the sum: some dozens
+            # A sample's gradient has roundings of the products of two layers, of the loss and of the sum: some dozens
             allowed = 64 * EPS * (expected.abs().amax() * len(rows) + EPS)
-            assert (found.double() - expected.sum(0)).abs().max() <= allowed
+            assert (gradient.double() - expected.sum(0)).abs().max() <= allowed
         for parameter, gradient in zip(weights, pieces(learner.optimiser.gradient, weights), strict=True):
             parameter.grad = gradient.double() / len(rows)
         torch.nn.utils.clip_grad_norm_(weights, 0.3)
         adam.step()
         ours = learner.optimiser.flat
         theirs = torch.cat([p.detach().ravel() for p in weights])
-        # a step is lr times a ratio of about 1, made in a few float32 operations; the weight is rounded once more
+        # a step is lr times a ratio of about 1, computed in a few float32 operations, and the weight is rounded
         assert (ours - theirs).abs().max() <= 0.02 * 64 * EPS + EPS * theirs.abs().max()
         steps.append((before, ours.clone()))
 
-    learner.step = checked
+    learner.step = check_gradient
     learner.update()
     assert len(steps) == epochs * minibatches
     assert all(not torch.equal(before, after) for before, after in steps)
@@ -139,8 +139,10 @@ def copy_into(weights: list[Tensor], flat: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("env", "shared"), [("CartPole-v1", False), (FIELD, True)])
-def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what the dead observe does not reach the weights."""
+def test_gradients_of_parts_of_a_minibatch_add_up(
+    env: str, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And observations of inactive agents do not affect the weights."""
     trainer: Any = Trainer(small_run(device, env, fused=False, shared_trunk=shared, normalise_observations=shared))
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
@@ -153,7 +155,7 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
         batch = dataclasses.replace(batch, alive=~dead)
         hollow = torch.where(dead.unsqueeze(1), math.nan, observations)
 
-    def found(chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients_of(chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         totals, values = torch.zeros(6, device=trainer.device), torch.zeros(len(observations), device=trainer.device)
         minibatch = Minibatch(hollow, batch, chosen, learner.algorithm, learner.scalars)
         learner.networks.gradient(minibatch, totals)
@@ -161,23 +163,23 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
         return learner.optimiser.gradient.clone(), totals, values
 
     for chosen in (None, order):
-        whole = found(chosen)
+        whole = gradients_of(chosen)
         with monkeypatch.context() as patch:
             patch.setattr(networks, "CHUNK_BYTES", 12 * 100 * 20)
             assert learner.networks._chunk(len(observations), observations) < 100  # noqa: SLF001 - makes sure that there are several parts
-            parts = found(chosen)
-        assert not torch.equal(whole[0], parts[0])  # other sums
+            parts = gradients_of(chosen)
+        assert not torch.equal(whole[0], parts[0])  # a different order of sums
         for one, other in zip(whole, parts, strict=True):
-            # sums of some hundred samples of either sign, in another order
+            # sums of some hundred samples of either sign, in a different order
             assert (one - other).abs().max() <= 512 * EPS * one.abs().max().clamp(min=1.0)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("bound", LOG_STD_RANGE)
-def test_a_deviation_beyond_a_bound_follows_what_leads_back(
+def test_log_std_beyond_a_bound_can_only_return(
     bound: float, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It acts as one at the bound; so its gradient is the one there, and nothing where that leads further out."""
+    """It acts as if it were at the bound, with the gradient there, or zero if that points further outside."""
     trainer: Any = Trainer(small_run(device, "Pendulum-v1", shared_trunk=shared))
     trainer.roll_out()
     learner: Any = trainer.learners["agent"]
@@ -186,7 +188,7 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
     flat = learner.optimiser.flat
     place = (learner.module.log_std.data_ptr() - flat.data_ptr()) // flat.element_size()
 
-    def found(log_std: float, entropy_weight: float) -> Tensor:
+    def gradients_of(log_std: float, entropy_weight: float) -> Tensor:
         learner.module.log_std.data.fill_(log_std)
         learner.scalars[2] = entropy_weight
         totals = torch.zeros(6, device=trainer.device)
@@ -198,9 +200,9 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
     for chunk in (networks.CHUNK_BYTES, 12 * 100 * 20):
         monkeypatch.setattr(networks, "CHUNK_BYTES", chunk)
         for entropy_weight in (-1e4, -0.3, 0.0, 0.3, 1e4):
-            at, there = found(bound, entropy_weight), found(beyond, entropy_weight)
+            at, there = gradients_of(bound, entropy_weight), gradients_of(beyond, entropy_weight)
             assert at[place] != 0
-            lost.append(bool(at[place] * bound < 0))  # a step against such a gradient leads further out
+            lost.append(bool(at[place] * bound < 0))  # a step against such a gradient points further outside
             at[place] *= not lost[-1]
             assert_same_bits(at.abs(), there.abs())
     assert {True, False} == set(lost)
@@ -222,10 +224,10 @@ def test_minibatches_of_any_number(num_envs: int, horizon: int, minibatches: int
 def test_more_minibatches_than_samples_are_refused(device: str) -> None:
     with pytest.raises(ValueError, match="minibatches is 5, but a horizon of the policy 'agent' has 4 samples"):
         Trainer(small_run(device, num_envs=2, horizon=2, minibatches=5))
-    Trainer(small_run(device, num_envs=1, horizon=2, algorithm="a2c"))  # that is one pass, whatever the default is
+    Trainer(small_run(device, num_envs=1, horizon=2, algorithm="a2c"))  # that is one epoch, whatever the default is
 
 
-def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None:
+def test_an_update_stops_at_the_kl_limit(device: str) -> None:
     settings: dict[str, Any] = {"learning_rate": 0.05, "epochs": 4, "minibatches": 4}
     stopping: Any = Trainer(small_run(device, target_kl=0.01, **settings))
     going: Any = Trainer(small_run(device, **settings))
@@ -238,28 +240,28 @@ def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None
     assert metrics_of(one)["samples"] == steps * 8 * 16 / 4
     assert metrics_of(one)["kl"] / metrics_of(one)["samples"] < 1.5 * 0.01
 
-    again: Any = Trainer(small_run(device, **settings))  # that many steps and no more
+    again: Any = Trainer(small_run(device, **settings))  # exactly that many steps
     again.roll_out()
     take, done = again.learners["agent"].step, []
 
-    def few(*given: Any) -> None:
+    def steps_before_the_stop(*given: Any) -> None:
         done.append(1)
         if len(done) <= steps:
             take(*given)
 
-    again.learners["agent"].step = few
+    again.learners["agent"].step = steps_before_the_stop
     again.learn()
     assert_same_bits(one.state(), again.learners["agent"].state())
 
     stopping.roll_out()
-    stopping.learn()  # the next horizon begins afresh
+    stopping.learn()  # the next horizon is not affected
     assert one.state()["optimiser"]["steps"].item() > steps
     loose: Any = Trainer(small_run(device, target_kl=1e3, **settings))
     loose.iterate(1)
     assert loose.learners["agent"].state()["optimiser"]["steps"].item() == 16
 
 
-def test_an_iteration_has_what_its_schedules_say(device: str) -> None:
+def test_an_iteration_uses_the_values_of_schedules(device: str) -> None:
     rate, weight = "0:0.004,0.5:0.001,1:0", "0.2:0.5,0.8:0"
     trainer: Any = Trainer(small_run(device, learning_rate=rate, entropy_weight=weight, total_steps=8 * 16 * 10))
     assert trainer.config.iterations == 10
@@ -271,8 +273,8 @@ def test_an_iteration_has_what_its_schedules_say(device: str) -> None:
         assert learner.scalars[2].item() == np.float32(Schedule.of(weight).at(at))
 
 
-def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
-    """Where nothing is learnt, other actions for the same observations, and another order."""
+def test_every_horizon_has_different_random_numbers(device: str) -> None:
+    """Without learning: different actions for the same observations, and a different order of samples."""
     trainer: Any = Trainer(
         small_run(device, GRID, epochs=1, learning_rate=0.0, policies={"runner": "random"}, horizon=1)
     )
@@ -287,8 +289,8 @@ def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
         assert len(set(column)) == 5
 
 
-def test_values_explain_what_they_equal(device: str) -> None:
-    """Figures of a horizon: 1 - Var(returns - values) / Var(returns), over agents in the game."""
+def test_explained_variance(device: str) -> None:
+    """1 - Var(returns - values) / Var(returns), over active agents."""
     for env in ("CartPole-v1", FIELD):
         trainer: Any = Trainer(small_run(device, env))
         trainer.roll_out()
