@@ -29,7 +29,7 @@ RECORD_CALL = Struct.of(
     *ROWS,
     *_RUNNING,
     ("int*", "counts", ("blocks",)),
-    ("Index*", "seen", (2,)),
+    ("Index*", "episode_counts", (2,)),
     ("Index", "now"),
     ("const Reward*", "rewards"),
     ("const u8*", "terminations"),
@@ -44,7 +44,7 @@ ENQUEUE_CALL = Struct.of(
     ("Index", "blocks"),
     ("int", "length"),
     ("const int*", "counts", ("blocks",)),
-    ("Index*", "seen", (2,)),
+    ("Index*", "episode_counts", (2,)),
     ("double*", "return_queue", ("length",)),
     ("int*", "length_queue", ("length",)),
     ("float*", "time_queue", ("length",)),
@@ -137,7 +137,11 @@ class RecordEpisodeStatistics(TorchWrapper):
             "time_queue": self._zeros(buffer_length),
         }
         self._episode_counts: Final = self._zeros(2, dtype=torch.int64)
-        shared = {"blocks": blocks, "counts": self._zeros(blocks, dtype=torch.int32), "seen": self._episode_counts}
+        shared = {
+            "blocks": blocks,
+            "counts": self._zeros(blocks, dtype=torch.int32),
+            "episode_counts": self._episode_counts,
+        }
         for kernel in (record, enqueue, begin):
             kernel.fill(rows=rows, rows_of_block=per_block)
         self._record: Final = record.fill(**running, **shared).bind(blocks)

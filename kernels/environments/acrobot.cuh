@@ -1,11 +1,11 @@
-// Acrobot: two links hang from a fixed joint; a torque on the joint between them must swing the tip above a line.
-// Sutton (1996), "Generalization in reinforcement learning: successful examples using sparse coarse coding"; dynamics of
-// Sutton & Barto's book, or of the 1996 paper ("nips"), integrated by one step of fourth-order Runge-Kutta.
+// Acrobot: two links hang from a fixed joint; a torque on the joint between them must swing the tip above a height.
+// Sutton (1996), "Generalization in reinforcement learning: successful examples using sparse coarse coding"; dynamics
+// of Sutton & Barto's book, or of the 1996 paper ("nips"), integrated by one step of fourth-order Runge-Kutta.
 
-// Angles, and their rates of change.
+// The two angles and their velocities, or the derivatives of these.
 struct Motion { real theta1, theta2, theta1_dot, theta2_dot; };
 
-FN Motion along(const Motion& y, real h, const Motion& slope) {
+FN Motion advanced(const Motion& y, real h, const Motion& slope) {
     return {y.theta1 + h * slope.theta1, y.theta2 + h * slope.theta2,
             y.theta1_dot + h * slope.theta1_dot, y.theta2_dot + h * slope.theta2_dot};
 }
@@ -15,7 +15,7 @@ FN Motion derivative(const Motion& y, real torque, const Params& p) {
     const real lc1 = p.link_com_pos_1, lc2 = p.link_com_pos_2, inertia = p.link_moi, g = p.gravity;
     const auto [sin1, cos1] = sincos(y.theta1);
     const auto [sin2, cos2] = sincos(y.theta2);
-    const real sin12 = sin1 * cos2 + cos1 * sin2;  // of the lower link's angle
+    const real sin12 = sin1 * cos2 + cos1 * sin2;  // sine of the lower link's angle
 
     const real d1   = m1 * lc1 * lc1 + m2 * (l1 * l1 + lc2 * lc2 + real(2) * l1 * lc2 * cos2) + inertia + inertia;
     const real d2   = m2 * (lc2 * lc2 + l1 * lc2 * cos2) + inertia;
@@ -33,10 +33,10 @@ FN Motion derivative(const Motion& y, real torque, const Params& p) {
 
 // The angle within [-pi, pi], both ends included.
 FN real wrapped(real angle) {
-    const real turn = real(2 * PI);
-    const real near = fma(-turn, round_down(fma(angle, real(1 / (2 * PI)), real(0.5))), angle);
-    const real kept = angle >= real(-PI) && angle <= real(PI) ? angle : near;
-    return clip(kept, real(-PI), real(PI));
+    const real turn    = real(2 * PI);
+    const real reduced = fma(-turn, round_down(fma(angle, real(1 / (2 * PI)), real(0.5))), angle);
+    const real inside  = angle >= real(-PI) && angle <= real(PI) ? angle : reduced;
+    return clip(inside, real(-PI), real(PI));
 }
 
 FN void reset(State& s, const Params& p, Random& random) {
@@ -46,7 +46,7 @@ FN void reset(State& s, const Params& p, Random& random) {
     s.theta2_dot = random.uniform(p.low, p.high);
 }
 
-// How far the tip is above the joint, in links.
+// The height of the tip above the fixed joint, in lengths of a link.
 FN real height_of(const State& s) {
     const auto [sin1, cos1] = sincos(s.theta1);
     const auto [sin2, cos2] = sincos(s.theta2);
@@ -60,9 +60,9 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random& random)
     const Motion y  = {s.theta1, s.theta2, s.theta1_dot, s.theta2_dot};
     const real   h  = p.dt, half = h / real(2), sixth = h / real(6);
     const Motion k1 = derivative(y, torque, p);
-    const Motion k2 = derivative(along(y, half, k1), torque, p);
-    const Motion k3 = derivative(along(y, half, k2), torque, p);
-    const Motion k4 = derivative(along(y, h, k3), torque, p);
+    const Motion k2 = derivative(advanced(y, half, k1), torque, p);
+    const Motion k3 = derivative(advanced(y, half, k2), torque, p);
+    const Motion k4 = derivative(advanced(y, h, k3), torque, p);
 
     s.theta1     = wrapped(y.theta1 + sixth * (k1.theta1 + real(2) * k2.theta1 + real(2) * k3.theta1 + k4.theta1));
     s.theta2     = wrapped(y.theta2 + sixth * (k1.theta2 + real(2) * k2.theta2 + real(2) * k3.theta2 + k4.theta2));

@@ -1,15 +1,15 @@
 // COVID-19 and economy (Trott et al. 2021, arXiv 2108.02904): governors choose how strictly they close their states, a
-// planner how much money it gives, a day a step. For the study of policies on two levels, and not for policy.
+// planner the subsidies; a step is a day. For research on two-level policies, not for policy making.
 
 constexpr int GOVERNORS = count_of(GOVERNOR), THE_PLANNER = GOVERNORS;
 
-constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to what it does; unemployment's memory
+constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to its effect; days in unemployment's window
 
 enum Total : int { DIED, GIVEN, INCOME };
 
 constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365, BILLION = real(1e9);
 
-// The logistic's integral, of which the curve of unemployment is made.
+// The softplus function, the integral of the logistic function, for unemployment.
 FN real softplus(real x) { return x > 20 ? x : log1p(exp(x)); }
 
 FN void reset(World& w, const Params& p, Team& team) {
@@ -29,47 +29,47 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// How a day changes health, which follows from the stringency of some weeks ago.
-FN void infect(World& w, const Params& p, int i, bool delivers) {
+// The change of a state's health in a day, which depends on the stringency LAG days ago.
+FN void update_health(World& w, const Params& p, int i, bool delivers) {
     const real people  = p.population[i], healthy = w.susceptible[i], ill = w.infected[i];
     const real rate    = p.infection[i] + p.infection_slope[i] * w.past[i];
     const real doses   = delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
     const real share   = minimum(real(1), doses / (healthy + real(1e-10)));
     const real treated = minimum(doses, healthy);
-    const real fell    = rate * (healthy / people) * ill * (1 - share);
-    const real got_well = ill * p.recovery;
-    w.susceptible[i] = maximum(real(0), healthy - fell - treated);
-    w.infected[i]    = maximum(real(0), ill + fell - got_well);
-    w.recovered[i]   = maximum(real(0), w.recovered[i] + got_well + treated);
+    const real infections = rate * (healthy / people) * ill * (1 - share);
+    const real recoveries = ill * p.recovery;
+    w.susceptible[i] = maximum(real(0), healthy - infections - treated);
+    w.infected[i]    = maximum(real(0), ill + infections - recoveries);
+    w.recovered[i]   = maximum(real(0), w.recovered[i] + recoveries + treated);
     w.vaccinated[i]  = maximum(real(0), w.vaccinated[i] + treated);
     const real before = w.deaths[i];
     w.deaths[i]       = p.mortality * (w.recovered[i] - w.vaccinated[i]);
     w.died[i]         = w.deaths[i] - before;
 }
 
-// Who is out of work: five filters of all changes of stringency in the last 600 days.
-FN void lay_off(World& w, const Params& p, int i, real change) {
-    const int  dropped = p.policy.size(0) - 1 + w.elapsed - WINDOW;  // the day that leaves the window
-    const real gone    = dropped < 1 ? real(0) : real(p.policy(dropped, i)) - real(p.policy(dropped - 1, i));
-    real       sum     = 0;
+// Unemployment: a weighted sum of five exponential filters over the changes of stringency in the last WINDOW days.
+FN void update_unemployment(World& w, const Params& p, int i, real change) {
+    const int  dropped    = p.policy.size(0) - 1 + w.elapsed - WINDOW;  // the day that leaves the window
+    const real old_change = dropped < 1 ? real(0) : real(p.policy(dropped, i)) - real(p.policy(dropped - 1, i));
+    real       sum        = 0;
     for (int k = 0; k < FILTERS; ++k) {
-        real& kept = w.memory(i, k);
-        kept       = kept * p.fading[k] + change - p.faded[k] * gone;
-        sum += p.weights(i, k) * kept;
+        real& filter = w.memory(i, k);
+        filter       = filter * p.fading[k] + change - p.faded[k] * old_change;
+        sum += p.weights(i, k) * filter;
     }
     w.laid_off[i] = sum;
 }
 
-// Utility of a year's consumption as a share of the most, a day of it.
+// The utility per day of a year's consumption, `share` per day of the maximum.
 FN real utility(const Params& p, real share) {
     const real year = clip(DAYS * share, real(0.1), real(3)), risk = 1 - p.risk_aversion;
     return (1 + (risk == 0 ? log(year) : (power(year, risk) - 1) / risk)) / DAYS;
 }
 
-FN real normal(real value, real least, real most) { return (value - least) / (most - least + real(1e-10)); }
+FN real normalised(real value, real low, real high) { return (value - low) / (high - low + real(1e-10)); }
 
-// Health and economy, weighed: `priority` scales what the weight of health was found to be.
-FN real weighed(real health, real economy, real weight, real priority) {
+// The weighted mean of health and economy; `priority` scales the odds of health's weight.
+FN real weighted_mean(real health, real economy, real weight, real priority) {
     const real odds = priority * weight / (1 - weight), share = odds / (1 + odds);
     return share * health + (1 - share) * economy;
 }
@@ -83,11 +83,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         if (level != 0) w.stringency[i] = u8(level);
         w.levels(i, slot) = w.stringency[i];
         if (w.elapsed == w.free_from[i] + 1) w.free_from[i] += level == 0 ? 1 : p.cooldown;
-        lay_off(w, p, i, real(w.stringency[i]) - real(before));
+        update_unemployment(w, p, i, real(w.stringency[i]) - real(before));
     }
     const bool delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
-    // Phases of their own: so a CPU advances several states at once.
-    FOR_EACH_AGENT(i, GOVERNORS) infect(w, p, i, delivers);
+    // Short phases, which a CPU's compiler vectorises over states.
+    FOR_EACH_AGENT(i, GOVERNORS) update_health(w, p, i, delivers);
     FOR_EACH_AGENT(i, GOVERNORS) w.unemployed[i] = (softplus(w.laid_off[i]) + p.baseline[i]) * p.population[i] / 100;
     FOR_EACH_AGENT(i, GOVERNORS) {
         const real people = p.population[i];
@@ -96,18 +96,20 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         const real year   = DAYS * p.most_income[i];
         w.given[i]  = real(w.subsidy) / SUBSIDIES * people * p.most_subsidy / DAYS;
         w.income[i] = maximum(real(0), able) * p.worker_income + w.given[i];
-        const real health  = normal(-w.died[i] * p.value_of_life / year, p.least_health[i], p.most_health[i]);
-        const real economy = normal(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
-        w.reward[i] = weighed(health, economy, p.health_weight[i], p.health_priority);
+        const real health  = normalised(-w.died[i] * p.value_of_life / year, p.least_health[i], p.most_health[i]);
+        const real economy = normalised(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
+        w.reward[i] = weighted_mean(health, economy, p.health_weight[i], p.health_priority);
     }
     sum_over(team, w.totals, 3, GOVERNORS, [&](int k, int s) { return k == DIED ? w.died[s] : k == GIVEN ? w.given[s] : w.income[s]; });
     FOR_EACH_AGENT(i, AGENTS) {
         if (i != THE_PLANNER) continue;
         const real year    = DAYS * p.most_income_of_all;
-        const real health  = normal(-w.totals[DIED] * p.value_of_life / year, p.planner_norms[0], p.planner_norms[1]);
+        const real loss    = -w.totals[DIED] * p.value_of_life / year;
+        const real health  = normalised(loss, p.planner_norms[0], p.planner_norms[1]);
         const real spent   = (1 + p.interest) * w.totals[GIVEN];
-        const real economy = normal(utility(p, (w.totals[INCOME] - spent) / year), p.planner_norms[2], p.planner_norms[3]);
-        w.reward[i] = weighed(health, economy, p.planner_norms[4], p.health_priority_planner);
+        const real share   = (w.totals[INCOME] - spent) / year;
+        const real economy = normalised(utility(p, share), p.planner_norms[2], p.planner_norms[3]);
+        w.reward[i] = weighted_mean(health, economy, p.planner_norms[4], p.health_priority_planner);
     }
 }
 
@@ -117,7 +119,7 @@ FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
     for (int level = 1; level < choices_of(role_of(i)); ++level) mask[level] = false;
 }
 
-// How soon vaccines come again.
+// The time until the next delivery of vaccines, as a feature.
 FN float vaccine_countdown(const World& w, const Params& p) {
     const int interval = p.vaccine_interval, tomorrow = w.elapsed + 1;
     const int first    = (p.first_vaccines + interval - 1) / interval * interval;
@@ -125,7 +127,7 @@ FN float vaccine_countdown(const World& w, const Params& p) {
     return float(interval - tomorrow % interval) / float(interval);
 }
 
-// What is seen of each state, and of the calendar.
+// Computes the features of each state and of the calendar.
 FN void look(World& w, const Params& p, Team& team) {
     const int next = (w.elapsed + 1) % LAG;
     FOR_EACH_AGENT(i, GOVERNORS) {
@@ -147,9 +149,9 @@ FN void look(World& w, const Params& p, Team& team) {
     }
 }
 
-// The planner sees a column of states where a governor sees one number, of its own.
+// The planner observes the features of all states, a governor those of its state.
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    int at;  // where the calendar begins
+    int at;  // the first column of the calendar's features
     if (i == THE_PLANNER) {
         FOR_EACH_COLUMN(s, GOVERNORS) {
             for (int k = 0; k < 8; ++k) row[k * GOVERNORS + s] = float(w.seen(k, s));

@@ -1,4 +1,4 @@
-// Mountain car: an underpowered car must rock itself out of a valley, pushing left, not at all or right.
+// Mountain car: an underpowered car must swing itself out of a valley, pushing left, not at all or right.
 // Moore (1990), "Efficient memory-based learning for robot control".
 
 FN void reset(State& s, const Params& p, Random& random) {

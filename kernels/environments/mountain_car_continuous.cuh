@@ -1,4 +1,4 @@
-// Mountain car with a throttle: the car of Moore (1990), its force chosen from an interval and paid for by its square.
+// Mountain car with continuous actions: the car of Moore (1990); the force is in an interval and costs its square.
 
 FN void reset(State& s, const Params& p, Random& random) {
     s.position = random.uniform(p.low, p.high);
@@ -14,7 +14,7 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     s.velocity = s.position == p.min_position && velocity < 0 ? real(0) : velocity;
 
     const bool arrived = s.position >= p.goal_position && s.velocity >= p.goal_velocity;
-    // the action as given is what costs, not the force it was clipped to
+    // the cost is that of the unclipped action
     const real reward = (arrived ? p.goal_reward : real(0)) - action[0] * action[0] * p.action_cost;
     return {reward, arrived};
 }

@@ -1,11 +1,11 @@
-// The nearest of many points to one of them: by squared distance, equal ones in the order of their numbers.
+// The nearest of many points, by squared distance; equal distances in the order of the points' numbers.
 
 template <class Real> FN Real squared_distance(Real ax, Real ay, Real bx, Real by) {
     const Real dx = ax - bx, dy = ay - by;
     return dx * dx + dy * dy;
 }
 
-// A point, by its number, at a distance. Ordered by distance, then by number.
+// A point's number and squared distance. Ordered by distance, then by number.
 struct Near {
     real distance;
     int  number;
@@ -34,7 +34,7 @@ FN void order(u32& a, u32& b) {
     b = high;
 }
 
-// One round of comparisons, of elements STEP apart, in a merge of runs of RUN.
+// One round of compare-exchanges between elements STEP apart, which merges sorted runs of length RUN.
 template <int RUN, int STEP, int N, class T> FN void merge_round(T (&values)[N]) {
     constexpr int first = STEP % RUN;
     UNROLL
@@ -43,72 +43,71 @@ template <int RUN, int STEP, int N, class T> FN void merge_round(T (&values)[N])
     }
 }
 
-// Sorts 2^n values by Batcher's odd-even merge: the same comparisons whatever the values, so that neither threads of a
-// warp nor a branch predictor are at odds.
+// Sorts 2^n values by Batcher's odd-even mergesort, whose comparisons do not depend on the values: no thread divergence
+// on a GPU, no branch mispredictions on a CPU.
 template <int RUN = 1, int STEP = 1, int N, class T> FN void sort(T (&values)[N]) {
     merge_round<RUN, STEP>(values);
     if constexpr (STEP > 1) sort<RUN, STEP / 2>(values);
     else if constexpr (2 * RUN < N) sort<2 * RUN, 2 * RUN>(values);
 }
 
-// Points in a row, GROUP at a time: what fills the last group up is infinitely far away.
+// Points are processed in groups of GROUP; infinitely distant points pad the last group.
 constexpr int GROUP = 16;
 static_assert(2 * GROUP == 32, "two groups fill a word of marks");
 
 FN constexpr int in_groups(int n) { return (n + 31) / 32 * 32; }
 
-// About a distance within which at least `wanted` of the points lie, if so many are anywhere: of GROUP minima, each over
-// its own share of the points, the `wanted`-th smallest. With 16 minima of 110 points and 11 wanted, 15 points lie within,
-// on average.
-FN real reach(const real* xs, const real* ys, int count, real x, real y, int wanted) {
-    real least[GROUP];
+// An approximate squared distance within which at least `needed` points lie, if there are as many: the `needed`-th
+// smallest of GROUP minima, each over every GROUP-th point. For 11 of 110 points, 15 points are within it on average.
+FN real radius_of(const real* xs, const real* ys, int count, real x, real y, int needed) {
+    real minima[GROUP];
     UNROLL
-    for (int g = 0; g < GROUP; ++g) least[g] = infinity<real>();
+    for (int g = 0; g < GROUP; ++g) minima[g] = infinity<real>();
     for (int start = 0; start < count; start += GROUP) {
         UNROLL
         for (int g = 0; g < GROUP; ++g) {
             const real dx = xs[start + g] - x, dy = ys[start + g] - y;
-            least[g] = fast_minimum(least[g], multiply_add(dx, dx, dy * dy));
+            minima[g] = fast_minimum(minima[g], multiply_add(dx, dx, dy * dy));
         }
     }
-    sort(least);
-    real found = least[0];
+    sort(minima);
+    real radius = minima[0];
     UNROLL
-    for (int g = 1; g < GROUP; ++g) found = g < wanted ? least[g] : found;
-    return found;
+    for (int g = 1; g < GROUP; ++g) radius = g < needed ? minima[g] : radius;
+    return radius;
 }
 
-// Where an agent keeps numbers: element k of agent i, so that neighbouring threads touch neighbouring elements.
+// An agent's array of point numbers, strided so that neighbouring threads access neighbouring elements.
 struct Numbers {
     AgentNumber* at;
     FN AgentNumber& operator[](int k) const { return at[k * AGENTS]; }
 };
 
-// A max-heap of the nearest so far, in `kept`; distances are made anew when they are asked for.
+// A max-heap of the nearest points so far; `numbers` stores only numbers, distances are recomputed.
 struct Heap {
     const real *xs, *ys;
     real        x, y;
-    Numbers     kept;
+    Numbers     numbers;
 
-    FN Near at(int k) const { return of(kept[k]); }
+    FN Near at(int k) const { return of(numbers[k]); }
     FN Near of(int number) const { return {squared_distance(xs[number], ys[number], x, y), number}; }
 
-    // Puts `number` into the heap of `size` in place of what stands at `k`.
+    // Replaces element `k` of a heap of `size` elements by `number`, and restores the heap order.
     FN void sink(int k, int size, int number) const {
-        const Near own = of(number);
+        const Near sinking = of(number);
         for (;;) {
             int child = 2 * k + 1;
             if (child >= size) break;
             if (child + 1 < size && nearer(at(child), at(child + 1))) ++child;
-            if (!nearer(own, at(child))) break;
-            kept[k] = kept[child];
-            k       = child;
+            if (!nearer(sinking, at(child))) break;
+            numbers[k] = numbers[child];
+            k          = child;
         }
-        kept[k] = AgentNumber(number);
+        numbers[k] = AgentNumber(number);
     }
 };
 
-// Shifts a bit into `marks` for each of the GROUP points from `start` on: whether it lies within `limit`, about.
+// Shifts a bit into `marks` for each of the GROUP points from `start` on: whether it is approximately within `limit`.
 FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real y, real limit) {
     UNROLL
     for (int c = 0; c < GROUP; ++c) {
@@ -118,106 +117,113 @@ FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real
     return marks;
 }
 
-// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
+// A bit for each of the 32 points from `start` on that is approximately within `limit`, the first in the highest bit.
 FN u32 within(const real* xs, const real* ys, int start, int count, real x, real y, real limit) {
     const u32 first = marked(0, xs, ys, start, x, y, limit);
     return start + GROUP < count ? marked(first, xs, ys, start + GROUP, x, y, limit) : first << GROUP;
 }
 
-// Nothing lies beyond, but what is infinitely far.
-FN real everywhere() { return largest<real>() / 4; }
+// A limit beyond which only infinitely distant points are.
+FN real no_limit() { return largest<real>() / 4; }
 
-// The `wanted` nearest within `limit`, however many there are.
-NOINLINE int nearest_of_many(Heap heap, int count, int wanted, real limit) {
+// Finds the `needed` nearest points within `limit`, for any number of them, and returns how many there are.
+NOINLINE int nearest_of_many(Heap heap, int count, int needed, real limit) {
     int size = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(heap.xs, heap.ys, start, count, heap.x, heap.y, limit); marks != 0;) {
             const int bit = highest_bit(marks), c = start + 31 - bit;
             marks ^= 1u << bit;
             const Near point = heap.of(c);
-            if (size < wanted) {
+            if (size < needed) {
                 int k = size++;
-                for (; k > 0 && nearer(heap.at((k - 1) / 2), point); k = (k - 1) / 2) heap.kept[k] = heap.kept[(k - 1) / 2];
-                heap.kept[k] = AgentNumber(c);
+                for (; k > 0 && nearer(heap.at((k - 1) / 2), point); k = (k - 1) / 2)
+                    heap.numbers[k] = heap.numbers[(k - 1) / 2];
+                heap.numbers[k] = AgentNumber(c);
             } else if (nearer(point, heap.at(0))) {
                 heap.sink(0, size, c);
             }
         }
     }
     for (int end = size - 1; end > 0; --end) {
-        const int last = heap.kept[end];
-        heap.kept[end] = heap.kept[0];
+        const int last    = heap.numbers[end];
+        heap.numbers[end] = heap.numbers[0];
         heap.sink(0, end, last);
     }
     return size;
 }
 
-// Up to so many are found by comparing in registers; more of them, by a heap.
+// Up to FEW nearest points are sorted in registers, more of them in a heap.
 constexpr int FEW = GROUP;
 
-// Numbers that `nearest` has room for while it looks; more only where many are at the same distance.
+// Candidates that `nearest` stores; there are more only if many points are at the same distance.
 constexpr int ROOM = 2 * GROUP;
 
-FN constexpr int room_for(int wanted) { return wanted > ROOM ? wanted : ROOM; }
+FN constexpr int room_for(int needed) { return needed > ROOM ? needed : ROOM; }
 
-// Sorts what is in the heap's room, `found` numbers in ascending order, by distance: the first WANTED of them go there.
-template <int WANTED> NOINLINE void sort_exactly(Heap heap, int found) {
+// Sorts the heap's `count` candidates, whose numbers are ascending, by distance; the first NEEDED remain.
+template <int NEEDED> NOINLINE void sort_exactly(Heap heap, int count) {
     Near best[FEW];
     UNROLL
-    for (int k = 0; k < FEW; ++k) best[k] = k < found ? heap.at(k) : Near{infinity<real>(), 0};
+    for (int k = 0; k < FEW; ++k) best[k] = k < count ? heap.at(k) : Near{infinity<real>(), 0};
     sort(best);
-    for (int k = FEW; k < found; ++k) {
+    for (int k = FEW; k < count; ++k) {
         Near next = heap.at(k);
         UNROLL
-        for (int j = 0; j < WANTED; ++j) order(best[j], next);
+        for (int j = 0; j < NEEDED; ++j) order(best[j], next);
     }
     UNROLL
-    for (int k = 0; k < WANTED; ++k) heap.kept[k] = AgentNumber(best[k].number);
+    for (int k = 0; k < NEEDED; ++k) heap.numbers[k] = AgentNumber(best[k].number);
 }
 
-// The same, by what fits into one word: the upper bits of a distance, in whose order distances are, and the place among
-// those found. Returns false where that cannot tell two distances apart that differ.
-template <int WANTED> FN bool sort_by_words(const Heap& heap, int found, AgentNumber (&numbers)[WANTED]) {
-    constexpr u32 place = ROOM - 1, none = ~u32(0);
-    const auto word = [&](int k) { return (u32(bits_of(heap.of(k < found ? heap.kept[k] : AgentNumber(0)).distance)) & ~place) | u32(k); };
-    u32 first[FEW], best[WANTED + 1];
+// The same with one word per candidate: the upper bits of the distance, which order like the distance, and the
+// candidate's index. Returns false if two different distances have equal upper bits.
+template <int NEEDED> FN bool sort_by_words(const Heap& heap, int count, AgentNumber (&numbers)[NEEDED]) {
+    constexpr u32 index_bits = ROOM - 1, none = ~u32(0);
+    const auto word = [&](int k) {
+        const AgentNumber number = k < count ? heap.numbers[k] : AgentNumber(0);
+        return (u32(bits_of(heap.of(number).distance)) & ~index_bits) | u32(k);
+    };
+    u32 first[FEW], best[NEEDED + 1];
     UNROLL
     for (int k = 0; k < FEW; ++k) {
-        const u32 own = word(k);
-        first[k]      = k < found ? own : none;
+        const u32 candidate = word(k);
+        first[k]            = k < count ? candidate : none;
     }
     sort(first);
     UNROLL
-    for (int k = 0; k <= WANTED; ++k) best[k] = k < FEW ? first[k < FEW ? k : 0] : none;
-    for (int k = FEW; k < found; ++k) {
+    for (int k = 0; k <= NEEDED; ++k) best[k] = k < FEW ? first[k < FEW ? k : 0] : none;
+    for (int k = FEW; k < count; ++k) {
         u32 next = word(k);
         UNROLL
-        for (int j = 0; j <= WANTED; ++j) order(best[j], next);
+        for (int j = 0; j <= NEEDED; ++j) order(best[j], next);
     }
     bool close = false;
     UNROLL
-    for (int k = 0; k < WANTED; ++k) close |= (best[k] ^ best[k + 1]) <= place;
+    for (int k = 0; k < NEEDED; ++k) close |= (best[k] ^ best[k + 1]) <= index_bits;
     if (close) {
         UNROLL
-        for (int k = 0; k < WANTED; ++k) {
-            if (k + 1 >= found || (best[k] ^ best[k + 1]) > place) continue;
-            if (heap.at(int(best[k] & place)).distance != heap.at(int(best[k + 1] & place)).distance) return false;
+        for (int k = 0; k < NEEDED; ++k) {
+            if (k + 1 >= count || (best[k] ^ best[k + 1]) > index_bits) continue;
+            if (heap.at(int(best[k] & index_bits)).distance != heap.at(int(best[k + 1] & index_bits)).distance)
+                return false;
         }
     }
     UNROLL
-    for (int k = 0; k < WANTED; ++k) numbers[k] = heap.kept[int(best[k] & place)];
+    for (int k = 0; k < NEEDED; ++k) numbers[k] = heap.numbers[int(best[k] & index_bits)];
     return true;
 }
 
-// The numbers of the WANTED nearest of `count` points to (x, y), nearest first. Returns how many there are: infinitely far
-// ones do not count. `room` has room for room_for(WANTED); the points' arrays have in_groups(count) elements.
-template <int WANTED>
-FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[WANTED]) {
-    static_assert(WANTED <= FEW, "more are found by nearest_of_many");
+// Finds the NEEDED nearest of `count` points to (x, y), nearest first, and returns how many there are, without
+// infinitely distant ones. `room` must have room_for(NEEDED) elements; the points' arrays must have in_groups(count)
+// elements.
+template <int NEEDED>
+FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[NEEDED]) {
+    static_assert(NEEDED <= FEW, "use nearest_of_many for more");
     const Heap heap{xs, ys, x, y, room};
-    // Somewhat more than the reach, which is rounded otherwise than distances are, and more than zero; and finite.
-    const real margin = real(1) + real(1) / (1 << 20), least = real(1e-30);
-    const real limit  = fast_minimum(multiply_add(reach(xs, ys, count, x, y, WANTED), margin, least), everywhere());
+    // Slightly larger than the radius, whose rounding differs from that of distances; positive and finite.
+    const real margin = real(1) + real(1) / (1 << 20), positive = real(1e-30);
+    const real radius = radius_of(xs, ys, count, x, y, NEEDED);
+    const real limit  = fast_minimum(multiply_add(radius, margin, positive), no_limit());
     int found = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(xs, ys, start, count, x, y, limit); marks != 0;) {
@@ -228,12 +234,12 @@ FN int nearest(const real* xs, const real* ys, int count, real x, real y, const 
         }
     }
     bool sorted = false;
-    if constexpr (sizeof(real) == sizeof(u32)) sorted = found <= ROOM && sort_by_words<WANTED>(heap, found, numbers);
+    if constexpr (sizeof(real) == sizeof(u32)) sorted = found <= ROOM && sort_by_words<NEEDED>(heap, found, numbers);
     if (!sorted) {
-        if (found > ROOM) found = nearest_of_many(heap, count, WANTED, limit);
-        else sort_exactly<WANTED>(heap, found);
+        if (found > ROOM) found = nearest_of_many(heap, count, NEEDED, limit);
+        else sort_exactly<NEEDED>(heap, found);
         UNROLL
-        for (int k = 0; k < WANTED; ++k) numbers[k] = room[k];
+        for (int k = 0; k < NEEDED; ++k) numbers[k] = room[k];
     }
-    return found < WANTED ? found : WANTED;
+    return found < NEEDED ? found : NEEDED;
 }

@@ -1,10 +1,9 @@
-// Discs in a plane that drive, push one another and run into what stands still: what the Multi Particle Environments
-// (Lowe et al. 2017, arXiv 1706.02275; Mordatch & Abbeel 2017, arXiv 1703.04908) have in common. Any team's rules may
-// use it, as `particles::move`, `particles::see_others` and so on.
+// Discs in a plane that accelerate, push one another and collide with landmarks: the common physics and observations of
+// the Multi Particle Environments (Lowe et al. 2017, arXiv 1706.02275; Mordatch & Abbeel 2017, arXiv 1703.04908). Rules
+// of any team may use it, as `particles::move`, `particles::see_others` and so on.
 //
-// A World's state has x, y, x_dot and y_dot of agents, and landmark_x and landmark_y, arrays, of its replica; its scratch
-// next_x and next_y of agents. Parameters are time_step and damping, and where discs touch contact_force and
-// contact_margin.
+// The World's state needs x, y, x_dot and y_dot per agent, and the shared arrays landmark_x and landmark_y; its scratch
+// needs next_x and next_y per agent. Parameters: time_step and damping; for contacts, contact_force and contact_margin.
 
 namespace particles {
 
@@ -14,12 +13,12 @@ struct Vector {
     real x, y;
 };
 
-// What of an agent or a landmark matters to others and to itself. Without a limit `fastest` is infinite.
+// The radius of an agent or a landmark, the force per unit of action, and the maximum speed (infinity: no limit).
 struct Disc {
-    real size, drive, fastest;
+    real size, drive, max_speed;
 };
 
-// Agents lie anywhere between -1 and 1, `landmarks` within `reach`, and nothing moves.
+// Random positions at rest: agents between -1 and 1, landmarks between -reach and reach.
 template <class W> FN void scatter(W& w, Team& team, int landmarks, real reach = 1) {
     FOR_EACH_AGENT(k, AGENTS + landmarks) {
         Random random = team.random(RESET, k);
@@ -34,17 +33,17 @@ template <class W> FN void scatter(W& w, Team& team, int landmarks, real reach =
     }
 }
 
-// One of n things for an episode; `draw` tells several of them apart.
+// A random index below n for an episode; different values of `draw` give independent indices.
 FN int chosen(const Team& team, int n, int draw = 0) {
     Random random = team.random(RESET, AGENTS + draw);
     return random.integer(n);
 }
 
-// How strongly an action of real numbers has its element j, which is clipped.
+// Element j of a Box action, clipped to [0, 1].
 template <class A> FN float strength(const A& action, int j) { return clip(float(action[j]), 0.0f, 1.0f); }
 
-// Where an action drives to.
-template <class A> FN Vector driven(const A& action) {
+// The direction of an action's force.
+template <class A> FN Vector direction_of(const A& action) {
     if constexpr (INTEGER_ACTIONS) {
         const int move = action % MOVES;
         return {real((move == 2) - (move == 1)), real((move == 4) - (move == 3))};
@@ -53,7 +52,7 @@ template <class A> FN Vector driven(const A& action) {
     }
 }
 
-// What agent i says by an action: the word behind its moves, if it has any, or how strongly it says each word.
+// Sets the message of agent i from its action, which may also have moves: a one-hot word, or a strength per word.
 template <class W, class A> FN void say(W& w, int i, const A& action, int words, bool moves) {
     for (int word = 0; word < words; ++word) {
         if constexpr (INTEGER_ACTIONS) w.c(i, word) = (moves ? action / MOVES : +action) == word;
@@ -61,60 +60,61 @@ template <class W, class A> FN void say(W& w, int i, const A& action, int words,
     }
 }
 
-// The velocity of agent i after a step with this force on it.
-template <class W, class P> FN void accelerate(W& w, const P& p, int i, const Vector& force, real fastest) {
+// Updates the velocity of agent i by the force on it.
+template <class W, class P> FN void accelerate(W& w, const P& p, int i, const Vector& force, real max_speed) {
     const real x = w.x_dot[i] * (1 - p.damping) + force.x * p.time_step;
     const real y = w.y_dot[i] * (1 - p.damping) + force.y * p.time_step;
-    const real speed = square_root(x * x + y * y), scale = speed > fastest ? fastest / speed : real(1);
+    const real speed = square_root(x * x + y * y), scale = speed > max_speed ? max_speed / speed : real(1);
     w.x_dot[i] = x * scale;
     w.y_dot[i] = y * scale;
 }
 
-// Moves agent i, who touches nobody.
+// Moves agent i without collisions.
 template <class W, class P, class A> FN void drift(W& w, const P& p, int i, const A& action, real drive) {
-    const Vector way = driven(action);
+    const Vector direction = direction_of(action);
     w.x[i] += w.x_dot[i] * p.time_step;
     w.y[i] += w.y_dot[i] * p.time_step;
-    accelerate(w, p, i, {way.x * drive, way.y * drive}, infinity<real>());
+    accelerate(w, p, i, {direction.x * drive, direction.y * drive}, infinity<real>());
 }
 
-// How deep discs are in one another, softly from some margins before they touch. A function of its own, so that pairs
-// far from that neither wait for others' exponentials nor have a compiler compute theirs.
+// The penetration depth of two discs, smoothed by softplus around their contact. Not inlined, so that distant pairs
+// skip the exponential.
 NOINLINE real softened(real depth, real margin) {
     const real margins = depth / margin;
     return margin * (log(1 + exp(margins > 0 ? -margins : margins)) + (margins > 0 ? margins : real(0)));
 }
 
-// Adds the push from a disc to one that is `way` from it, where both sizes sum up to `sizes`.
-template <class P> FN void push(const P& p, const Vector& way, real sizes, Vector& force) {
-    constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // so many away the exponential is below the last digit
+// Adds the contact force of another disc; `offset` is the vector from that disc to this one, `sizes` the sum of their
+// radii.
+template <class P> FN void push(const P& p, const Vector& offset, real sizes, Vector& force) {
+    constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // where the exponential is below rounding errors
     const real edge   = margins * p.contact_margin;
-    const real square = way.x * way.x + way.y * way.y, reach = sizes + edge;
+    const real square = offset.x * offset.x + offset.y * offset.y, reach = sizes + edge;
     if (square > reach * reach || square == 0) return;
     const real distance = square_root(square), depth = sizes - distance;
     const real scale    = p.contact_force * (depth < edge ? softened(depth, p.contact_margin) : depth) / distance;
-    force.x += way.x * scale;
-    force.y += way.y * scale;
+    force.x += offset.x * scale;
+    force.y += offset.y * scale;
 }
 
-// All agents drive, are pushed by one another and by the first `obstacles` landmarks, and move: two phases. `disc(p, k)`
-// is agent k, or from AGENTS up a landmark.
+// Moves all agents, with contacts between agents and with the first `obstacles` landmarks, in two phases. `disc(p, k)`
+// is the disc of agent k, or of landmark k - AGENTS.
 template <class W, class P, class D>
 FN void move(W& w, const P& p, Team& team, const TeamActions& actions, int obstacles, const D& disc) {
     FOR_EACH_AGENT(i, AGENTS) {
-        const Disc   own = disc(p, i);
-        const Vector way = driven(actions[i]);
+        const Disc   agent     = disc(p, i);
+        const Vector direction = direction_of(actions[i]);
         const real   x = w.x[i], y = w.y[i];
-        Vector force{way.x * own.drive, way.y * own.drive};
+        Vector force{direction.x * agent.drive, direction.y * agent.drive};
         for (int j = 0; j < AGENTS; ++j) {
-            if (j != i) push(p, {x - w.x[j], y - w.y[j]}, own.size + disc(p, j).size, force);
+            if (j != i) push(p, {x - w.x[j], y - w.y[j]}, agent.size + disc(p, j).size, force);
         }
         for (int k = 0; k < obstacles; ++k) {
-            push(p, {x - w.landmark_x[k], y - w.landmark_y[k]}, own.size + disc(p, AGENTS + k).size, force);
+            push(p, {x - w.landmark_x[k], y - w.landmark_y[k]}, agent.size + disc(p, AGENTS + k).size, force);
         }
         w.next_x[i] = x + w.x_dot[i] * p.time_step;
         w.next_y[i] = y + w.y_dot[i] * p.time_step;
-        accelerate(w, p, i, force, own.fastest);
+        accelerate(w, p, i, force, agent.max_speed);
     }
     FOR_EACH_AGENT(i, AGENTS) {
         w.x[i] = w.next_x[i];
@@ -122,14 +122,14 @@ FN void move(W& w, const P& p, Team& team, const TeamActions& actions, int obsta
     }
 }
 
-// Squared distances of agents i and j, and of agent i and landmark k; and whether discs so far apart touch.
+// The squared distance of agents i and j, and of agent i and landmark k; whether discs at a squared distance touch.
 template <class W> FN real squared_apart(const W& w, int i, int j) { return squared_distance(w.x[i], w.y[i], w.x[j], w.y[j]); }
 template <class W> FN real squared_from(const W& w, int i, int k) {
     return squared_distance(w.x[i], w.y[i], w.landmark_x[k], w.landmark_y[k]);
 }
 FN bool touch(real square, real sizes) { return square < sizes * sizes; }
 
-// The price of a coordinate: nothing well inside the square, 1 at its edge, and more and more beyond, up to 10.
+// The penalty for a coordinate: 0 inside the square, 1 at its edge, growing beyond up to 10.
 FN real price_outside(real coordinate) {
     const real out = coordinate < 0 ? -coordinate : coordinate;
     if (out < real(0.9)) return 0;
@@ -137,15 +137,15 @@ FN real price_outside(real coordinate) {
 }
 template <class W> FN real price_outside(const W& w, int i) { return price_outside(w.x[i]) + price_outside(w.y[i]); }
 
-// Number j of all but agent i.
+// The j-th of all agents except agent i.
 FN int other(int i, int j) { return j < i ? j : j + 1; }
 
-// Calls put(0, j), put(1, j) and so on for `wanted` of n points, from the nearest to (x, y) on, without point `self`;
-// and put(k, -1) where there are no more.
+// Calls put(0, j), put(1, j) and so on for the `count` nearest of n points to (x, y), without point `self`, nearest
+// first; and put(k, -1) if there are not as many.
 template <class Xs, class Put>
-FN void by_distance(const Xs& xs, const Xs& ys, int n, int self, real x, real y, int wanted, const Put& put) {
+FN void by_distance(const Xs& xs, const Xs& ys, int n, int self, real x, real y, int count, const Put& put) {
     Near last{-1, -1};
-    for (int k = 0; k < wanted; ++k) {
+    for (int k = 0; k < count; ++k) {
         Near next{infinity<real>(), -1};
         for (int j = 0; j < n; ++j) {
             const Near point{squared_distance(xs[j], ys[j], x, y), j};
@@ -157,7 +157,7 @@ FN void by_distance(const Xs& xs, const Xs& ys, int n, int self, real x, real y,
     }
 }
 
-// What stands in a row from `at` on; each returns where it goes on.
+// These functions write features into a row from column `at` on, and return the next column.
 
 FN int write(const Row& row, int at, real x, real y) {
     row[at]     = float(x);
@@ -170,8 +170,8 @@ template <class W> FN int see_landmark(const W& w, int i, int k, const Row& row,
     return write(row, at, w.landmark_x[k] - w.x[i], w.landmark_y[k] - w.y[i]);
 }
 
-// The ways to the first n landmarks; with `nearest` above 0 to so many of them, nearest first, and zeros for those that
-// are not there.
+// The relative positions of the first n landmarks; with `nearest` > 0, of the `nearest` nearest ones, nearest first,
+// and zeros for missing ones.
 template <class W> FN int see_landmarks(const W& w, int i, const Row& row, int at, int n, int nearest = 0) {
     if (nearest == 0) {
         FOR_EACH_COLUMN(k, n) see_landmark(w, i, k, row, at + 2 * k);
@@ -184,7 +184,7 @@ template <class W> FN int see_landmarks(const W& w, int i, const Row& row, int a
     return at + 2 * nearest;
 }
 
-// The same of the other agents.
+// The relative positions of the other agents, likewise.
 template <class W> FN int see_others(const W& w, int i, const Row& row, int at, int nearest = 0) {
     const auto see = [&](int k, int j) {
         if (j < 0) write(row, at + 2 * k, 0, 0);
@@ -198,13 +198,13 @@ template <class W> FN int see_others(const W& w, int i, const Row& row, int at, 
     return at + 2 * nearest;
 }
 
-// What agent i says.
+// The message of agent i.
 template <class W> FN int hear(const W& w, int i, const Row& row, int at, int words) {
     for (int word = 0; word < words; ++word) row[at + word] = float(w.c(i, word));
     return at + words;
 }
 
-// A colour: `base` all over, and `more` of one of its parts.
+// A colour of three parts: `base`, plus `more` for one part.
 FN int see_colour(const Row& row, int at, float base, float more, int part) {
     for (int k = 0; k < 3; ++k) row[at + k] = base + (k == part ? more : 0.0f);
     return at + 3;

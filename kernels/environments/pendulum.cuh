@@ -6,7 +6,7 @@ FN real normalised(real angle) {
     const real turn  = real(2 * PI);
     const real raised = angle + real(PI);
     const real left   = fma(-turn, round_down(raised / turn), raised);
-    // the quotient is rounded: a hair below a whole turn may count as one
+    // the quotient is rounded: an angle just below a full turn may count as one
     return (left < 0 ? left + turn : left >= turn ? left - turn : left) - real(PI);
 }
 

@@ -1,10 +1,10 @@
-// RICE-N (Zhang et al. 2022, arXiv 2208.07004): regions save, mitigate emissions, trade, and may negotiate how much they
-// mitigate, five years a step. As the authors' program computes it, which departs from their paper in the damages.
+// RICE-N (Zhang et al. 2022, arXiv 2208.07004): regions save, mitigate emissions, trade, and may negotiate mitigation
+// rates. It follows the authors' program, which differs from their paper in the damages.
 //
-// A step is one of three stages in turn where regions negotiate: proposals, decisions on them, and what they then do.
+// An action stage covers five years. With negotiation, steps cycle through three stages: proposals, decisions, actions.
 
 enum Stage : int { ACT, PROPOSE, DECIDE };
-enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // of an action: tariffs on all, bids to all, then negotiation
+enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // elements of an action, before tariffs, bids and negotiation
 
 constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PROPOSALS + 2 * AGENTS;
 
@@ -38,15 +38,15 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// What is the same for all regions in this step.
-FN void pass(World& w, const Params& p) {
+// Updates the values that all regions share in this step.
+FN void update_shared(World& w, const Params& p) {
     const real k = activities(w) - 1;
     w.price    = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k);
     w.discount = power(1 + p.time_preference, YEARS * (k + 1));
     w.decline  = exp(-p.intensity_decline * power(1 - p.intensity_decline_slowing, YEARS * k) * YEARS);
 }
 
-// What a region makes of its capital and labor, less damages and mitigation.
+// A region's production from capital and labor, and its output after damages and mitigation costs.
 FN void produce(World& w, const Params& p, int i, const Action& action) {
     const real air = w.temperature[0];
     w.savings[i]          = TENTH * real(action[SAVE]);
@@ -62,7 +62,7 @@ FN void produce(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
 }
 
-// Trade, in which it imports no more than its output and its debts allow, nor exports more than it is ready to.
+// Trade: a region's output and debts limit its imports, its export limit its exports.
 FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions, int regions) {
     FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
         w.imports(i, j) = j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
@@ -75,10 +75,10 @@ FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions,
     }
     sum_over(team, w.exports, regions, AGENTS, [&](int j, int i) { return w.imports(i, j) * w.bid_share[i]; });
     FOR_EACH_AGENT(j, regions) {
-        const real wanted = w.exports[j], output = w.gross_output[j];
-        const real most   = minimum(w.max_export_limit[j] * output, output - w.investment[j]);
-        w.supplied[j]     = wanted > most ? most / wanted : real(1);
-        w.exports[j]      = minimum(wanted, most);
+        const real demand = w.exports[j], output = w.gross_output[j];
+        const real limit  = minimum(w.max_export_limit[j] * output, output - w.investment[j]);
+        w.supplied[j]     = demand > limit ? limit / demand : real(1);
+        w.exports[j]      = minimum(demand, limit);
     }
     FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
         w.imports(i, j) *= w.bid_share[i] * w.supplied[j];
@@ -89,8 +89,8 @@ FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions,
     sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return w.tariffed(i, j); });
 }
 
-// Consumption and utility, and the years until the next step.
-FN void live(World& w, const Params& p, int i) {
+// Consumption and utility, and the changes of capital, labor and technology until the next action stage.
+FN void consume(World& w, const Params& p, int i) {
     const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
     const real root     = p.domestic_preference * square_root(domestic) +
                       (1 - p.domestic_preference) / real(AGENTS - 1) * w.foreign[i];
@@ -111,8 +111,8 @@ FN void live(World& w, const Params& p, int i) {
     w.intensity[i] *= w.decline;
 }
 
-// Temperature of air and ocean, and carbon in both.
-FN void warm(World& w, const Params& p) {
+// Temperature and carbon mass of air and ocean.
+FN void update_climate(World& w, const Params& p) {
     const real k = activities(w) - 1;
     w.exogenous_forcing = p.first_forcing + minimum(p.last_forcing - p.first_forcing,
                                                     (p.last_forcing - p.first_forcing) / p.forcing_steps * k);
@@ -132,7 +132,7 @@ FN void warm(World& w, const Params& p) {
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     const int stage = stage_of(w.elapsed), acting = stage == ACT ? AGENTS : 0;
     const int proposing = stage == PROPOSE ? AGENTS : 0, deciding = stage == DECIDE ? AGENTS : 0;
-    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) pass(w, p);
+    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) update_shared(w, p);
     FOR_EACH_AGENT(i, AGENTS) {
         w.last_reward[i] = 0;
         if (acting > 0) produce(w, p, i, actions[i]);
@@ -150,11 +150,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         });
     }
     trade(w, p, team, actions, acting);
-    FOR_EACH_AGENT(i, acting) live(w, p, i);
+    FOR_EACH_AGENT(i, acting) consume(w, p, i);
     sum_over(team, w.emitted, acting, [&](int i) { return w.emissions[i]; });
     FOR_EACH_AGENT(i, 1) {
         if (acting > 0) {
-            warm(w, p);
+            update_climate(w, p);
             if (activities(w) >= real(ACTIVITIES)) w.terminated = true;
         }
     }
@@ -163,11 +163,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
 FN void look(World&, const Params&, Team&) {}
 
 FN void allow(const World& w, const Params&, int i, const Mask& mask) {
-    const int least = int(10 * w.minimum_mitigation_rate[i] + real(0.5));
-    for (int level = 0; level < least; ++level) mask[10 * MITIGATE + level] = false;
+    const int min_level = int(10 * w.minimum_mitigation_rate[i] + real(0.5));
+    for (int level = 0; level < min_level; ++level) mask[10 * MITIGATE + level] = false;
 }
 
-// What regions decide in the step to come.
+// Whether an element of the action has an effect in the next step's stage.
 FN bool active(const World& w, const Params&, int, int j) {
     const int stage = stage_of(w.elapsed + 1);
     return stage == ACT ? j < PROPOSALS : stage == PROPOSE ? j >= PROPOSALS && j < DECISIONS : j >= DECISIONS;

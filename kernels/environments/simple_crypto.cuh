@@ -1,5 +1,6 @@
-// Alice sends Bob a message by a key that both know; Eve, who hears it too, should not understand: simple_crypto of the
-// Multi Particle Environments. Nobody moves, and what is understood is what Eve and Bob say.
+// Alice sends Bob a message that is encrypted with a shared key; Eve, who also receives it, should not decode it:
+// simple_crypto of the Multi Particle Environments. Agents do not move; Bob's and Eve's outputs are their decoded
+// messages.
 
 constexpr int MESSAGES = 2, WORDS = 4;
 
@@ -14,14 +15,14 @@ FN void reset(World& w, const Params&, Team& team) {
     particles::scatter(w, team, MESSAGES);
 }
 
-// How far what agent i says is from the message; zero where it says nothing.
+// The squared error of agent i's output; zero if it is silent.
 FN real mistake(const World& w, int i) {
     real sum = 0;
     bool silent = true;
     for (int word = 0; word < WORDS; ++word) {
-        const real said = w.c(i, word), wrong = said - real(word == w.goal);
-        sum += wrong * wrong;
-        silent &= said == 0;
+        const real output = w.c(i, word), error = output - real(word == w.goal);
+        sum += error * error;
+        silent &= output == 0;
     }
     return silent ? real(0) : sum;
 }

@@ -1,4 +1,4 @@
-// Two agents, of whom each knows where the other should go, and tells it: simple_reference of the Multi Particle
+// Two agents, each of which knows the other's goal and sends it messages: simple_reference of the Multi Particle
 // Environments.
 
 constexpr int LANDMARKS = 3, WORDS = 10;

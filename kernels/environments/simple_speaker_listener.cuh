@@ -1,4 +1,4 @@
-// A speaker, who cannot move, tells a listener to which landmark to go: simple_speaker_listener of the Multi Particle
+// A speaker, which cannot move, sends a listener the landmark to go to: simple_speaker_listener of the Multi Particle
 // Environments.
 
 constexpr int LANDMARKS = 3, WORDS = 3;

@@ -1,4 +1,4 @@
-// Agents cover as many landmarks as they are, and keep apart: simple_spread of the Multi Particle Environments.
+// N agents cover N landmarks without collisions: simple_spread of the Multi Particle Environments.
 
 FN particles::Disc disc(const Params& p, int) { return {p.agent_size, p.drive, infinity<real>()}; }
 
@@ -7,7 +7,7 @@ FN void reset(World& w, const Params&, Team& team) { particles::scatter(w, team,
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     FOR_EACH_AGENT_NO_WAIT(first, 1) w.collisions = w.occupied = 0;
     particles::move(w, p, team, actions, 0, disc);
-    FOR_EACH_AGENT(i, N) {  // an agent, and the landmark of its number
+    FOR_EACH_AGENT(i, N) {  // agent i and landmark i
         real nearest = infinity<real>();
         int  touching = 0;
         for (int j = 0; j < N; ++j) {
@@ -29,11 +29,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
 FN void look(World&, const Params&, Team&) {}
 
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    constexpr int heard = 2 * (NUM_AGENT_NEIGHBORS == 0 ? N - 1 : NUM_AGENT_NEIGHBORS);  // numbers of others, who are silent
+    constexpr int messages = 2 * (NUM_AGENT_NEIGHBORS == 0 ? N - 1 : NUM_AGENT_NEIGHBORS);  // zeros, as all are silent
     int at = particles::see_place(w, i, row, particles::see_velocity(w, i, row, 0));
     at = particles::see_landmarks(w, i, row, at, N, NUM_LANDMARK_NEIGHBORS);
     at = particles::see_others(w, i, row, at, NUM_AGENT_NEIGHBORS);
-    FOR_EACH_COLUMN(k, heard) row[at + k] = 0;
+    FOR_EACH_COLUMN(k, messages) row[at + k] = 0;
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

@@ -1,8 +1,8 @@
-// Slower adversaries catch quicker agents among obstacles: simple_tag of the Multi Particle Environments.
+// Slow adversaries catch faster agents among obstacles: simple_tag of the Multi Particle Environments.
 
 FN bool is_prey(int i) { return i >= NUM_ADVERSARIES; }
 
-// Number j of the prey that agent i sees, which is not itself.
+// The j-th prey other than agent i.
 FN int prey_seen(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
 
 FN particles::Disc disc(const Params& p, int k) {

@@ -1,11 +1,11 @@
-// Adversaries, whose leader sees all and speaks, catch agents that look for food and hide in forests: simple_world_comm
-// of the Multi Particle Environments.
+// Adversaries, whose leader sees all agents and sends messages, catch agents that look for food and hide in forests:
+// simple_world_comm of the Multi Particle Environments.
 
 constexpr int WORDS = 4, FOOD = NUM_OBSTACLES, FORESTS = NUM_OBSTACLES + NUM_FOOD, LANDMARKS = FORESTS + NUM_FORESTS;
 
 FN bool is_prey(int i) { return i >= NUM_ADVERSARIES; }
 
-// Number j of the prey that agent i may see, which is not itself.
+// The j-th prey other than agent i.
 FN int prey_seen(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
 
 FN particles::Disc disc(const Params& p, int k) {
@@ -21,8 +21,8 @@ FN void reset(World& w, const Params&, Team& team) {
     particles::scatter(w, team, LANDMARKS, real(0.9));
 }
 
-// What prey gets for food that it touches, and for how far it is from the nearest.
-FN real feast(const World& w, const Params& p, int i) {
+// A prey's reward for food that it touches, less a penalty for the distance to the nearest food.
+FN real food_reward(const World& w, const Params& p, int i) {
     real nearest = infinity<real>(), sum = 0;
     for (int k = FOOD; k < FORESTS; ++k) {
         const real square = particles::squared_from(w, i, k);
@@ -44,7 +44,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         for (int k = 0; k < NUM_ADVERSARIES; ++k) {
             touching += particles::touch(particles::squared_apart(w, i, k), p.agent_size + p.adversary_size);
         }
-        w.reward[i] = -p.catch_reward * real(touching) - 2 * particles::price_outside(w, i) + feast(w, p, i);
+        w.reward[i] = -p.catch_reward * real(touching) - 2 * particles::price_outside(w, i) + food_reward(w, p, i);
         if (touching > 0) add(w.collisions, touching);
     }
     FOR_EACH_AGENT(i, NUM_ADVERSARIES) {
@@ -54,7 +54,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// Which forests agent i is in, a bit for each.
+// Sets a bit for each forest that agent i is in.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const real size = is_prey(i) ? p.agent_size : p.adversary_size;
@@ -66,7 +66,7 @@ FN void look(World& w, const Params& p, Team& team) {
     }
 }
 
-// Agents see one another outside of forests and in the same one; the leader sees all.
+// Agents see one another outside of forests and in the same forest; the leader sees all.
 FN bool sees(const World& w, int i, int j) {
     return i == 0 || (w.within[i] & w.within[j]) != 0 || (w.within[i] | w.within[j]) == 0;
 }

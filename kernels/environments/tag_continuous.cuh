@@ -1,5 +1,5 @@
-// Tag in a square: taggers chase runners; everybody accelerates and turns. The game of WarpDrive's TagContinuous
-// (Lan, Srinivasa, Wang & Zheng 2022, JMLR 23), with observations taken after tags and ends of episodes kept apart.
+// Tag in a square: taggers chase runners; all agents accelerate and turn. The game of WarpDrive's TagContinuous (Lan,
+// Srinivasa, Wang & Zheng 2022, JMLR 23), but with observations after tags, and separate terminations and truncations.
 
 constexpr real TURN = real(2 * PI);
 
@@ -17,33 +17,34 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// Level 0 is zero; levels 1 to n lie evenly from least to most.
-FN real of_level(int level, real least, real most, int n) {
-    const real step = n > 1 ? quotient(most - least, real(n - 1), real(1) / real(n - 1)) : real(0);
-    return level == 0 ? real(0) : least + real(level - 1) * step;
+// The value of a discrete level: 0 for level 0, and evenly spaced from `low` to `high` for levels 1 to n.
+FN real level_value(int level, real low, real high, int n) {
+    const real step = n > 1 ? quotient(high - low, real(n - 1), real(1) / real(n - 1)) : real(0);
+    return level == 0 ? real(0) : low + real(level - 1) * step;
 }
 
 FN real wrapped(real angle) {
     const real inside = angle - TURN * round_down(quotient(angle, TURN, real(1) / TURN));
-    return inside < 0 || inside >= TURN ? real(0) : inside;  // which only rounding can bring about
+    return inside < 0 || inside >= TURN ? real(0) : inside;  // possible only by rounding
 }
 
 FN void move(World& w, const Params& p, int i, const Action& action) {
     const bool levels = ACTIONS == Actions::discrete;
-    const real push   = levels ? of_level(int(action[0]), p.min_acceleration, p.max_acceleration, NUM_ACCELERATION_LEVELS)
-                               : clip(real(action[0]), p.min_acceleration, p.max_acceleration);
-    const real turn   = levels ? of_level(int(action[1]), p.min_turn, p.max_turn, NUM_TURN_LEVELS)
+    const real low    = p.min_acceleration, high = p.max_acceleration;
+    const real change = levels ? level_value(int(action[0]), low, high, NUM_ACCELERATION_LEVELS)
+                               : clip(real(action[0]), low, high);
+    const real turn   = levels ? level_value(int(action[1]), p.min_turn, p.max_turn, NUM_TURN_LEVELS)
                                : clip(real(action[1]), p.min_turn, p.max_turn);
 
-    const real fastest      = p.max_speed * (is_tagger(i) ? p.skill_level_tagger : p.skill_level_runner);
-    const real acceleration = w.acceleration[i] + push;
+    const real max_speed    = p.max_speed * (is_tagger(i) ? p.skill_level_tagger : p.skill_level_runner);
+    const real acceleration = w.acceleration[i] + change;
     const real heading      = wrapped(w.heading[i] + turn);
-    const real speed        = clip(w.speed[i] + acceleration, real(0), fastest);
+    const real speed        = clip(w.speed[i] + acceleration, real(0), max_speed);
     const auto [sine, cosine] = sincos(heading);
     const real x = w.x[i] + speed * cosine, y = w.y[i] + speed * sine;
     const bool hit = x < 0 || x > p.grid_length || y < 0 || y > p.grid_length;
 
-    w.acceleration[i] = speed <= 0 || speed >= fastest ? real(0) : acceleration;
+    w.acceleration[i] = speed <= 0 || speed >= max_speed ? real(0) : acceleration;
     w.heading[i]      = heading;
     w.speed[i]        = speed;
     w.x[i]            = clip(x, real(0), p.grid_length);
@@ -52,7 +53,7 @@ FN void move(World& w, const Params& p, int i, const Action& action) {
                       + (is_tagger(i) ? p.step_penalty_for_tagger : p.step_reward_for_runner);
 }
 
-// The tagger nearest to a runner tags it, if it is near enough; the lowest of equally near ones.
+// The nearest tagger tags a runner if it is near enough; of equally near ones, the tagger with the lowest number.
 FN void tag(World& w, const Params& p, int runner) {
     const real margin = p.tagging_distance * p.grid_length;
     Near nearest{infinity<real>(), 0};
@@ -89,34 +90,36 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// How many others an agent can see, and how many it must be offered, as it is the nearest to itself.
-constexpr int SEEN = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVED, AGENTS - 1), OFFERED = SEEN + 1;
+// The number of other agents that an agent observes, and of nearest points to search, which include the agent itself.
+constexpr int OBSERVED = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVED, AGENTS - 1);
+constexpr int SEARCHED = OBSERVED + 1;
 
-// The numbers of the nearest to agent i, nearest first; -1: there are no more.
+// The numbers of the agents nearest to agent i, nearest first; -1 for missing ones.
 FN void find_nearest(World& w, int i) {
     const Numbers nearest{w.nearest + i};
-    if constexpr (OFFERED <= FEW) {
-        AgentNumber points[OFFERED], others[OFFERED + 1];
-        const int   offered = gpu_envs::nearest(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest, points);
+    if constexpr (SEARCHED <= FEW) {
+        AgentNumber points[SEARCHED], agents[SEARCHED + 1];
+        const int   count = gpu_envs::nearest(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest, points);
         UNROLL
-        for (int k = 0; k < OFFERED; ++k) others[k] = w.players[k < offered ? points[k] : AgentNumber(0)];
+        for (int k = 0; k < SEARCHED; ++k) agents[k] = w.players[k < count ? points[k] : AgentNumber(0)];
         UNROLL
-        for (int k = 0; k < OFFERED; ++k) others[k] = k < offered ? others[k] : AgentNumber(-1);
-        others[OFFERED] = -1;
-        bool passed = false;  // oneself, who is left out
+        for (int k = 0; k < SEARCHED; ++k) agents[k] = k < count ? agents[k] : AgentNumber(-1);
+        agents[SEARCHED] = -1;
+        bool after_self = false;  // agent i itself is left out
         UNROLL
-        for (int k = 0; k < SEEN; ++k) {
-            passed |= others[k] == i;
-            nearest[k] = passed ? others[k + 1] : others[k];
+        for (int k = 0; k < OBSERVED; ++k) {
+            after_self |= agents[k] == i;
+            nearest[k] = after_self ? agents[k + 1] : agents[k];
         }
     } else {
-        const int offered = nearest_of_many({w.point_x, w.point_y, w.x[i], w.y[i], nearest}, w.points, OFFERED, everywhere());
-        int       seen    = 0;
-        for (int k = 0; k < offered; ++k) {
+        const Heap heap{w.point_x, w.point_y, w.x[i], w.y[i], nearest};
+        const int  count    = nearest_of_many(heap, w.points, SEARCHED, no_limit());
+        int        observed = 0;
+        for (int k = 0; k < count; ++k) {
             const AgentNumber other = w.players[nearest[k]];
-            if (other != i && seen < SEEN) nearest[seen++] = other;
+            if (other != i && observed < OBSERVED) nearest[observed++] = other;
         }
-        for (; seen < SEEN; ++seen) nearest[seen] = -1;
+        for (; observed < OBSERVED; ++observed) nearest[observed] = -1;
     }
 }
 
@@ -124,7 +127,7 @@ FN void look(World& w, const Params&, Team& team) {
     if constexpr (!USE_FULL_OBSERVATION) {
         const auto present = [&](int i) { return w.present[i]; };
         gather(team, w.points, AGENTS, in_groups(AGENTS), present, [&](int k, int player) {
-            const bool visible = player >= 0 && w.in_game[player];  // one just tagged still looks, but is not seen
+            const bool visible = player >= 0 && w.in_game[player];  // not if just tagged, though it still observes
             if (player >= 0) w.players[k] = AgentNumber(player);
             w.point_x[k] = visible ? w.x[player] : infinity<real>();
             w.point_y[k] = visible ? w.y[player] : real(0);
@@ -133,7 +136,7 @@ FN void look(World& w, const Params&, Team& team) {
     }
 }
 
-// What agent i sees of agent j: a column of seven rows.
+// Writes the seven features of agent j that agent i observes, as a column.
 FN void describe(const World& w, const Params& p, int i, int j, bool in_game, float* column, int columns) {
     const real length = real(1) / (real(1.41421356237309505) * p.grid_length), speed = real(1) / (p.max_speed + real(1e-10));
     column[0]           = float((w.x[j] - w.x[i]) * length);
@@ -153,7 +156,7 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             const int other = k < i ? k : k + 1;
             describe(w, p, i, other, w.in_game[other], column, columns);
         } else {
-            const int other = k < SEEN ? w.nearest[k * AGENTS + i] : -1;
+            const int other = k < OBSERVED ? w.nearest[k * AGENTS + i] : -1;
             if (other >= 0) {
                 describe(w, p, i, other, true, column, columns);
             } else {
@@ -162,7 +165,7 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             }
         }
     }
-    const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (there may be no limit)
+    const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (episodes may have no time limit)
     row[7 * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
 }
 

@@ -1,9 +1,9 @@
 // Tag on a grid: taggers chase one runner, cell by cell. The game of WarpDrive's TagGridWorld (Lan, Srinivasa, Wang &
-// Zheng 2022, JMLR 23), with observations taken after tags and ends of episodes kept apart.
+// Zheng 2022, JMLR 23), but with observations after tags, and separate terminations and truncations.
 
 constexpr int THE_RUNNER = NUM_TAGGERS;
 
-// One of n cells for an agent.
+// A random cell of n for an agent.
 FN int draw_cell(const Team& team, int agent, int n) {
     Random random = team.random(RESET, agent);
     return random.integer(n);
@@ -52,7 +52,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// The runner looks for its nearest tagger, the lowest of equally near ones.
+// Finds the runner's nearest tagger; of equally near ones, the one with the lowest number.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const float length = float(p.grid_length), inverse = 1.0f / length;
@@ -75,7 +75,7 @@ FN void look(World& w, const Params& p, Team& team) {
 FN float kind_of(int agent) { return agent == THE_RUNNER ? 1.0f : 0.0f; }
 
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    const float steps = float(minimum(w.elapsed, EPISODE_LENGTH));  // (there may be no limit)
+    const float steps = float(minimum(w.elapsed, EPISODE_LENGTH));  // (episodes may have no time limit)
     const float time  = quotient(steps, float(EPISODE_LENGTH), 1.0f / float(EPISODE_LENGTH));
     if constexpr (USE_FULL_OBSERVATION) {
         FOR_EACH_COLUMN(j, AGENTS) {

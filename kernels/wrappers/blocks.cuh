@@ -1,20 +1,20 @@
-// Rows in blocks, and what they add up to: what the kernels of the wrappers share.
+// Blocks of rows, and sums over them, for the wrappers' kernels.
 //
-// A block of TEAM threads has some rows of FEATURES columns; a row has a replica's numbers. Neighbouring threads take
-// neighbouring elements, SLOTS rows at a time. On a CPU one thread does the work of all of them, in loops over a Span.
-// Sums are taken in an order that depends on the number of rows alone, so they have the same bits everywhere.
+// A block of TEAM threads processes some rows of FEATURES columns; a row has a replica's numbers. Neighbouring threads
+// take neighbouring elements, SLOTS rows at a time. On a CPU, one thread does the work of all TEAM threads, in loops
+// over a Span. The order of sums depends only on the number of rows, so they have the same bits on every device.
 //
-// Generated before it: TEAM, FEATURES, AUTORESET and SHARED_BYTES, which a block has to add up in.
+// Generated before it: TEAM, FEATURES, AUTORESET, and SHARED_BYTES, the size of a block's memory for sums.
 
 FN constexpr int power_of_two_within(int n) { return n < 2 ? 1 : 2 * power_of_two_within(n / 2); }
 
-constexpr int THREADS = ON_GPU ? TEAM : 1;                     // that a block really has
-constexpr int PLACES  = TEAM / THREADS;                        // of the TEAM, those that a thread stands for
+constexpr int THREADS = ON_GPU ? TEAM : 1;                     // actual threads of a block
+constexpr int PLACES  = TEAM / THREADS;                        // threads of the TEAM that an actual thread simulates
 constexpr int WIDTH   = FEATURES < TEAM ? FEATURES : TEAM;     // columns of a block
-constexpr int GROUPS  = (FEATURES + WIDTH - 1) / WIDTH;        // blocks that share a row
-constexpr int SLOTS   = power_of_two_within(TEAM / WIDTH);     // rows that a block takes at a time
+constexpr int GROUPS  = (FEATURES + WIDTH - 1) / WIDTH;        // blocks per row
+constexpr int SLOTS   = power_of_two_within(TEAM / WIDTH);     // rows that a block processes at a time
 
-// Neighbouring elements, one for each of the TEAM's places, or for some of the first.
+// Neighbouring elements, one per thread of the TEAM, or for its first `lanes` threads.
 struct Span {
     Index first;
     int   lanes;
@@ -23,7 +23,7 @@ struct Span {
     FN bool  has(int) const { return thread_rank() < lanes; }
 };
 
-// The rows of such elements: on a GPU a thread has that of its own.
+// The rows of a Span: on a GPU, the row of the thread's element.
 struct RowSpan {
     Index first;
     int   lanes;
@@ -31,7 +31,7 @@ struct RowSpan {
     FN bool  has(int) const { return thread_rank() / WIDTH < lanes; }
 };
 
-// The rows and columns of a block: of a call with so many `rows`, `rows_of_block` of them in a block.
+// The rows and columns of block `number`; the call has `rows` rows, with `rows_of_block` rows per block.
 struct Block {
     Index chunk, first, end;
     int   column;
@@ -40,16 +40,16 @@ struct Block {
         : chunk(number / GROUPS), first(chunk * call.rows_of_block),
           end(minimum(first + call.rows_of_block, call.rows)), column(int(number % GROUPS) * WIDTH) {}
     FN int columns() const { return minimum(WIDTH, FEATURES - column); }
-    // This row and the next, SLOTS of them; and their elements.
+    // SLOTS rows from this one on, and their elements.
     FN RowSpan rows(Index row) const { return {row, int(minimum(Index(SLOTS), end - row))}; }
     FN Span    span(Index row) const { return {row * FEATURES + column, rows(row).lanes * columns()}; }
 };
 
-// All places that have a column: of SLOTS rows, or of a single one.
-FN Span all_places() { return {0, SLOTS * WIDTH}; }
+// The threads of the TEAM that have a column: of SLOTS rows, or of one row.
+FN Span all_threads() { return {0, SLOTS * WIDTH}; }
 FN Span one_row(const Block& block) { return {0, block.columns()}; }
 
-// Adds up each column's sums over the slots, pair by pair; the block waits, and slot 0 has the sums.
+// Adds each column's sums over the slots, pair by pair, with barriers; slot 0 receives the result.
 template <class T> FN void fold(T* sums) {
     for (int half = SLOTS / 2; half > 0; half /= 2) {
         block_barrier();
@@ -59,5 +59,5 @@ template <class T> FN void fold(T* sums) {
     block_barrier();
 }
 
-// Whether the episode of a row was over before this step. In SameStep none ever is, and nothing is kept.
-FN bool was_over(const u8* ended, Index row) { return AUTORESET != SAME_STEP && ended[row] != 0; }
+// Whether the episode of a row was over before this step; never in SameStep, which has no such array.
+FN bool was_done(const u8* ended, Index row) { return AUTORESET != SAME_STEP && ended[row] != 0; }

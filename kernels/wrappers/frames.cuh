@@ -1,24 +1,24 @@
 // The last STACK observations of each replica, from the oldest to the newest.
 //
-// They are kept in a ring of STACK frames a replica, `slot` the newest of them and `depth` the number that the episode
-// has had, up to STACK. What comes anew goes to the next slot, whose frame no stack needs any more: not even that of
-// the episode which ends in this step. So threads write what none of the others reads.
+// A ring buffer of STACK frames per replica stores them; `slot` is the index of the newest, `depth` the number of
+// frames of the episode, up to STACK. A new frame overwrites the next slot, which no stack of this step reads, neither
+// the current one nor the final one: no thread writes memory that another reads.
 //
 // Generated before it: STACK, and Frame, the type of a frame's elements.
 
-enum Turn : int { PUSH, RESTART, KEEP };
+enum Update : int { PUSH, RESTART, KEEP };
 
 struct Stack {
     int          slot, depth;
-    const Frame* newest;  // the frame that is not in the ring yet; null: it is
+    const Frame* newest;  // the newest frame, if it is not yet in the ring buffer; else null
 };
 
 FN bool done(const StackCall& call, Index row) { return (call.terminations[row] | call.truncations[row]) != 0; }
 
-FN Turn turn_of(const StackCall& call, Index row) {
+FN Update update_of(const StackCall& call, Index row) {
     if (call.resets) return call.mask == nullptr || call.mask[row] ? RESTART : KEEP;
     if (AUTORESET == SAME_STEP) return done(call, row) ? RESTART : PUSH;
-    return !was_over(call.ended, row) ? PUSH : AUTORESET == NEXT_STEP ? RESTART : KEEP;
+    return !was_done(call.ended, row) ? PUSH : AUTORESET == NEXT_STEP ? RESTART : KEEP;
 }
 
 FN int  after(int slot) { return slot + 1 == STACK ? 0 : slot + 1; }
@@ -27,14 +27,14 @@ FN Stack pushed(const StackCall& call, Index row, const Frame* newest) {
     return {after(call.slots[row]), minimum(call.depths[row] + 1, STACK), newest};
 }
 
-FN Stack stack_of(const StackCall& call, Index row, Turn turn) {
-    if (turn == KEEP) return {call.slots[row], call.depths[row], nullptr};
+FN Stack stack_of(const StackCall& call, Index row, Update update) {
+    if (update == KEEP) return {call.slots[row], call.depths[row], nullptr};
     Stack stack = pushed(call, row, call.observations + row * FEATURES);
-    if (turn == RESTART) stack.depth = 1;
+    if (update == RESTART) stack.depth = 1;
     return stack;
 }
 
-// The frame so many steps back. Before the episode's first there is padding, or that first frame again.
+// The frame `back` steps ago; before the episode's first frame, the padding or the first frame.
 FN const Frame* frame(const StackCall& call, Index row, const Stack& stack, int back) {
     if (back >= stack.depth) {
         if (call.padding != nullptr) return call.padding;
@@ -51,7 +51,7 @@ constexpr int LAYERS  = minimum(STACK, THREADS / SHARERS);        // frames of a
 constexpr int ROWS    = THREADS / (SHARERS * LAYERS);             // rows at a time
 constexpr int COLUMNS = ON_GPU ? SHARERS : FEATURES;              // columns at a time
 
-// Of a frame, the columns from `first` on: on a GPU the thread has one of them.
+// The columns of a frame from `first` on: on a GPU, one per thread.
 struct Columns {
     int first, lanes;
     FN explicit Columns(int first_) : first(first_), lanes(minimum(COLUMNS, FEATURES - first_)) {}
@@ -78,27 +78,27 @@ KERNEL_OF_BLOCKS(kernel_stack, StackCall, TEAM, 1) {
         const Index first = number * call.rows_of_block, end = minimum(first + call.rows_of_block, call.rows);
         const int   mine = thread_rank() / (SHARERS * LAYERS), layer = thread_rank() / SHARERS % LAYERS;
         for (Index row = mine < ROWS ? first + mine : end; row < end; row += ROWS) {
-            const Turn  turn  = turn_of(call, row);
-            const Stack stack = stack_of(call, row, turn);
-            const bool  ends  = AUTORESET == SAME_STEP && turn == RESTART && !call.resets;
-            const Stack last  = pushed(call, row, call.final_obs + row * call.final_stride);
+            const Update update = update_of(call, row);
+            const Stack  stack  = stack_of(call, row, update);
+            const bool   ends   = AUTORESET == SAME_STEP && update == RESTART && !call.resets;
+            const Stack  last   = pushed(call, row, call.final_obs + row * call.final_stride);
             for (int f = layer; f < STACK; f += LAYERS) {
                 const Index at = (row * STACK + f) * FEATURES;
                 copy(call.stacked + at, frame(call, row, stack, STACK - 1 - f));
                 if (ends) copy(call.stacked_final + at, frame(call, row, last, STACK - 1 - f));
                 else if (call.fill) clear(call.stacked_final + at);
             }
-            if (layer == 0 && turn != KEEP)
+            if (layer == 0 && update != KEEP)
                 copy(call.frames + (row * STACK + stack.slot) * FEATURES, call.observations + row * FEATURES);
         }
         block_barrier();
         for (Index row = first + thread_rank(); row < end; row += THREADS) {
-            const Turn  turn  = turn_of(call, row);
-            const Stack stack = stack_of(call, row, turn);
-            call.slots[row]   = stack.slot;
-            call.depths[row]  = stack.depth;
+            const Update update = update_of(call, row);
+            const Stack  stack  = stack_of(call, row, update);
+            call.slots[row]     = stack.slot;
+            call.depths[row]    = stack.depth;
             if (AUTORESET != SAME_STEP && !call.resets) call.ended[row] = done(call, row);
-            if (AUTORESET != SAME_STEP && call.resets && turn == RESTART) call.ended[row] = 0;
+            if (AUTORESET != SAME_STEP && call.resets && update == RESTART) call.ended[row] = 0;
         }
     }
 }

@@ -1,8 +1,8 @@
-// Running mean and variance of each column of what passes, merged by the formulas of Chan, Golub & LeVeque (1979).
+// Running mean and variance of each column, merged by the formulas of Chan, Golub & LeVeque (1979).
 //
-// A block goes through its rows twice: for their mean, then for the squares about it, and for what the mean's own
-// rounding left over. So float32 suffices for what concerns every row, however far the mean is from zero; what one
-// block or one launch adds is in doubles, which count rows for years.
+// A block reads its rows twice: for their mean, then for the squared deviations and the rounding error of the mean. So
+// float32 is precise enough for single rows, however far the mean is from zero. Sums over blocks and launches are
+// doubles, which can count rows for years.
 
 struct BlockSums {
     float mean[TEAM], rest[TEAM], squares[TEAM];
@@ -10,12 +10,12 @@ struct BlockSums {
 };
 static_assert(sizeof(BlockSums) <= SHARED_BYTES, "a block has no room for its sums");
 
-// Leaves a block's part: of its rows that count, their number, and each column's mean and squares about it. first(i)
-// and again(i) give element i in the first and in the second passage; counts(row) is asked where SOME are left out.
+// Writes a block's moments: the number of rows, and each column's mean and sum of squared deviations. first(i) and
+// again(i) return element i in the first and in the second pass; with SOME, only rows with counts(row) are included.
 template <bool SOME, class Call, class Counts, class First, class Again>
-FN void leave_moments(const Block& block, BlockSums& sums, const Call& call, const Counts& counts, const First& first,
-                      const Again& again) {
-    const Span all = all_places();
+FN void write_block_moments(const Block& block, BlockSums& sums, const Call& call, const Counts& counts,
+                            const First& first, const Again& again) {
+    const Span all = all_threads();
     float      sum[PLACES] = {}, rest[PLACES] = {}, squares[PLACES] = {}, mean[PLACES];
     int        count[PLACES] = {};
     for (Index row = block.first; row < block.end; row += SLOTS) {
@@ -67,13 +67,13 @@ struct MergeSums {
 };
 static_assert(sizeof(MergeSums) <= SHARED_BYTES, "a block has no room for its sums");
 
-// Takes what the blocks left into the running statistics. Its rows are those blocks.
+// Merges the blocks' moments into the running statistics. Each row of this call is a block of the previous one.
 KERNEL_OF_BLOCKS(kernel_merge, MergeCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums = *reinterpret_cast<MergeSums*>(memory.at);
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
-        const Span  all = all_places(), columns = one_row(block);
+        const Span  all = all_threads(), columns = one_row(block);
         double      total[PLACES] = {}, count[PLACES] = {}, squares[PLACES] = {}, mean[PLACES];
         for (Index row = block.first; row < block.end; row += SLOTS) {
             const Span span = block.span(row);

@@ -1,6 +1,6 @@
-// Observations brought to mean 0 and deviation 1, column by column.
+// Normalises observations to mean 0 and standard deviation 1, column by column.
 
-// Takes in the observations: of all rows, or of those whose episode was not over before, or of a reset's mask.
+// Adds observations to the statistics: of all rows, of those whose episode was not over before, or of a reset's mask.
 KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums  = *reinterpret_cast<BlockSums*>(memory.at);
@@ -8,22 +8,21 @@ KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, TEAM, 1) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
         if (call.only != nullptr) {
-            leave_moments<true>(block, sums, call, [&](Index row) { return call.only[row] != 0; }, value, value);
+            write_block_moments<true>(block, sums, call, [&](Index row) { return call.only[row] != 0; }, value, value);
         } else if (call.ended != nullptr) {
-            leave_moments<true>(block, sums, call, [&](Index row) { return call.ended[row] == 0; }, value, value);
+            write_block_moments<true>(block, sums, call, [&](Index row) { return call.ended[row] == 0; }, value, value);
         } else {
-            leave_moments<false>(block, sums, call, [](Index) { return true; }, value, value);
+            write_block_moments<false>(block, sums, call, [](Index) { return true; }, value, value);
         }
     }
 }
 
-// What the columns of this thread's places are shifted and scaled by. The mean is two floats, so that what is near it
-// keeps all its digits.
+// Mean and scale of this thread's columns. The mean is a sum of two floats, to be exact for observations near it.
 struct Factors {
     float high[PLACES], low[PLACES], inverse[PLACES], limit;
 
     FN Factors(const Block& block, const NormaliseCall& call) : limit(call.limit) {
-        const Span all = all_places();
+        const Span all = all_threads();
         FOR_EACH_LANE(k, all) {
             const int    j    = minimum(block.column + all.place(k) % WIDTH, FEATURES - 1);
             const double mean = call.mean[j];
@@ -35,12 +34,13 @@ struct Factors {
     FN float normalised(float x, int k) const { return clip((x - high[k] - low[k]) * inverse[k], -limit, limit); }
 };
 
-// The final observations of these rows, where an episode ended.
-FN void normalise_final(const NormaliseCall& call, const Factors& factors, const Block& block, Index row, const Span& span) {
+// Normalises the final observations of rows whose episode ended.
+FN void normalise_final(const NormaliseCall& call, const Factors& factors, const Block& block, Index row,
+                        const Span& span) {
     FOR_EACH_LANE(k, span) {
-        const Index own = row + span.place(k) / WIDTH;
-        const Index raw = own * call.final_stride + block.column + span.place(k) % WIDTH;
-        if (call.finished[own]) call.normalised_final[span.index(k)] = factors.normalised(call.final_obs[raw], k);
+        const Index replica = row + span.place(k) / WIDTH;
+        const Index raw     = replica * call.final_stride + block.column + span.place(k) % WIDTH;
+        if (call.finished[replica]) call.normalised_final[span.index(k)] = factors.normalised(call.final_obs[raw], k);
         else if (call.fill) call.normalised_final[span.index(k)] = 0;
     }
 }

@@ -1,21 +1,21 @@
-// Rewards divided by the deviation of the discounted return. A thread a replica.
+// Divides rewards by the standard deviation of the discounted return. One thread per replica.
 
-// discounted = gamma discounted + reward; only the reward in a step that terminates. Takes in what it has become, of
-// those whose episode was not over before; in SameStep it then begins anew with the next episode.
+// discounted = gamma discounted + reward, or only the reward in a step that terminates. Adds the result to the
+// statistics, for replicas whose episode was not over before; in SameStep it is then reset if an episode ended.
 KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums   = *reinterpret_cast<BlockSums*>(memory.at);
-    const auto        counts = [&](Index row) { return !was_over(call.ended, row); };
+    const auto        counts = [&](Index row) { return !was_done(call.ended, row); };
     const auto        first  = [&](Index row) {
         const float before    = call.terminations[row] ? 0.0f : call.discounted[row] * call.gamma;
-        const float reached   = float(Reward(before) + call.rewards[row]);
-        call.discounted[row]  = counts(row) ? reached : call.discounted[row];
+        const float after     = float(Reward(before) + call.rewards[row]);
+        call.discounted[row]  = counts(row) ? after : call.discounted[row];
         return call.discounted[row];
     };
     const auto again = [&](Index row) { return call.discounted[row]; };
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
-        leave_moments<AUTORESET != SAME_STEP>(block, sums, call, counts, first, again);
+        write_block_moments<AUTORESET != SAME_STEP>(block, sums, call, counts, first, again);
         for (Index row = block.first; row < block.end; row += SLOTS) {
             const Span span = block.span(row);
             FOR_EACH_LANE(k, span) {

@@ -88,5 +88,5 @@ def test_alternating_jobs_with_different_numbers_of_parts() -> None:
 
 @pytest.mark.parametrize("threads", [0, 1025, 100_000])
 def test_invalid_numbers_of_threads(threads: int) -> None:
-    with pytest.raises(ValueError, match=rf"threads is {threads}; give a whole number from 1 to 1024"):
+    with pytest.raises(ValueError, match=rf"threads is {threads}; give an integer from 1 to 1024"):
         gpu_envs.make("CartPole-v1", 2, device="cpu", threads=threads)
