@@ -1,8 +1,8 @@
-"""Measures how strong the tests are: makes small mistakes in the package, and counts how many of them the tests find.
+"""Mutation tests: makes small mistakes in the package, and counts how many of them the tests detect.
 
 ``python -m tests.mutants`` measures once, in ``build/mutants/``, which case executes which line and compiles which
-header; then it tries mutants, each in a copy of the tree: against the cases of ``make test`` that execute its line, and
-if it survives, against those of ``make test-all``. An interrupted run is continued by the next one.
+header. Then it tries each mutant in a copy of the tree: against the cases of ``make test`` that execute its line, and
+if it survives, against the cases of ``make test-all``. The next run continues an interrupted one.
 """
 
 import argparse
@@ -60,7 +60,7 @@ Cases: TypeAlias = dict[str, dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a mutant fared against some cases."""
+    """Outcome of running cases against a mutant."""
 
     kind: str
     """killed, refused by the compiler, timed out, survived, not decided in N s, or error."""
@@ -68,8 +68,8 @@ class Outcome:
     message: str = ""
 
     @property
-    def found(self) -> bool:
-        """Whether the tests found it."""
+    def detected(self) -> bool:
+        """Whether the tests detected the mutant."""
         return self.kind in ("killed", "timed out")
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Outcome:
 
 
 class Runs:
-    """Runs pytest in copies of the tree, and knows which processes live."""
+    """Runs pytest in copies of the tree, and tracks the running processes."""
 
     def __init__(self) -> None:
         self._alive: set[subprocess.Popen[bytes]] = set()
@@ -87,7 +87,7 @@ class Runs:
     def pytest(
         self, tree: Path, cache: Path, arguments: Sequence[str], limit: float, log: Path, **env: str
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """What the cases' records say, and the exit code, None where the time ran out.
+        """Returns the cases' records and the exit code, None after a timeout.
 
         Raises:
             RuntimeError: The run imported the package from somewhere else.
@@ -123,7 +123,7 @@ class Runs:
 
     @contextlib.contextmanager
     def workers(self, jobs: int) -> Iterator[concurrent.futures.ThreadPoolExecutor]:
-        """Threads for runs, which end at once where an exception does not let the block finish."""
+        """Context with threads for runs, which are killed if the block raises an exception."""
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             try:
                 yield pool
@@ -138,12 +138,12 @@ class Runs:
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the case's own processes included
+            os.killpg(process.pid, signal.SIGKILL)  # including the case's child processes
         process.wait()
 
 
 def outcome_of(rows: Sequence[Mapping[str, Any]], code: int | None, now: float) -> Outcome:
-    """The outcome by a run's records and exit code, None where the time ran out at ``now``."""
+    """Returns the outcome from a run's records and exit code, None after a timeout at ``now``."""
     ended = {row["case"] for row in rows if "case" in row}
     running = next((row for row in rows if row.get("started", "") not in ({""} | ended)), None)
     failed = next((row for row in rows if row.get("outcome") == "failed"), None)
@@ -158,19 +158,19 @@ def outcome_of(rows: Sequence[Mapping[str, Any]], code: int | None, now: float) 
 
 
 def tracked() -> list[str]:
-    """The files of this repository that git tracks."""
+    """Returns the files that git tracks."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return sorted(name for name in done.stdout.split("\0") if (ROOT / name).is_symlink() or (ROOT / name).is_file())
 
 
 def digest(names: Sequence[str]) -> str:
-    """A digest of the tree's files."""
+    """Returns a digest of the tree's files."""
     texts = ((ROOT / name).read_bytes() for name in names if not (ROOT / name).is_symlink())
     return hashlib.sha256(b"\0".join([*map(str.encode, names), *texts])).hexdigest()
 
 
 def measure(runs: Runs, jobs: int, renew: bool, tests: Sequence[str]) -> None:
-    """Makes or completes the map of a copy of the tree: a part for each file of tests."""
+    """Measures missing parts of the coverage map of a copy of the tree, one part per test file."""
     names = tracked()
     now, then = json.dumps([digest(names), *tests]), BUILD / "measured.json"
     before = then.read_text() if then.exists() else ""
@@ -245,7 +245,7 @@ def read_map() -> tuple[Cases, set[Line]]:
 
 
 def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
-    """The cases that execute each mutant's line or compile its header, those that are about it first."""
+    """Returns the cases that execute each mutant's line or compile its header, the most specific first."""
     near: dict[str, dict[int, set[str]]] = {mutant.name: defaultdict(set) for mutant in mutants}
     for part in parts():
         names = list(part["cases"])
@@ -259,17 +259,17 @@ def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
 
 
 NEAR, FEW = 12, 20
-"""Lines around a mutant's; a case is about these if it executes one of them that at most so many cases execute."""
+"""Lines around a mutant that are relevant; maximum number of cases of a line that counts as rarely executed."""
 
 
 def _ordered(mutant: Mutant, near: Mapping[int, set[str]], cases: Cases) -> list[str]:
-    """The cases of a mutant: of modules named after its file, of lines that few execute, of each module in turn.
+    """Orders a mutant's cases: modules named after its file, cases of rarely executed lines, then all modules in turn.
 
     Not all fit into the time limit, and the fastest alone would be cases of a few modules.
     """
     names = near[mutant.line]
     if mutant.file.endswith(".cuh"):
-        shared = {name: len(cases[name]["headers"]) for name in names}  # a program of few headers is about them
+        shared = {name: len(cases[name]["headers"]) for name in names}  # few headers: specific to them
         few = set[str]()
     else:
         shared = {name: min(len(found) for found in near.values() if name in found) for name in names}
@@ -298,9 +298,9 @@ def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -
         trial = Trial(runs, tree, cache, cases, mutant.file.endswith(".cuh"))
         outcome = trial.outcome([name for name in names if cases[name]["quick"]], QUICK_LIMIT)
         for tier in ("first", "all"):
-            if tier == "all" and not outcome.found and outcome.kind not in VOID:
+            if tier == "all" and not outcome.detected and outcome.kind not in VOID:
                 outcome = trial.outcome([name for name in names if name not in trial.passed], FULL_LIMIT)
-            result[tier] = {**dataclasses.asdict(outcome), "found": outcome.found, "text": str(outcome)}
+            result[tier] = {**dataclasses.asdict(outcome), "found": outcome.detected, "text": str(outcome)}
     return {**result, "cases": len(names), "seconds": round(time.monotonic() - start, 1)}
 
 
@@ -310,7 +310,7 @@ VOID = ("does not compile", "error")
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A copy of the tree with a mutant."""
+    """Creates a copy of the tree with a mutant."""
 
     runs: Runs
     tree: Path
@@ -318,10 +318,10 @@ class Trial:
     cases: Cases
     of_header: bool
     passed: set[str] = dataclasses.field(default_factory=set)
-    """The cases that have passed with the mutant."""
+    """Returns the cases that pass with the mutant."""
 
     def outcome(self, names: Sequence[str], limit: float) -> Outcome:
-        """The outcome against the fastest of these cases, as many as fit into the limit."""
+        """Returns the outcome of the fastest of these cases that fit into the time limit."""
         ends = itertools.accumulate(self.cases[name]["seconds"] for name in names)
         chosen = [name for i, (name, end) in enumerate(zip(names, ends, strict=True)) if end <= limit or i == 0]
         not_tried = f"{len(names) - len(chosen)} of {len(names)} cases do not fit"
@@ -370,7 +370,7 @@ def drawn_mutants(seed: int, quick: set[Line]) -> dict[str, Iterator[Mutant]]:
 
 
 def try_drawn(runs: Runs, drawn: Iterator[Mutant], count: int, jobs: int, cases: Cases, path: Path) -> list[Any]:
-    """Tries as many of the drawn mutants, replaces those that do not compile, and stores each result."""
+    """Tries ``count`` of the drawn mutants, skips mutants that do not compile, and stores each result."""
     stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     results: list[Any] = []
     while len(counted := [row for row in results if row["first"]["kind"] not in VOID]) < count:
@@ -392,18 +392,18 @@ def try_drawn(runs: Runs, drawn: Iterator[Mutant], count: int, jobs: int, cases:
 
 
 def line_of(row: Mapping[str, Any]) -> str:
-    """A mutant and its outcomes, for people."""
+    """Formats a mutant and its outcomes."""
     first, both = row["first"]["text"], row["all"]["text"]
     return f"{row['name']}: {first}{'' if both == first else f' in the first tier; {both}'} ({row['seconds']:.0f} s)"
 
 
 def _why_equivalent(row: Mapping[str, Any]) -> str:
-    """Why no test can find a mutant; empty where one can."""
+    """Returns why no test can detect a mutant, or an empty string."""
     return EQUIVALENT.get((row["file"], row["name"].partition(" -> ")[2]), "")
 
 
 def summary(rows: Sequence[Mapping[str, Any]], what: str) -> str:
-    """The shares of mutants that were found, and the others."""
+    """Formats the percentages of detected mutants, and lists the survivors."""
     equivalent = [row for row in rows if _why_equivalent(row)]
     void = [row for row in rows if row["first"]["kind"] in VOID]
     counted = [row for row in rows if row not in equivalent and row not in void]
@@ -417,7 +417,7 @@ def summary(rows: Sequence[Mapping[str, Any]], what: str) -> str:
 
 
 def main() -> None:
-    """Measures the map where it is missing, tries the mutants and prints the shares."""
+    """Measures the missing coverage map, tries the mutants and prints the percentages."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="chooses the mutants (default: %(default)s)")
     parser.add_argument("--python", type=int, default=60, help="mutants of Python (default: %(default)s)")

@@ -34,10 +34,10 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-"""What each operator is mistaken for."""
+"""Replacement of each operator."""
 
 UNSEEN = {"__repr__", "__str__"}
-"""Functions whose results are for people."""
+"""Functions whose results are only displayed."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -52,24 +52,24 @@ class Mutant:
     after: str
     kind: str
     scope: str
-    """Its function, or its line in a header: at most one mutant of each is drawn."""
+    """Function, or line of a header; at most one mutant per scope is drawn."""
     around: tuple[str, str] = ("", "")
-    """What stands before and after it on its line, if it is on one line."""
+    """Text before and after the mutation on its line, if it is on one line."""
 
     @property
     def name(self) -> str:
-        """The mutant for people: its line before and after."""
+        """Formats the line before and after the mutation."""
         before, after = (" ".join(text.join(self.around).split()) for text in (self.before, self.after))
         return f"{self.file}:{self.line}: {before} -> {after}"
 
     def applied(self, text: bytes) -> bytes:
-        """The file's text with the mistake."""
+        """Returns the file's text with the mutation."""
         assert text[self.start : self.end].decode() == self.before
         return text[: self.start] + self.after.encode() + text[self.end :]
 
 
 def draw(mutants: Sequence[Mutant], seed: int) -> Iterator[Mutant]:
-    """Mutants in the order of the seed, at most one of each scope."""
+    """Returns mutants in the seed's order, at most one per scope."""
     seen = set()
     for mutant in random.Random(seed).sample(sorted(mutants), len(mutants)):
         if (mutant.file, mutant.scope) not in seen:
@@ -78,14 +78,14 @@ def draw(mutants: Sequence[Mutant], seed: int) -> Iterator[Mutant]:
 
 
 def of_python(file: str, text: str) -> list[Mutant]:
-    """All mutants of a file's functions."""
+    """Returns all mutants of a file's functions."""
     finder = _Finder(file, text)
     finder.visit(ast.parse(text))
     return finder.found
 
 
 class _Finder(ast.NodeVisitor):
-    """Visits what runs in functions, without docstrings, annotations, defaults, decorators, strings and exceptions."""
+    """Visits function bodies, without docstrings, annotations, defaults, decorators, strings and exceptions."""
 
     def __init__(self, file: str, text: str) -> None:
         self.found: list[Mutant] = []
@@ -102,7 +102,7 @@ class _Finder(ast.NodeVisitor):
             self._visit_body(node)
             self._in_function = before
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # ast's own name
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # name defined by ast
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         before, self._in_function = self._in_function, False
@@ -142,7 +142,7 @@ class _Finder(ast.NodeVisitor):
         pass
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg != "strict":  # of zip, which finds mistakes that nobody has made
+        if node.arg != "strict":  # zip's strict argument has no effect on correct code
             self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
@@ -159,7 +159,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        if not all(isinstance(target, ast.Name) for target in node.targets):  # else an unused argument
+        if not all(isinstance(target, ast.Name) for target in node.targets):  # otherwise an unused argument
             self._drop(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -286,7 +286,7 @@ _GPU_ONLY = re.compile(r"_for_gpu|__CUDA|__clang__")
 
 
 def of_header(file: str, text: str) -> list[Mutant]:
-    """All mutants of the lines of a header that the CPU backend's compiler sees."""
+    """Returns all mutants of the header lines that the CPU backend compiles."""
     found, start, ends_before = [], 0, True
     for number, (line, code) in enumerate(zip(text.split("\n"), _code(text).split("\n"), strict=True), start=1):
         for first, last, after, kind in _changes(code, ends_before):
@@ -327,10 +327,10 @@ def _closing(code: str, start: int) -> int:
 
 
 def _code(text: str) -> str:
-    """The text with blanks where there is no code for this compiler."""
+    """Blanks out text that is not code for the CPU compiler."""
     lines = []
-    active: list[bool] = []  # whether the CPU compiles this part, for each condition around
-    otherwise: list[bool] = []  # and the parts after it
+    active: list[bool] = []  # whether the CPU compiles this part, for each enclosing condition
+    otherwise: list[bool] = []  # whether it compiles the following parts
     for line in text.split("\n"):
         directive = re.match(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)", line)
         if directive is not None:

@@ -1,9 +1,9 @@
-// Carriers fetch goods along a path of cells that a table lays out; diggers add goods to it. Made for tests: every kind
-// of field is an array here, agents' and the replica's, and what an agent may do depends on where it stands.
+// Carriers fetch goods along a path of cells that a table defines; diggers add goods to it. For tests: arrays of every
+// kind of field, of agents and of the replica, and action masks that depend on an agent's cell.
 
-constexpr int FIRST_CHOICE = 10;  // of carriers: stay, go back, go on, pick up, put down
-constexpr int HOLDS        = 3;   // goods a carrier has room for
-constexpr int MOST_GOODS   = 4;   // in a cell, before diggers stop
+constexpr int FIRST_CHOICE = 10;  // carriers' choices: stay, back, forward, pick up, put down
+constexpr int HOLDS        = 3;   // capacity of a carrier
+constexpr int MOST_GOODS   = 4;   // maximum number of goods in a cell to which diggers may add
 constexpr int BACK = 0, ON = 1, PIT = 2;  // columns of p.path
 
 FN bool carries(const World& w, int i) {
@@ -50,7 +50,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         for (int k = i; k < CELLS; k += AGENTS) w.lowest[k] = AGENTS;
         if (i == 0) w.left = 0;
     }
-    // who stands first in a cell; and who gets one of its goods, where fewer are there than are wanted
+    // the lowest agent in each cell; and the agents that get its goods, if more agents want some than there are
     FOR_EACH_AGENT(i, AGENTS) {
         int before = 0;
         for (int j = 0; j < i; ++j) before += w.present[j] && w.wanted[j] == 3 && w.place[j] == w.place[i] ? 1 : 0;
@@ -111,7 +111,7 @@ FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
         mask[3] = w.board[cell] > 0 && has_room(w, i);
         if (!carries(w, i)) mask[4] = false;
     } else {
-        mask[4] = w.board[cell] < MOST_GOODS;  // three ways to go, then to dig or not
+        mask[4] = w.board[cell] < MOST_GOODS;  // three moves, then whether to dig
     }
 }
 

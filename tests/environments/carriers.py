@@ -1,6 +1,6 @@
-"""A team made for tests: arrays of every type, of agents and of the replica, tables, and masks of what is possible.
+"""A test team with arrays of every type, of agents and of the replica, tables, and action masks.
 
-Its rules are ``carriers.cuh``; here they are once more, a replica at a time, in NumPy.
+Its rules are in ``carriers.cuh``; this module also implements them in NumPy, one replica at a time.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ BACK, ON, PIT = range(3)
 
 
 def path(cells: int) -> np.ndarray:
-    """The cells before and after each, -1 for none, and whether it is a pit: every seventh from the fourth on."""
+    """Returns by cell: previous and next cell, -1 for none, and whether it is a pit (every seventh from the fourth)."""
     cell = np.arange(cells)
     return np.stack([cell - 1, np.where(cell + 1 < cells, cell + 1, -1), cell % 7 == 3], axis=1)
 
 
 def tolls(cells: int) -> np.ndarray:
-    """What a cell costs, in numbers that float32 has not."""
+    """Returns the cost of each cell; float32 cannot represent these numbers exactly."""
     return (np.arange(cells) % 5 + 1) / 10
 
 
@@ -33,7 +33,7 @@ def _row(params: Mapping[str, Any], own: int) -> Box:
 
 
 def _one(params: Mapping[str, Any]) -> int:
-    """The length of an array that has an index all the same."""
+    """Returns the length of an array with one element."""
     del params
     return 1
 
@@ -41,7 +41,7 @@ def _one(params: Mapping[str, Any]) -> int:
 CARRIERS = TeamSpec(
     id="Carriers-v0",
     header=Path(__file__).with_name("carriers.cuh"),
-    description="Carriers fetch goods along a path of cells, to which diggers add some.",
+    description="Carriers fetch goods along a path of cells; diggers add goods.",
     roles=(
         Role("carrier", "carriers", lambda p: _row(p, HOLDS), Discrete(5, start=FIRST_CHOICE)),
         Role("digger", "diggers", lambda p: _row(p, 0), MultiDiscrete([3, 2])),
@@ -81,7 +81,7 @@ CARRIERS = TeamSpec(
 
 @dataclasses.dataclass
 class Replica:
-    """The state of one replica, and what it takes to go on."""
+    """The state of one replica, and its rules."""
 
     params: Mapping[str, Any]
     fields: dict[str, Any]
@@ -89,22 +89,22 @@ class Replica:
 
     @property
     def agents(self) -> int:
-        """How many there are."""
+        """Number of agents."""
         return len(self.fields["place"])
 
     def is_carrier(self, i: int) -> bool:
-        """Otherwise it is a digger."""
+        """Whether agent ``i`` is a carrier; otherwise it is a digger."""
         return i < int(self.params["carriers"])
 
     def step(self, actions: np.ndarray, elapsed: int) -> tuple[np.ndarray, bool]:
         """Takes a step.
 
         Args:
-            actions: ``[agents, 2]``; carriers' first choice is zero here, and their second number means nothing.
-            elapsed: The steps of the episode, this one included.
+            actions: ``[agents, 2]``; carriers' choices count from zero, and their second number is unused.
+            elapsed: Number of steps of the episode, including this one.
 
         Returns:
-            Every agent's reward, and whether the world has come to its end.
+            Every agent's reward, and whether the episode has terminated.
         """
         f, table = self.fields, path(int(self.params["cells"]))
         cost, rate = tolls(int(self.params["cells"])).astype(self.real), self.real(self.params["toll_rate"])
@@ -142,7 +142,7 @@ class Replica:
         return rewards, bool(f["delivered"][0] >= self.params["goal"] or not f["in_game"].any())
 
     def observe(self, i: int) -> np.ndarray:
-        """The row of an agent that is present."""
+        """Returns the observation of a present agent."""
         f = self.fields
         own = f["cargo"][i] if self.is_carrier(i) else []
         return np.concatenate(
@@ -150,7 +150,7 @@ class Replica:
         )
 
     def allow(self, i: int) -> np.ndarray:
-        """What an agent may do that is present."""
+        """Returns the action mask of a present agent."""
         f, table = self.fields, path(int(self.params["cells"]))
         cell = f["place"][i]
         ways = [True, table[cell, BACK] >= 0, table[cell, ON] >= 0]

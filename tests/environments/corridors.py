@@ -1,7 +1,7 @@
-"""Environments of one agent made for tests: one set of rules, shown in several spaces, with and without masks.
+"""Single-agent test environments: the same rules with several observation and action spaces, and optional masks.
 
-A corridor of cells, in which one walks and digs in each cell once. What is forbidden, to walk into a wall or to dig
-where one has dug, costs a reward of -100 and is counted.
+An agent walks along a corridor of cells and digs in each cell once. Walking into a wall or digging twice in a cell
+is forbidden, has a reward of -100 and is counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +15,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gpu_envs import EnvSpec, Field, Param
 
 CELLS, SIDE, LIMIT = 5, 36, 9
-"""The corridor, a picture's height and width, and the steps of an episode."""
+"""Number of cells, height and width of images, time limit."""
 
 POSITION = Box(-1, CELLS, (2,), np.float32)
 IMAGE = Box(0, 255, (SIDE, SIDE, 1), np.uint8)
 COUNTS = Box(-1000, 1000, (3,), np.int32)
 EVERYTHING = Dict({"position": POSITION, "image": IMAGE, "counts": COUNTS})
-"""Its keys are not in the order of the alphabet."""
+"""Its keys are not in alphabetical order."""
 
 SPACES: dict[str, gymnasium.Space[Any]] = {
     "position": POSITION,
@@ -35,7 +35,7 @@ ACTIONS: dict[str, gymnasium.Space[Any]] = {
     "one": Discrete(4),
     "real": Box(-1, 1, (2,), np.float32),
 }
-"""Stay, back, on, dig; walk and dig in numbers beyond a half."""
+"""``one``: stay, back, forward, dig; ``real``: walk and dig where the absolute value exceeds 0.5."""
 
 READ = {
     "one": "const int walk = action < 3 ? action : 0; const bool dig = action == 3;",
@@ -46,7 +46,7 @@ READ = {
 }
 
 RULES = """
-// A corridor of cells, in which one walks and digs.
+// An agent walks along a corridor of cells and digs.
 FN bool may_walk(const State& s, int walk) { return walk == 0 || (walk == 1 ? s.cell > 0 : s.cell < CELLS - 1); }
 
 FN void reset(State& s, const Params& p, Random& random) {
@@ -88,7 +88,7 @@ ALLOW = "mask[1] = may_walk(s, 1); mask[2] = may_walk(s, 2); mask[3] = !s.dug[s.
 
 
 def header(shown: str, acted: str, *, masked: bool) -> str:
-    """The rules in C++."""
+    """Returns the rules in C++."""
     text = RULES.replace("READ", READ[acted]).replace("CELLS", str(CELLS))
     text += (
         f"\nFN void observe(const State& s, const Params& p, Observation& observation) {{\n    {OBSERVE[shown]}\n}}\n"
@@ -99,13 +99,13 @@ def header(shown: str, acted: str, *, masked: bool) -> str:
 
 
 def corridor(folder: Path, shown: str = "position", acted: str = "one", *, masked: bool = False) -> EnvSpec:
-    """Writes a header, and gives the spec beside it.
+    """Writes a header and returns its spec.
 
     Args:
-        folder: Where to.
-        shown: One of ``SPACES``.
-        acted: One of ``ACTIONS``.
-        masked: The rules say what is possible, of discrete actions.
+        folder: Folder of the header.
+        shown: Observation space, a key of ``SPACES``.
+        acted: Action space, a key of ``ACTIONS``.
+        masked: Whether the rules define action masks; for discrete actions.
     """
     name = f"corridor_{shown}_{acted}_{'masked' if masked else 'open'}"
     path = folder / f"{name}.cuh"
@@ -162,13 +162,13 @@ _SHOWN: dict[str, Callable[[Fields], np.ndarray]] = {
 
 
 def expected_observations(shown: str, state: Fields) -> Any:
-    """What the replicas show in such a state."""
+    """Returns the observations of a state."""
     space = SPACES[shown]
     return {key: _SHOWN[key](state) for key in space} if isinstance(space, Dict) else _SHOWN[shown](state)
 
 
 def expected_mask(state: Fields) -> np.ndarray:
-    """What is possible in such a state."""
+    """Returns the action mask of a state."""
     back, on = state["cell"] > 0, state["cell"] < CELLS - 1
     dig = ~state["dug"][np.arange(len(back)), state["cell"]].astype(bool)
     return np.stack([np.ones_like(back), back, on, dig], 1)

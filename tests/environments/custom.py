@@ -1,4 +1,4 @@
-"""The environments that live only in ``custom_envs``, registered by their places as a user would."""
+"""The environments of ``custom_envs``, registered by the paths of their specs, as users do."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "custom_envs"
 
 
 def spec_path(source: str) -> str:
-    """Where a spec is, as users name it: ``path/to/file.py:NAME``."""
+    """Returns the path of a spec, ``path/to/file.py:NAME``."""
     return str(FOLDER / source)
 
 
@@ -29,7 +29,7 @@ ALL = (*SINGLE, *TEAMS)
 
 
 def draw_possible_actions(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
-    """Random actions for a step, possible ones where there are masks."""
+    """Returns random actions for a step, only possible ones if there are masks."""
     masks = infos.get("action_mask")
     if isinstance(env, gpu_envs.MultiAgentEnv):
         return {

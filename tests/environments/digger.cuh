@@ -1,5 +1,5 @@
-// Digger: walk through a mine, empty its cells into a bag, and come out before the fuel is spent. Whole numbers, bools,
-// arrays and tables; tests/digger.py adds what is observed, in several ways.
+// Digger: walk through a mine, empty its cells into a bag, and leave before the fuel is spent. Integers, bools,
+// arrays and tables; digger.py adds several kinds of observations.
 
 constexpr int CELLS = 20, MOVES = 4, DIG = 4, LEAVE = 5;  // the moves come first: +row, +column, -row, -column
 

@@ -1,4 +1,4 @@
-"""A mine to dig in: specs whose state, observations and possible actions are of every kind, and a NumPy oracle."""
+"""A mine environment: specs with every kind of state, observation and mask, and a NumPy implementation."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ ROCK = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1,
 HIGH, WIDE = ROCK.shape
 CELLS = HIGH * WIDE
 ORE = np.arange(CELLS) * 7 % 3
-"""By cell, which of three kinds is in it."""
+"""Kind of ore by cell, 0 to 2."""
 MOVES, DIG, LEAVE, ACTIONS = 4, 4, 5, 6
 STEPS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
@@ -26,7 +26,7 @@ FN void allow(const State& s, const Params& p, Mask& mask) {
         mask[move] = is_open(p, s.row + row_step(move), s.column + column_step(move));
     if (s.dug[cell_of(s, p)]) mask[DIG] = false;
     mask[LEAVE] = s.row == 0;
-    if (s.noise == 13) for (int k = 0; k < 6; ++k) mask[k] = false;  // nothing at all is possible
+    if (s.noise == 13) for (int k = 0; k < 6; ++k) mask[k] = false;  // no action is possible
 }
 """
 
@@ -65,7 +65,7 @@ SPACES: dict[str, tuple[str, spaces.Space[Any]]] = {
         ),
     ),
 }
-"""What may be observed: the rule in C++, and the space."""
+"""Observations by name: the rule in C++, and the space."""
 
 
 @functools.cache
@@ -76,9 +76,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def digger(kind: str, *, masked: bool = False) -> EnvSpec:
-    """The spec of a mine in which this is seen; masked: with what is possible."""
-    seen, space = SPACES[kind]
-    observe = f"FN void observe(const State& s, const Params& p, Observation& observation) {{ {seen} }}\n"
+    """Returns the spec with a kind of observation, a key of ``SPACES``, and with action masks if ``masked``."""
+    body, space = SPACES[kind]
+    observe = f"FN void observe(const State& s, const Params& p, Observation& observation) {{ {body} }}\n"
     header = Path(_folder().name) / f"digger_{kind}_{masked}.cuh"
     header.write_text(Path(__file__).with_name("digger.cuh").read_text() + observe + (_ALLOW if masked else ""))
     return dataclasses.replace(
@@ -110,7 +110,7 @@ State = dict[str, np.ndarray]
 
 
 def advance(state: Mapping[str, np.ndarray], actions: np.ndarray, burn: float = 0.5) -> tuple[State, np.ndarray, Any]:
-    """The next state, rewards and which replicas have come to their end."""
+    """Returns the next state, rewards and terminations."""
     s = {name: np.array(values) for name, values in state.items()}
     every = np.arange(len(actions))
     real = s["fuel"].dtype.type
@@ -138,7 +138,7 @@ def is_open(places: np.ndarray) -> np.ndarray:
 
 
 def observed(kind: str, state: Mapping[str, np.ndarray]) -> Any:
-    """What is seen of a state."""
+    """Returns the observations of a state."""
     row, column, fuel = state["row"], state["column"], state["fuel"].astype(np.float32)
     replicas = len(row)
     if kind == "floats":

@@ -61,7 +61,7 @@ FN void observe(const State& s, const Params& p, Observation& observation) {
 """
 
 _TEAM = """
-// Everybody walks a corridor of their own; two elements of an action, of which the second counts where it is allowed.
+// Each agent walks along its own corridor; an action has two elements, and choice 1 of the second is forbidden.
 FN int onward(const World& w, int i) { return (w.place[i] * 2 + 1 + i) % 3; }
 
 FN void reset(World& w, const Params& p, Team& team) {
@@ -108,7 +108,7 @@ PICTURED = Dict(
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Who walks, and where."""
+    """Draws the walkers."""
     del params
     where = np.stack([state["place"], 0.5 + 0.0 * state["place"]], -1).reshape(len(state["place"]), -1, 2)
     return Picture((-1, 0, LENGTH + 1, 1), (disc(where, 0.4, (200, 0, 0)),))
@@ -129,7 +129,7 @@ def _corridor(name: str, header: Path, observation: Any, *, action_mask: bool = 
 
 
 def specs(folder: Path) -> list[Spec]:
-    """The environments, whose headers are written into a folder."""
+    """Writes the headers into a folder and returns the specs."""
 
     def header(name: str, text: str) -> Path:
         path = folder / f"{name}.cuh"

@@ -1,4 +1,4 @@
-"""Hunters and prey that see some things alike, in C++ and in Python, and guards who see nothing of it."""
+"""A team with shared observations for hunters and prey, but not for guards, with rules in C++ and in Python."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,13 +74,13 @@ def observe_shared(w: World, p: Params, role: int, row: Row) -> None:  # noqa: A
         row[1 + j] = 100 + j if role == HUNTER else w.x[0] + j
 
 
-def _seen(params: Mapping[str, Any]) -> Box:
+def _shared_space(params: Mapping[str, Any]) -> Box:
     return Box(-1, 200, (1 + params["wide"],), np.float32)
 
 
 def sharing(folder: Path | None = None) -> TeamSpec:
-    """The spec, of a header that is written into a folder; None: of the rules in Python."""
-    own, alone = Box(0, 99, (3,), np.float32), Box(0, 99, (2,), np.float32)
+    """Returns the spec, with rules in a header that is written into ``folder``, or in Python if it is None."""
+    agent_space, guard_space = Box(0, 99, (3,), np.float32), Box(0, 99, (2,), np.float32)
     more: dict[str, Any] = {
         "params": {
             "num_hunters": Param(2, minimum=1, fixed=True),
@@ -89,19 +89,19 @@ def sharing(folder: Path | None = None) -> TeamSpec:
         },
         "shared": {"weather": Field()},
         "roles": (
-            Role("hunter", "num_hunters", own, Discrete(3), _seen, shared_at=1),
-            Role("prey", "num_prey", own, Discrete(3), _seen),
-            Role("guard", 1, alone, Discrete(3)),
+            Role("hunter", "num_hunters", agent_space, Discrete(3), _shared_space, shared_at=1),
+            Role("prey", "num_prey", agent_space, Discrete(3), _shared_space),
+            Role("guard", 1, guard_space, Discrete(3)),
         ),
     }
     if folder is not None:
-        made: TeamSpec = chase(folder, "Sharing-v0", more=more, **RULES)
-        return made
+        spec: TeamSpec = chase(folder, "Sharing-v0", more=more, **RULES)
+        return spec
     rules = Rules(reset=reset, step=step, observe=observe, observe_shared=observe_shared)
     return TeamSpec(id="Sharing-v0", header=rules, state={"x": Field()}, max_episode_steps=40, **more)
 
 
 def join_shared(own: np.ndarray, shared: np.ndarray, at: int) -> np.ndarray:
-    """Whole rows ``[num_envs, agents, numbers]``."""
-    alike = np.broadcast_to(shared[:, None], (*own.shape[:2], shared.shape[1]))
-    return np.concatenate([own[..., :at], alike, own[..., at:]], -1)
+    """Inserts the shared observations into the agents' rows, ``[num_envs, agents, numbers]``."""
+    shared_rows = np.broadcast_to(shared[:, None], (*own.shape[:2], shared.shape[1]))
+    return np.concatenate([own[..., :at], shared_rows, own[..., at:]], -1)

@@ -1,4 +1,4 @@
-"""Small environments, made of a few lines of rules, for tests of what finds mistakes in rules."""
+"""Small environments with replaceable rules, for tests of the checks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ WALK = {
     "step": "s.x += action == 1 ? s.pace : -s.pace;\n    return {-s.x * s.x, s.x > real(4) || s.x < real(-4)};",
     "observe": "observation[0] = float(s.x);\n    observation[1] = float(s.pace);",
 }
-"""A walk on a line, which ends far from its middle."""
+"""Rules of a walk on a line, which terminates far from zero."""
 
 CHASE = {
     "reset": """FOR_EACH_AGENT(i, AGENTS) {
@@ -38,11 +38,11 @@ CHASE = {
     "observe": """row[0] = float(w.x[i]);
     row[1] = float(w.caught);""",
 }
-"""A hunter and their prey on a line: who is near the hunter goes out."""
+"""Rules of a hunter and prey on a line: prey near the hunter becomes inactive."""
 
 
 def write_header(folder: Path, name: str, first: str, heads: Mapping[str, str], bodies: Mapping[str, str]) -> Path:
-    """The header of an environment, with these functions in it."""
+    """Writes the header of an environment with these functions."""
     header = folder / f"{name.partition('-')[0].lower()}.cuh"
     functions = (f"{head} {{\n    {bodies[rule]}\n}}\n" for rule, head in heads.items())
     header.write_text(first + "".join(functions) + bodies.get("further", ""))
@@ -50,7 +50,7 @@ def write_header(folder: Path, name: str, first: str, heads: Mapping[str, str], 
 
 
 def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None = None, **bodies: str) -> Any:
-    """The spec of a walk some of whose rules are others."""
+    """Returns the spec of a walk; ``bodies`` replace rules."""
     heads = {
         "reset": "FN void reset(State& s, const Params& p, Random& random)",
         "step": "FN Outcome step(State& s, const Params& p, const Action& action, Random& random)",
@@ -68,7 +68,7 @@ def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None 
 
 
 def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | None = None, **bodies: str) -> Any:
-    """The spec of a chase some of whose rules are others."""
+    """Returns the spec of a chase; ``bodies`` replace rules."""
     heads = {
         "reset": "FN void reset(World& w, const Params& p, Team& team)",
         "step": "FN void step(World& w, const Params& p, Team& team, const TeamActions& actions)",
@@ -94,7 +94,7 @@ def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | Non
 
 
 def check_message(check: Callable[..., str], spec: Any, *more: str) -> str:
-    """What a check finds wrong; empty where it finds nothing."""
+    """Returns the message of a failed check, or an empty string."""
     try:
         check(Subject(spec, 9, 40, 0, {}), *more)
     except FailedError as error:

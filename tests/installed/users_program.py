@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a user may write, with types: looked at by mypy and pyright beside an installed wheel, and run."""
+"""A typed program of a user, which is checked by mypy and pyright with an installed wheel, and run."""
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ def trained() -> float:
     replays.record(result.run_dir, replicas=1, steps=5).save_html("replay.html")
     Trainer(run).run()
     tagger = Policy(SAC(learning_rate="0:0.001,1:0"), Network(hidden=(8, 8)))
-    Run(env="TagContinuous-v0", policies={"tagger": tagger, "runner": "random"}).of_policy("tagger")
+    Run(env="TagContinuous-v0", policies={"tagger": tagger, "runner": "random"}).for_policy("tagger")
     model = sb3.PPO("MlpPolicy", sb3.VecEnv("CartPole-v1", 8), n_steps=8, batch_size=64, device="cpu")
     model.learn(64)  # pyright: ignore[reportUnknownMemberType]  # Stable-Baselines3's own
     return found["agent"].mean

@@ -1,4 +1,4 @@
-"""A courier in a warehouse: whole numbers, arrays, tables and possible actions, with rules in C++."""
+"""A courier in a warehouse: integers, arrays, tables and action masks, with rules in C++."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -18,25 +18,25 @@ WALLS = np.array(
     ],
     bool,
 )
-"""True where nobody can stand: row, column."""
+"""True for walls: row, column."""
 
 FLOOR = np.argwhere(~WALLS)[:, ::-1]
 SHELVES = np.array([[0, 4], [2, 2], [5, 2], [5, 4]])
 DOOR = np.array([0, 0])
-"""Places are column, row."""
+"""Positions are column, row."""
 
 HIGH, WIDE = WALLS.shape
 SHELF, PARCEL, COURIER, GREEN = (200, 200, 200), (202, 152, 101), (36, 113, 163), (214, 234, 214)
 
 
 def _squares(places: np.ndarray, replicas: int) -> np.ndarray:
-    """A cell at each of the places, alike in all replicas."""
+    """Returns cells at these positions, the same in all replicas."""
     cells = places[:, None] + box(0, 0, 1, 1)
     return np.broadcast_to(cells, (replicas, *cells.shape))
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Walls, shelves and the door; parcels where they lie; the courier, and what is carried."""
+    """Draws walls, shelves, the door, parcels, the courier and its load."""
     del params
     replicas = len(state["x"])
     x, y = state["x"] + 0.5, state["y"] + 0.5

@@ -25,7 +25,7 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     s.x = clip(s.x + move, 0, COLUMNS - 1);
     const int under = s.stack[s.x];
     real reward = -p.step_cost;
-    bool broken = s.laden && height < under;  // into what stands there
+    bool broken = s.laden && height < under;  // the load hits the crates
     if (!s.laden && on && height == under - 1) {
         s.stack[s.x] = u8(under - 1);
         s.laden      = true;

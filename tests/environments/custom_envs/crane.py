@@ -1,4 +1,4 @@
-"""A crane in a yard, whose actions are three whole numbers, with masks and rules in C++."""
+"""A crane in a yard, with actions of three integers, masks and rules in C++."""
 
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
@@ -13,7 +13,7 @@ GROUND, LORRY, CRATE, HOOK = (120, 110, 100), (36, 113, 163), (202, 152, 101), (
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """The yard and the lorry, crates where they stand, and the trolley with what hangs from it."""
+    """Draws the yard, the lorry, the crates, and the trolley with its load."""
     del params
     x = state["x"]
     where = np.stack(np.meshgrid(np.arange(COLUMNS), np.arange(CRATES), indexing="ij"), -1).reshape(-1, 2)

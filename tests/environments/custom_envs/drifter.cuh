@@ -1,4 +1,4 @@
-// Drifter: drift along a line until too far out. What it has of an episode is measured in all ways there are.
+// Drifter: drift along a line until too far out. Its metrics use all kinds of reduction.
 
 FN void reset(State& s, const Params& p, Random& random) {
     s.x = random.uniform(-p.start, p.start);

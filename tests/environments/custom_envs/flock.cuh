@@ -1,4 +1,4 @@
-// Flock: birds drift, each on its own line. What they have of an episode is measured in all ways there are.
+// Flock: birds drift, each on its own line. Their metrics use all kinds of reduction.
 
 FN void reset(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {

@@ -2,7 +2,7 @@
 
 constexpr int CELLS = SIDE * SIDE;
 
-constexpr int MOVES = 4, ACT = 5;  // stay, +x, +y, -x, -y, and what one is there for: pick, or sow a kind
+constexpr int MOVES = 4, ACT = 5;  // stay, +x, +y, -x, -y, and the role's own actions: pick, or sow a kind
 
 FN int cell_of(const World& w, int i) { return w.y[i] * SIDE + w.x[i]; }
 
@@ -14,7 +14,7 @@ FN int carried(const World& w, int i) {
 
 FN void reset(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(cell, CELLS) {
-        Random random = team.random(RESET, AGENTS + cell);  // agents have those before
+        Random random = team.random(RESET, AGENTS + cell);  // agents use the indices below
         const bool grows = random.uniform(0, 1) < p.density;
         w.board[cell]    = u8(grows ? 1 + random.integer(KINDS) : 0);
         if (cell == 0) {
@@ -34,7 +34,7 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// Whether agent i can do with its cell what it is there for.
+// Whether agent i can pick or sow in its cell.
 FN bool can_pick(const World& w, const Params& p, int i) { return w.board[cell_of(w, i)] != 0 && carried(w, i) < p.basket; }
 FN bool can_sow(const World& w, int i, int kind) { return w.board[cell_of(w, i)] == 0 && w.cargo[i * KINDS + kind] > 0; }
 
@@ -51,7 +51,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         const bool acts = action >= ACT && (role_of(i) == SOWER ? can_sow(w, i, action - ACT) : can_pick(w, p, i));
         w.acts[i]   = acts;
         w.reward[i] = -p.step_cost;
-        if (acts) lower(w.first[cell_of(w, i)], i);  // of several in a cell, the one of the lowest number
+        if (acts) lower(w.first[cell_of(w, i)], i);  // the lowest agent in a cell acts
     }
     FOR_EACH_AGENT(i, AGENTS) {
         const int cell = cell_of(w, i);
@@ -78,7 +78,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// Each agent's nearest plant, the first of equally near ones; -1: nothing grows.
+// Each agent's nearest plant, the first in a tie; -1: nothing grows.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         int nearest = -1, least = 0x7fffffff;

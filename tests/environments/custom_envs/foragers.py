@@ -1,4 +1,4 @@
-"""A team in C++: a board that all share, a basket that each agent has, and possible actions by role."""
+"""A team in C++: a shared board, a basket per agent, and action masks by role."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def _observation(params: Mapping[str, Any]) -> Box:
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """What grows where, and who stands there; who has gone home is not drawn."""
+    """Draws plants and active foragers."""
     side, board = int(params["side"]), state["board"]
     cells = np.stack([np.arange(side**2) % side, np.arange(side**2) // side], -1)
     squares = np.broadcast_to(cells[:, None] + box(0.1, 0.1, 0.9, 0.9), (len(board), side**2, 4, 2))

@@ -1,4 +1,4 @@
-"""A greenhouse, whose actions are three whole numbers, with masks and rules in Python."""
+"""A greenhouse, with actions of three integers, masks and rules in Python."""
 
 import math
 
@@ -10,7 +10,7 @@ from gpu_envs.pictures import Drawing, Picture, box, disc, placed, polygon, repe
 from gpu_envs.rules import Action, Mask, Observation, Params, Random, State, clip
 
 VENTS, LAMPS, CANS = 3, 2, 5
-"""The choices of an action's elements; cans are of water, from 0 up."""
+"""Numbers of choices of an action's elements; cans of water count from 0."""
 
 
 def reset(s: State, p: Params, random: Random) -> None:
@@ -33,7 +33,7 @@ def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bo
 
 
 def fitness(x: float, best: float, width: float) -> float:
-    """From 0 to 1."""
+    """Clips to the range from 0 to 1."""
     away = (x - best) / width
     return max(1.0 - away * away, 0.0)
 
@@ -47,7 +47,7 @@ def observe(s: State, p: Params, observation: Observation) -> None:
 
 
 def allow(s: State, p: Params, mask: Mask) -> None:
-    """No more water than there is; no open vent together with the cold of the night."""
+    """Forbids more water than the tank has, and an open vent in a cold night."""
     mask[VENTS - 1] = s.warmth > 8.0
     for can in range(CANS):
         mask[VENTS + LAMPS + can] = can <= s.tank
@@ -57,7 +57,7 @@ GLASS, SOIL, WATER, PLANT = (214, 230, 240), (120, 90, 60), (36, 113, 163), (88,
 
 
 def _draw(state: pictures.State, params: pictures.Params) -> Picture:
-    """A plant, the soil, and the water in the tank."""
+    """Draws the plant, the soil and the water in the tank."""
     del params
     count = len(state["warmth"])
     cans = np.stack([np.arange(CANS) * 0.4 + 0.4, np.full(CANS, 0.3)], -1)

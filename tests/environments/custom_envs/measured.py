@@ -1,4 +1,4 @@
-"""Environments whose rules measure episodes in all ways there are: one agent and a team, in C++ and in Python."""
+"""Environments with metrics of every kind: single-agent and team, in C++ and in Python."""
 
 import dataclasses
 

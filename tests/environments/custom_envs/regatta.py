@@ -11,7 +11,7 @@ from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
 BUOYS = np.array([[7.0, 2.0], [7.5, 7.0], [2.0, 6.0]])
 CURRENT = 0.5 * np.sin(np.linspace(0, np.pi, 10))
-"""By the whole metre from the southern shore, to the east."""
+"""Eastward current by distance from the southern shore, in metres."""
 
 SIDE = 10.0
 
@@ -44,7 +44,7 @@ def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bo
 
 
 def distance(s: State, p: Params) -> float:
-    """To the buoy that comes next."""
+    """Returns the distance to the next buoy."""
     k = min(s.target, len(BUOYS) - 1)
     dx = p.buoys[k, 0] - s.x
     dy = p.buoys[k, 1] - s.y
@@ -65,7 +65,7 @@ WATER, BUOY, ROUNDED, BOAT = (214, 230, 240), (192, 57, 43), (88, 150, 88), (60,
 
 
 def _draw(state: pictures.State, params: pictures.Params) -> Picture:
-    """Buoys, green once they are rounded, and the boat."""
+    """Draws the buoys, green after rounding, and the boat."""
     del params
     replicas = len(state["x"])
     buoys = np.broadcast_to(BUOYS, (replicas, *BUOYS.shape))

@@ -1,4 +1,4 @@
-"""WarpDrive's Numba tutorial environment, Tag on a grid, as it is written here: the rules, and the spec."""
+"""WarpDrive's Numba tutorial environment, Tag on a grid, ported to gpu_envs: rules and spec."""
 
 from collections.abc import Mapping
 from typing import Any
