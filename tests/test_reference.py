@@ -110,7 +110,7 @@ def test_help_shows_every_field(kind: type) -> None:
 
 def test_fields_of_what_inherits_are_shown() -> None:
     doc = gpu_envs.EnvSpec.__doc__ or ""
-    assert "    id: Its name" in doc  # of Spec
-    assert "    observation: The observation space" in doc
+    assert "    id: Id of the environment" in doc  # of Spec
+    assert "    observation: Observation space" in doc
     assert gpu_envs.Derived.__doc__ != gpu_envs.Param.__doc__
     assert gpu_envs.Param(1.0).__doc__ == gpu_envs.Param.__doc__
