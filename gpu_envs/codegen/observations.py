@@ -60,11 +60,11 @@ def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _check_box(space: gymnasium.Space[Any], what: str) -> gymnasium.spaces.Box:
+def _check_box(space: gymnasium.Space[Any], label: str) -> gymnasium.spaces.Box:
     if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in ELEMENT_TYPES and math.prod(space.shape) > 0:
         return space
     raise ValueError(
-        f"{what} is {space}; it must be a Box of float32, uint8 or int32 numbers, or a Dict of such Boxes, "
+        f"{label} is {space}; it must be a Box of float32, uint8 or int32 numbers, or a Dict of such Boxes, "
         "such as Box(0, 255, (16, 16, 3), numpy.uint8)"
     )
 

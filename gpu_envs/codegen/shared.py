@@ -21,6 +21,6 @@ RESET_MEMBERS: tuple[MemberDeclaration, ...] = (
 
 def selection(values: Sequence[object], index: str) -> str:
     """Return an expression that selects a constant by index, with comparisons: a table would be loaded from memory."""
-    *others, last = map(str, values)
-    different = len({*others, last}) > 1
-    return "".join(f"{index} == {k} ? {value} : " for k, value in enumerate(others) if different) + last
+    *all_but_last, last = map(str, values)
+    different = len({*all_but_last, last}) > 1
+    return "".join(f"{index} == {k} ? {value} : " for k, value in enumerate(all_but_last) if different) + last

@@ -43,8 +43,8 @@ class TeamLayout(Layout):
         spec, params = self.spec, self.config.params
         roles, first = [], 0
         for role in spec.roles:
-            what = f"{self.spec.id}: the role {role.name!r}:"
-            action = space_of(role.action, params, f"{what} action")
+            label = f"{self.spec.id}: the role {role.name!r}:"
+            action = space_of(role.action, params, f"{label} action")
             if spec.masked and not mask_entries(action):
                 raise ValueError(
                     f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "

@@ -255,8 +255,8 @@ def _by_role(name: str, values: Sequence[object]) -> str:
 def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> str:
     """Generate the definitions from the spec."""
     spec, config, schedule = layout.spec, layout.config, layout.schedule
-    *others, _ = layout.roles
-    chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
+    *all_but_last, _ = layout.roles
+    chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(all_but_last))
     names = ", ".join(role.name.upper() for role in layout.roles)
     bodies = {"ParamBuffers": params_members(layout)}
     observed_params_size = sum(spec.observed_sizes(config.params).values())  # appended to rows after observe
@@ -271,7 +271,7 @@ def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> 
             "\n".join(
                 [
                     f"enum RoleNumber {{ {names} }};",
-                    f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
+                    f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(all_but_last)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
                     _by_role(

@@ -247,8 +247,8 @@ def _compare_choice(op: ast.cmpop, kind: Choice, choice: Expr, string: Expr) -> 
             other = describe(string.kind, name)
             raise RefusedError(f"{describe(kind)} is compared with {other}", "Write a string of the parameter")
         if name not in kind.options:
-            listed = ", ".join(map(repr, kind.options))
-            raise RefusedError(f"{name!r} is not in {listed}{did_you_mean(name, kind.options)}".rstrip("."))
+            options = ", ".join(map(repr, kind.options))
+            raise RefusedError(f"{name!r} is not in {options}{did_you_mean(name, kind.options)}".rstrip("."))
         string = tree.Constant(kind, name, f"{kind.cpp}::{name.replace('-', '_')}")
     return tree.Operation(BOOL, OPERATORS[type(op)][0], (choice, string))
 

@@ -25,14 +25,14 @@ from gpu_envs.translation.walk import (
 def declare_variables(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
     """Return the statements of a function with a declaration of every variable."""
     declarations = _Declarations(types, assignment_counts(body))
-    declared_elsewhere = set(parameters)
+    already_declared = set(parameters)
     for stmt in statements(body):
         if isinstance(stmt, tree.ParallelLoop):
-            declared_elsewhere |= {*stmt.variables}
+            already_declared |= {*stmt.variables}
         elif isinstance(stmt, tree.For) and stmt.counter is None:
-            declared_elsewhere.add(stmt.variable)
+            already_declared.add(stmt.variable)
     used = dict.fromkeys(variable for stmt in statements(body) for variable in _used(stmt))
-    undeclared = [v for v in used if v.scope >= 0 and declarations.assignments[v] and v not in declared_elsewhere]
+    undeclared = [v for v in used if v.scope >= 0 and declarations.assignments[v] and v not in already_declared]
     return declarations.block(body, undeclared)
 
 

@@ -180,7 +180,7 @@ class _Order:
 
     def comparisons(self, chain: tree.Chain) -> Expr:
         """Return a chain of comparisons, ``a < b < c``, as a conjunction."""
-        (op, *later_ops), (first, second, *others) = chain.ops, chain.operands
+        (op, *later_ops), (first, second, *more_operands) = chain.ops, chain.operands
         operands = [self.value(first)]
         mark = len(self.before)
         right = self.value(second)
@@ -193,7 +193,7 @@ class _Order:
         comparison = arithmetic.compare(op, left, right)
         if not later_ops:
             return comparison
-        rest = dataclasses.replace(chain, ops=tuple(later_ops), operands=(right, *others))
+        rest = dataclasses.replace(chain, ops=tuple(later_ops), operands=(right, *more_operands))
         return arithmetic.logic(ast.And(), [comparison, self.guarded(rest, last=True)])
 
     def generator_variable(self, expr: Expr) -> Expr:

@@ -69,8 +69,8 @@ def test_refused_functions(old: str, new: str, expected: str, tmp_path: Path) ->
 
 
 def test_other_callables_are_refused(tmp_path: Path) -> None:
-    made = import_source(HEADER + fill_template(SINGLE_AGENT_RULES), tmp_path)
-    rules = rules_of(made)
+    python = import_source(HEADER + fill_template(SINGLE_AGENT_RULES), tmp_path)
+    rules = rules_of(python)
     for function in (None, len, functools.partial(rules.step), lambda *_: None):
         changed = gpu_envs.Rules(reset=rules.reset, step=rules.step, observe=function)  # type: ignore[arg-type]  # wrong on purpose
         spec = single_agent_spec(changed)
@@ -112,14 +112,14 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("seen", PARTS)
-def test_parts_of_an_observation(seen: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("observe_body", PARTS)
+def test_parts_of_an_observation(observe_body: str, tmp_path: Path) -> None:
     image = gymnasium.spaces.Box(0, 255, (2, 2), np.uint8)
     space = gymnasium.spaces.Dict({"image": image, "near": gymnasium.spaces.Box(-1, 1, (2,), np.float32)})
     start, end = SINGLE_AGENT_RULES.index("    observation[0]"), SINGLE_AGENT_RULES.index("    {seen}")
-    text = fill_template(SINGLE_AGENT_RULES[:start] + SINGLE_AGENT_RULES[end:], seen=seen)
+    text = fill_template(SINGLE_AGENT_RULES[:start] + SINGLE_AGENT_RULES[end:], seen=observe_body)
     message = translation_error(text, lambda header: single_agent_spec(header, observation=space), tmp_path)
-    assert re.search(PARTS[seen], message), message
+    assert re.search(PARTS[observe_body], message), message
 
 
 def test_rows_of_roles(tmp_path: Path) -> None:

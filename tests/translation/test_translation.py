@@ -142,7 +142,7 @@ def test_lines_are_the_authors(tmp_path: Path) -> None:
     spec, python = computing_spec(tmp_path)
     lines = Path(str(python.__file__)).read_text().splitlines()
     text = translate_rules(spec, spec.check_params({}, 1))
-    file, at, seen = "", 0, 0
+    file, at, checked_lines = "", 0, 0
     for line in text.splitlines():
         match = re.fullmatch(r'#line (\d+) "(.*)"', line)
         if match:
@@ -151,9 +151,9 @@ def test_lines_are_the_authors(tmp_path: Path) -> None:
         stored = re.match(r"    s\.(r_\w+) = \w", line)
         if stored and file == python.__file__ and "_e" in line:
             assert f"s.{stored[1]} = " in lines[at - 1]
-            seen += 1
+            checked_lines += 1
         at += 1
-    assert seen > 50
+    assert checked_lines > 50
 
 
 @pytest.mark.slow

@@ -324,21 +324,21 @@ ROWS = {
 @pytest.mark.parametrize("body", [*STATEMENTS, *EXPRESSIONS, *BLOCKS])
 def test_a_step_is_refused(body: str, tmp_path: Path) -> None:
     expected = {**STATEMENTS, **EXPRESSIONS, **BLOCKS}[body]
-    marked_elsewhere = expected.startswith("def ") or "forever" in body
+    other_line_is_marked = expected.startswith("def ") or "forever" in body
     message = translation_error(
-        fill_template(SINGLE_AGENT_RULES, body if marked_elsewhere else mark_first_line(body)),
+        fill_template(SINGLE_AGENT_RULES, body if other_line_is_marked else mark_first_line(body)),
         single_agent_spec,
         tmp_path,
     )
     assert re.search(expected, message, re.S), message
 
 
-@pytest.mark.parametrize("seen", OBSERVATIONS)
-def test_an_observation_is_refused(seen: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("observe_body", OBSERVATIONS)
+def test_an_observation_is_refused(observe_body: str, tmp_path: Path) -> None:
     message = translation_error(
-        fill_template(SINGLE_AGENT_RULES, seen=mark_first_line(seen)), single_agent_spec, tmp_path
+        fill_template(SINGLE_AGENT_RULES, seen=mark_first_line(observe_body)), single_agent_spec, tmp_path
     )
-    assert re.search(OBSERVATIONS[seen], message, re.S), message
+    assert re.search(OBSERVATIONS[observe_body], message, re.S), message
 
 
 ELEMENT_LOOP = "for k in team.agents(AGENTS * 3):\n    "
@@ -380,7 +380,7 @@ def test_code_without_races_is_translated(body: str, tmp_path: Path) -> None:
     assert TRANSLATED[body] in translate_rules(spec, spec.check_params({}, 1))
 
 
-@pytest.mark.parametrize("seen", ROWS)
-def test_a_row_is_refused(seen: str, tmp_path: Path) -> None:
-    message = translation_error(fill_template(TEAM_RULES, "pass", mark_first_line(seen)), team_spec, tmp_path)
-    assert re.search(ROWS[seen], message, re.S), message
+@pytest.mark.parametrize("observe_body", ROWS)
+def test_a_row_is_refused(observe_body: str, tmp_path: Path) -> None:
+    message = translation_error(fill_template(TEAM_RULES, "pass", mark_first_line(observe_body)), team_spec, tmp_path)
+    assert re.search(ROWS[observe_body], message, re.S), message

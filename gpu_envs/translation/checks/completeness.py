@@ -26,10 +26,10 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     sizes = spec.sizes(name, fields[name], arguments.params)
     indices = ", ".join(("i" if name in agent_fields else "") + "klm"[: len(sizes)])
     place = f"{next(iter(rules.source.annotations))}.{name}" + (f"[{indices}]" if indices else "")
-    listed = ", ".join(map(repr, missing))
+    names = ", ".join(map(repr, missing))
     raise rules.source.error(
         rules.source.tree,
-        f"reset sets {listed}{suffix}" if suffix else f"reset does not set {listed}",
+        f"reset sets {names}{suffix}" if suffix else f"reset does not set {names}",
         f"Every field of the state has a first value: write {place} = ... in reset",
     )
 

@@ -88,10 +88,10 @@ class Statements(Assignments):
 
     def _branch(self, node: ast.If) -> tree.If:
         test = self.condition(node.test)
-        known_test = bool(test.value) if isinstance(test, tree.Constant) else None
-        yes = self.block(node.body) if known_test is not False else ()
-        no = self.block(node.orelse) if known_test is not True else ()
-        if known_test is None and has_phases((*yes, *no)):
+        test_value = bool(test.value) if isinstance(test, tree.Constant) else None
+        yes = self.block(node.body) if test_value is not False else ()
+        no = self.block(node.orelse) if test_value is not True else ()
+        if test_value is None and has_phases((*yes, *no)):
             problem = "all replicas run the same phases, but this condition may differ between replicas"
             raise RefusedError(problem, "Test it inside the phase, or make it a parameter with fixed=True", node.test)
         return tree.If(node, test, yes, no)
