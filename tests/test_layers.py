@@ -1,4 +1,4 @@
-"""The rooms of the package stand in an order: no import runs up, not even a deferred one, and none in a circle."""
+"""The layers of the package: no module imports from a higher layer, not even inside functions, and no import cycles."""
 
 import ast
 import importlib
@@ -14,7 +14,7 @@ from gpu_envs.backend.program import DIALECT_HEADERS
 ROOT = Path(__file__).parents[1]
 TREES = {"gpu_envs": "gpu_envs", "gpu_envs.adapters": "adapters", "benchmarks": "benchmarks"}
 
-ROOMS = (
+LAYERS = (
     ("documented",),
     ("errors", "extras", "seeds", "pictures", "rules"),
     ("backend",),
@@ -36,10 +36,10 @@ ROOMS = (
     ("__main__",),
     ("benchmarks",),
 )
-"""From the ground up; what stands in one line knows nothing of the rest of the line."""
+"""Packages by layer, lowest first; packages of the same layer do not import one another."""
 
 FOLDERS_OF_TRAINING = ("algorithms", "process", "observations", "networks", "engines")
-"""From the ground up."""
+"""Parts of ``gpu_envs.training``, lowest first."""
 
 ABOVE_ENGINES = tuple(
     f"gpu_envs.training.{name}"
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason=
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package, its adapters and its benchmarks, by its name."""
+    """Returns all modules of the package, its adapters and its benchmarks, by name."""
     found = {}
     for name, folder in TREES.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -63,7 +63,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
-    """The modules among ``known`` that a file imports anywhere in it, with the lines."""
+    """Yields line and name of each import of a ``known`` module, anywhere in a file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -74,44 +74,44 @@ def imports(path: Path, known: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, name) for name in dict.fromkeys(names) if name in known)
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     first, _, rest = module.partition(".")
     return rest.partition(".")[0] if first == "gpu_envs" else first
 
 
-def height(module: str) -> int:
-    return next(i for i, rooms in enumerate(ROOMS) if room(module) in rooms)
+def layer_of(module: str) -> int:
+    return next(i for i, packages in enumerate(LAYERS) if package_of(module) in packages)
 
 
-def test_every_room_has_its_place() -> None:
-    assert {room(module) for module in modules()} == {each for rooms in ROOMS for each in rooms}
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(module) for module in modules()} == {each for packages in LAYERS for each in packages}
 
 
 @pytest.mark.slow
-def test_no_import_runs_up() -> None:
+def test_no_import_from_a_higher_layer() -> None:
     known, found = modules(), []
     for module, path in known.items():
         for line, imported in imports(path, known):
-            if height(imported) >= height(module) and room(imported) != room(module):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands no lower")
+            if layer_of(imported) >= layer_of(module) and package_of(imported) != package_of(module):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, not in a lower layer")
     assert not found, "\n".join(found)
 
 
-def test_no_import_of_training_runs_up() -> None:
-    """An algorithm knows nothing of who computes it, and an engine nothing of who asks it to."""
+def test_no_import_from_a_higher_part_of_training() -> None:
+    """Algorithms do not depend on engines, and engines do not depend on their callers."""
     known, training = modules(), "gpu_envs.training"
     heights = {f"{training}.{folder}": height for height, folder in enumerate(FOLDERS_OF_TRAINING)}
     found = []
     for module, path in known.items():
-        own = heights.get(".".join(module.split(".")[:3]), len(heights))
-        for line, imported in imports(path, known) if own < len(heights) else ():
-            other = heights.get(".".join(imported.split(".")[:3]), -1)
-            if other > own or imported.startswith(ABOVE_ENGINES):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands higher")
+        module_height = heights.get(".".join(module.split(".")[:3]), len(heights))
+        for line, imported in imports(path, known) if module_height < len(heights) else ():
+            imported_height = heights.get(".".join(imported.split(".")[:3]), -1)
+            if imported_height > module_height or imported.startswith(ABOVE_ENGINES):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which is higher")
     assert not found, "\n".join(found)
 
 
-def test_no_imports_run_in_a_circle() -> None:
+def test_no_import_cycles() -> None:
     known = modules()
     below = {module: {name for _, name in imports(path, known) if name != module} for module, path in known.items()}
     while free := [module for module, others in below.items() if not others & below.keys()]:
@@ -135,25 +135,28 @@ def test_no_test_file_imports_another() -> None:
     assert {name: found for name, path in tests.items() if (found := [each for _, each in imports(path, tests)])} == {}
 
 
-def test_few_headers_ask_which_compiler_reads_them() -> None:
-    """By macros that it defines; and one of them alone asks whether it is for a GPU."""
+def test_only_dialect_headers_distinguish_compilers() -> None:
+    """Only these test compiler macros, and only one tests for a GPU compiler."""
     texts = {str(path.relative_to(ROOT / "kernels")): path.read_text() for path in ROOT.glob("kernels/**/*.cuh")}
     assert {name for name, text in texts.items() if "__CUDACC__" in text} == {"dialect/portable.cuh"}
-    asking = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*\b__[A-Za-z]", re.MULTILINE)
-    assert {name for name, text in texts.items() if asking.search(text)} == {*DIALECT_HEADERS, "training/cpu/perceptrons.cuh"}
+    compiler_test = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*\b__[A-Za-z]", re.MULTILINE)
+    assert {name for name, text in texts.items() if compiler_test.search(text)} == {
+        *DIALECT_HEADERS,
+        "training/cpu/perceptrons.cuh",
+    }
 
 
-def test_every_public_method_says_what_it_does() -> None:
-    """In its own docstring, or in that of the method which it overrides."""
+def test_every_public_method_has_a_docstring() -> None:
+    """A docstring may be inherited."""
     for name in modules():
         if name.partition(".")[0] == "benchmarks" or ".scaffold." in name or name == "gpu_envs.__main__":
             continue
         try:
             module = importlib.import_module(name)
-        except ImportError:  # what is not installed everywhere
+        except ImportError:  # an optional library is missing
             continue
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == name and kind.__name__[0] != "_":
                 public = [each for each, found in vars(kind).items() if callable(found) and each[0] != "_"]
-                silent = [each for each in public if not inspect.getdoc(getattr(kind, each))]
-                assert not silent, f"{name}.{kind.__name__}"
+                undocumented = [each for each in public if not inspect.getdoc(getattr(kind, each))]
+                assert not undocumented, f"{name}.{kind.__name__}"

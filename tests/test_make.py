@@ -1,4 +1,4 @@
-"""What ``make`` does, as far as it shows without doing it: what it says first, and that its commands are right."""
+"""The makefile's recipes, checked without running them: first messages, and arguments of commands."""
 
 import os
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def recipe(target: str, *settings: str) -> list[str]:
-    """The commands of a target, in order, as on a machine where nothing is installed."""
+    """Returns the commands of a target on a fresh machine."""
     words = ["make", "--no-print-directory", "--dry-run", "--always-make", target, *settings]
     alone = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS")}
     done = subprocess.run(words, cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
@@ -42,7 +42,7 @@ def trained(target: str, *settings: str) -> Any:
     return found[0]
 
 
-def test_tag_without_a_gpu_is_a_smaller_job_and_says_so_first() -> None:
+def test_tag_without_a_gpu_trains_a_smaller_game_and_says_so_first() -> None:
     small, whole = (trained("tag", f"CUDA_EXTRA={extra}") for extra in ("", "cuda13"))
     assert small.total_steps < whole.total_steps / 5
     assert small.device == "cpu"
@@ -60,7 +60,7 @@ def test_train_names_play() -> None:
 
 
 @pytest.mark.parametrize("target", ["train", "test"])
-def test_pip_is_heard_and_installs_tested_versions(target: str) -> None:
+def test_pip_is_not_silenced_and_installs_tested_versions(target: str) -> None:
     lines = recipe(target)
     calls = [i for i, line in enumerate(lines) if "pip install" in line]
     assert len(calls) == 2
@@ -69,14 +69,14 @@ def test_pip_is_heard_and_installs_tested_versions(target: str) -> None:
     assert "Setting up" in lines[calls[0] - 1]
 
 
-def test_the_tests_say_how_long_they_take_and_what_they_leave_out() -> None:
+def test_the_tests_announce_their_duration_and_omitted_tests() -> None:
     lines = recipe("test")
     (runs,) = (i for i, line in enumerate(lines) if "pytest" in line)
     assert "minutes" in lines[runs - 1]
     assert "make test-all" in lines[-1]
 
 
-def test_the_constraints_name_versions_alone() -> None:
+def test_constraints_contain_only_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert all(re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; |$)", line) for line in lines), "no options, no local versions"
     free = re.compile("(torch|cupy-.*|nvidia-cuda-nvrtc.*)==")

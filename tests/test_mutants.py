@@ -1,4 +1,4 @@
-"""The mistakes that ``python -m tests.mutants`` makes, and what it takes for found."""
+"""The mutants of ``python -m tests.mutants``, and how it decides that one is detected."""
 
 import ast
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def pairs(mutants: Sequence[Mutant]) -> set[tuple[str, str]]:
     return {(each.before, each.after) for each in mutants}
 
 
-def test_python_is_mutated_where_functions_run_and_nowhere_else() -> None:
+def test_python_is_mutated_only_in_function_bodies() -> None:
     assert pairs(of_python("a.py", PYTHON)) == {
         ("a + 5", "(a - 5)"),
         ("5", "6"),
@@ -109,15 +109,15 @@ def test_python_is_mutated_where_functions_run_and_nowhere_else() -> None:
         ("x or y and z", "x and (y and z)"),
     ],
 )
-def test_a_mutant_of_python_means_what_it_says(before: str, after: str) -> None:
+def test_python_mutants(before: str, after: str) -> None:
     text = f"def f(x, y, z):\n    é = 'é'; return {before}\n"
-    wanted = ast.dump(ast.parse(text.replace(before, after)))
+    expected = ast.dump(ast.parse(text.replace(before, after)))
     mutants = [ast.dump(ast.parse(each.applied(text.encode()))) for each in of_python("a.py", text)]
     assert ast.dump(ast.parse(text)) not in mutants
-    assert mutants.count(wanted) == 1
+    assert mutants.count(expected) == 1
 
 
-def test_headers_are_mutated_where_the_cpu_compiles_code_and_nowhere_else() -> None:
+def test_headers_are_mutated_only_where_the_cpu_compiles_code() -> None:
     mutants = of_header("a.cuh", HEADER)
     assert pairs(mutants) == {
         ("(!a && N < 3)", "(!(!a && N < 3))"),
@@ -141,7 +141,7 @@ def test_headers_are_mutated_where_the_cpu_compiles_code_and_nowhere_else() -> N
         assert [i for i, line in enumerate(changed, start=1) if line != lines[i - 1]] == [each.line], each
 
 
-def test_every_function_and_every_line_of_a_header_is_drawn_once_and_by_the_seed() -> None:
+def test_each_function_and_header_line_is_drawn_at_most_once_in_the_order_of_the_seed() -> None:
     for mutants, scopes in ((of_python("a.py", PYTHON), 2), (of_header("a.cuh", HEADER), 7)):
         drawn = list(draw(mutants, 1))
         assert len(drawn) == len({each.scope for each in drawn}) == scopes
@@ -149,7 +149,7 @@ def test_every_function_and_every_line_of_a_header_is_drawn_once_and_by_the_seed
         assert len({tuple(draw(mutants, seed)) for seed in range(5)}) > 1
 
 
-def test_a_name_is_the_line_before_and_after() -> None:
+def test_names_show_the_line_before_and_after() -> None:
     text = """
 def f(x):
     return x + (1 -
@@ -169,7 +169,7 @@ RUNNING: dict[str, Any] = {"started": "t::b", "at": 101.0}
 
 
 @pytest.mark.parametrize(
-    ("rows", "code", "wanted"),
+    ("rows", "code", "expected"),
     [
         ([STARTED, PASSED], 0, Outcome("survived")),
         ([STARTED, FAILED], 1, Outcome("killed", "t::a", "no")),
@@ -180,5 +180,5 @@ RUNNING: dict[str, Any] = {"started": "t::b", "at": 101.0}
         ([STARTED, PASSED, {**RUNNING, "at": 199.0}], None, Outcome("not decided")),
     ],
 )
-def test_what_a_run_says_of_a_mutant(rows: list[dict[str, Any]], code: int | None, wanted: Outcome) -> None:
-    assert outcome_of(rows, code, 200.0) == wanted
+def test_outcomes_of_runs(rows: list[dict[str, Any]], code: int | None, expected: Outcome) -> None:
+    assert outcome_of(rows, code, 200.0) == expected

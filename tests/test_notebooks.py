@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from top to bottom, as a notebook runs them, and show what they are there to show."""
+"""The notebooks of examples/ run from top to bottom and display the expected outputs."""
 
 import json
 import re
@@ -20,12 +20,12 @@ SHOWN = {
     "own_environment": ["curves", "table", "player", "player"],
     "planning": ["player", "player"],
 }
-"""By notebook, what its cells show, one after another, beside text."""
+"""Kinds of rich outputs of each notebook's cells, in order."""
 
 
 def cells(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
-    return found
+    cells: list[dict[str, Any]] = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+    return cells
 
 
 def test_all_notebooks_are_run() -> None:
@@ -33,8 +33,8 @@ def test_all_notebooks_are_run() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_they_are_kept_without_outputs(name: str) -> None:
-    """And begin with what to install, for those who have not."""
+def test_notebooks_are_committed_without_outputs(name: str) -> None:
+    """Their first cell shows how to install the package."""
     code = [cell for cell in cells(name) if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
     assert code[0]["source"][0].startswith("# %pip install 'gpu_envs[train]'")
@@ -46,18 +46,18 @@ def kind_of(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
-def test_they_run(name: str, tmp_path: Path) -> None:
-    """Every cell, without an error or a warning."""
+def test_notebooks_run(name: str, tmp_path: Path) -> None:
+    """Every cell runs without errors or warnings."""
     copy = shutil.copy(EXAMPLES / f"{name}.ipynb", tmp_path)
     command = [sys.executable, "-c", "from nbclient.cli import main; main()", "--inplace", "--timeout=300", str(copy)]
     done = subprocess.run(command, cwd=tmp_path, env=subprocess_env(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(Path(copy).read_text())["cells"]
-    outputs = [output for cell in found if cell["cell_type"] == "code" for output in cell["outputs"]]
-    said = [line for output in outputs if output.get("name") == "stderr" for line in output["text"]]
-    assert bool(said) == ("curves" in SHOWN[name])
-    progress = re.compile(r" (steps|episodes)/s |, engine \w+")  # of training and evaluation, and nothing else
-    assert all(progress.search(line) for line in said if line.strip()), said
+    executed = json.loads(Path(copy).read_text())["cells"]
+    outputs = [output for cell in executed if cell["cell_type"] == "code" for output in cell["outputs"]]
+    stderr = [line for output in outputs if output.get("name") == "stderr" for line in output["text"]]
+    assert bool(stderr) == ("curves" in SHOWN[name])
+    progress = re.compile(r" (steps|episodes)/s |, engine \w+")  # only training and evaluation write to stderr
+    assert all(progress.search(line) for line in stderr if line.strip()), stderr
     data = [output["data"] for output in outputs if output["output_type"] in ("execute_result", "display_data")]
     assert [kind_of("".join(each["text/html"])) for each in data] == SHOWN[name]
     assert max(len("".join(each["text/plain"])) for each in data) < 1000

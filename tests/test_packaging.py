@@ -1,4 +1,4 @@
-"""What gets shipped: everything that is needed, and from a source distribution the same as from the repository."""
+"""Contents of source distributions and wheels."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def configuration() -> dict[str, Any]:
 
 
 def shipped() -> set[str]:
-    """Every file that belongs into the package, by its path there."""
+    """Returns the paths in the package of all files that it must contain."""
     wanted = {".py", ".cuh", ".cpp", ".typed", ".html", ".css", ".js", ".json", ".toml"}
     found = set()
     for package in configuration()["tool"]["setuptools"]["packages"]:
@@ -42,7 +42,7 @@ def shipped() -> set[str]:
 
 
 def tracked() -> dict[str, str]:
-    """The mode of each file that git knows; none in a bare copy of the files."""
+    """Returns the mode of each tracked file; empty outside of a git checkout."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return {}
     command = ["git", "-c", "safe.directory=*", "ls-files", "--stage"]
@@ -63,7 +63,7 @@ def test_every_folder_with_python_is_a_package_and_listed() -> None:
 
 
 @pytest.mark.parametrize("folder", sorted(LINKS.values()))
-def test_symlinks_are_committed_as_such(folder: str) -> None:
+def test_symlinks_are_committed_as_symlinks(folder: str) -> None:
     link = ROOT / "gpu_envs" / folder
     assert link.is_symlink()
     assert link.readlink() == Path("..") / folder
@@ -72,7 +72,7 @@ def test_symlinks_are_committed_as_such(folder: str) -> None:
 
 
 def test_the_extras_stay_small() -> None:
-    """CuPy's own `ctk` extra brings 1.6 GB that nothing here needs."""
+    """CuPy's `ctk` extra would install 1.6 GB of unneeded libraries."""
     project = configuration()["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *(each for extra in extras.values() for each in extra)]
@@ -82,7 +82,7 @@ def test_the_extras_stay_small() -> None:
     assert {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]} == {"gymnasium", "numpy"}
 
 
-def test_info_knows_every_extra_that_brings_a_library() -> None:
+def test_info_lists_every_extra_with_a_library() -> None:
     extras = configuration()["project"]["optional-dependencies"]
     of_their_own, for_development = {"cuda12", "cuda13", "torch", "train"}, {"compat", "dev", "docs", "plot"}
     assert {*extras} - of_their_own - for_development == {*EXTRAS}
@@ -91,7 +91,7 @@ def test_info_knows_every_extra_that_brings_a_library() -> None:
         assert any(re.split(r"[<>=]", requirement)[0] == distribution for requirement in extras[extra])
 
 
-def test_the_citation_says_what_the_package_says() -> None:
+def test_the_citation_matches_the_package() -> None:
     project = configuration()["project"]
     lines = (ROOT / "CITATION.cff").read_text().splitlines()
     assert f"version: {gpu_envs.__version__}" in lines
@@ -99,8 +99,8 @@ def test_the_citation_says_what_the_package_says() -> None:
     assert f"  - name: {project['authors'][0]['name']}" in lines
 
 
-def test_the_changelog_keeps_its_form() -> None:
-    """https://keepachangelog.com: sections of six names, below versions, the newest first."""
+def test_changelog_format() -> None:
+    """https://keepachangelog.com: versions, newest first, with sections of six names."""
     headings = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     versions = [title for level, title in headings if level == "##"]
     assert versions[0] == "[Unreleased]"
@@ -152,7 +152,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
-    """Only the symlinks are left out: they are made of what they point to."""
+    """Only symlinks are left out: the build recreates them from their targets."""
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in (each.name for each in archive if each.isfile())}
     made = {"PKG-INFO", "setup.cfg"}
@@ -163,7 +163,7 @@ def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_address_of_the_repository_stands_in_one_place(sdist: Path) -> None:
+def test_the_repository_address_is_in_one_file(sdist: Path) -> None:
     (address,) = configuration()["project"]["urls"].values()
     with tarfile.open(sdist) as archive:
         named = [each.name for each in archive if each.isfile() and address.encode() in _read(archive, each)]
@@ -175,7 +175,7 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return b"" if file is None else file.read()
 
 
-def test_the_wheel_holds_the_package_and_nothing_else_and_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package_and_its_metadata(wheel: Path) -> None:
     found = contents(wheel)
     files = {name for name in found if ".dist-info/" not in name}
     assert files == shipped()

@@ -1,4 +1,4 @@
-"""The example that plans with the simulator itself."""
+"""The planner of the examples."""
 
 import importlib.util
 import sys
@@ -26,7 +26,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mppi", "cem"])
 def test_it_swings_a_pendulum_up_without_learning(planner: Any, method: str, device: str) -> None:
-    """A random policy has about -1,200; from near the bottom, where it begins here, -360 is about what can be had."""
+    """A random policy returns about -1,200; from this initial state near the bottom, about -360 is the optimum."""
     args = planner.Args(method=method, device=device, trials=256, iterations=2, episodes=2, seed=2)
     returns = planner.run(args)
     assert len(returns) == 2
@@ -35,7 +35,7 @@ def test_it_swings_a_pendulum_up_without_learning(planner: Any, method: str, dev
 
 
 @pytest.mark.slow
-def test_it_balances_a_pole_by_choices(planner: Any, device: str) -> None:
+def test_it_balances_a_pole_with_discrete_actions(planner: Any, device: str) -> None:
     args = planner.Args(env_id="CartPole-v1", device=device, trials=1024, iterations=1, episodes=1)
     assert planner.run(args) == [500.0]
 

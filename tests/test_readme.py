@@ -1,4 +1,4 @@
-"""The pages: every block of Python runs, links lead somewhere, what is made of specs and results is up to date."""
+"""The documentation: Python blocks run, links work, and generated tables are up to date."""
 
 import re
 import shlex
@@ -29,12 +29,12 @@ NEEDED = {
     "gpu_envs.wrappers": "torch",
     "gpu_envs.training": "torch",
 }
-"""By a word of a block: the library it cannot do without."""
+"""Library that a block needs, by a word in the block."""
 
 SECTIONS = [
     *("Parameters", "Observations", "Actions", "Rewards", "Ends", "Metrics", "What differs", "Training", "Measured")
 ]
-"""Of an environment's page, below what it is."""
+"""Sections of an environment's page."""
 
 
 def named(path: Path) -> str:
@@ -42,10 +42,15 @@ def named(path: Path) -> str:
 
 
 def blocks() -> dict[str, str]:
-    """By page and number: the blocks of Python, except the tutorials', which tests of their own run."""
-    others = {block.text for block in (*tutorial.blocks(), *tutorial.blocks_of_equations())}
-    found = ((path, re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)) for path in READ)
-    return {f"{named(path)}-{i}": text for path, texts in found for i, text in enumerate(texts) if text not in others}
+    """Returns the Python blocks by page and number, except the tutorials', which other tests run."""
+    tutorial_blocks = {block.text for block in (*tutorial.blocks(), *tutorial.blocks_of_equations())}
+    page_blocks = ((path, re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)) for path in READ)
+    return {
+        f"{named(path)}-{i}": text
+        for path, texts in page_blocks
+        for i, text in enumerate(texts)
+        if text not in tutorial_blocks
+    }
 
 
 BLOCKS = blocks()
@@ -59,12 +64,12 @@ BLOCKS = blocks()
     ],
 )
 def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, on whatever device is here."""
+    """Runs unchanged, on the default device."""
     for word, library in NEEDED.items():
         if word in block:
             pytest.importorskip(library)
-    monkeypatch.chdir(tmp_path)  # for what a block writes
-    file = tmp_path / "block.py"  # rules in Python are read from where they are written
+    monkeypatch.chdir(tmp_path)  # blocks write files
+    file = tmp_path / "block.py"  # the source of rules in Python must be in a file
     file.write_text(block)
     exec(compile(block, str(file), "exec"), {})
 
@@ -74,42 +79,42 @@ def test_there_are_blocks() -> None:
 
 
 def commands(path: Path) -> list[str]:
-    """The lines that call ``gpu-envs``, except the tutorials', which tests of their own run."""
+    """Returns the lines that call ``gpu-envs``, except the tutorials', which other tests run."""
     blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if line.startswith("gpu-envs ")]
 
 
 @pytest.mark.parametrize("page", [page for page in READ if commands(page)], ids=named)
 def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their options are there: asked for help, a command reads them first."""
+    """Options exist: a command parses them before ``--help`` prints."""
     monkeypatch.chdir(tmp_path)
     with restored_registry():
-        assert main(["new", "my_env"]) == 0  # which pages name
+        assert main(["new", "my_env"]) == 0  # pages use its path
         for line in commands(page):
             assert main([*shlex.split(line, comments=True)[1:], "--help"]) == 0, line
 
 
 def anchors(path: Path) -> set[str]:
-    """What follows # in links to a page's headings, as GitHub makes it of them."""
+    """Returns the anchors of a page's headings, as GitHub generates them."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     headings = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE))
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", LINKING, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_work(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" in link:
             continue
         file, _, anchor = link.partition("#")
         target = (page.parent / file).resolve() if file else page
         assert target.exists(), f"{named(page)} links to {link}"
-        assert not anchor or anchor in anchors(target), f"{named(page)} links to {link}, a heading that is not there"
+        assert not anchor or anchor in anchors(target), f"{named(page)} links to {link}, a missing heading"
 
 
 @pytest.mark.parametrize("page", ENVIRONMENTS, ids=named)
 def test_an_environments_page_has_its_sections(page: Path) -> None:
-    """In order, with a picture."""
+    """Sections are in order, and the page has a picture."""
     text = page.read_text()
     assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == SECTIONS
     assert re.findall(r"<!-- made: (\w+)", text)[:3] == ["facts", "parameters", "metrics"]
@@ -121,7 +126,7 @@ def test_every_environment_has_a_page() -> None:
 
 
 def test_the_page_of_kernels_has_every_header() -> None:
-    """In the table of its folder, and none that is not there."""
+    """Each folder's table lists exactly its headers."""
     kernels = ROOT / "kernels"
     text = (kernels / "README.md").read_text()
     for folder in {path.parent for path in kernels.rglob("*.cuh")}:
@@ -132,6 +137,6 @@ def test_the_page_of_kernels_has_every_header() -> None:
 
 @pytest.mark.usefixtures("builtin_registry")  # the help of commands names the environments that there are
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_what_is_made_is_up_to_date(page: Path) -> None:
+def test_generated_tables_are_up_to_date(page: Path) -> None:
     """Of specs, results and commands the pages show what is there."""
     assert regenerate(page) == page.read_text(), "run python -m benchmarks.pages"

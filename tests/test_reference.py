@@ -1,4 +1,4 @@
-"""The reference: every public name is in it, everything in it has a docstring, and ``help`` shows all fields."""
+"""The reference contains every public name, its entries have docstrings, and ``help`` shows all fields."""
 
 import ast
 import dataclasses
@@ -22,7 +22,7 @@ from gpu_envs.documented import field_names
 PAGES = Path(__file__).parent.parent / "docs" / "reference"
 
 INTERNAL = ("gpu_envs.backend", "gpu_envs.cli", "gpu_envs.codegen", "gpu_envs.envs")
-"""Packages that only this one imports from."""
+"""Packages without a public interface."""
 
 MODULES = [
     "gpu_envs",
@@ -33,10 +33,10 @@ MODULES = [
         if name not in INTERNAL and "__all__" in Path(str(importlib.util.find_spec(name).origin)).read_text()  # type: ignore[union-attr]  # it was just found
     ),
 ]
-"""What users import from: whatever says so in ``__all__``."""
+"""Public modules: all modules with ``__all__``."""
 
 SHOWN = {name for page in PAGES.glob("*.md") for name in re.findall(r"^\.\. auto\w+:: (\S+)", page.read_text(), re.M)}
-"""What the reference shows, by where it says that it is."""
+"""Qualified names of the reference's entries."""
 
 
 def imported(name: str) -> ModuleType:
@@ -47,7 +47,7 @@ def imported(name: str) -> ModuleType:
 
 
 def public() -> Iterator[tuple[ModuleType, str, Any]]:
-    """All public names that can be imported here."""
+    """Yields module, name and value of all public names, if their libraries are installed."""
     for module in MODULES:
         try:
             found = importlib.import_module(module)
@@ -59,7 +59,7 @@ def public() -> Iterator[tuple[ModuleType, str, Any]]:
 CLASSES = list({each: None for *_, each in public() if dataclasses.is_dataclass(each) or hasattr(each, "_fields")})
 
 
-def test_the_modules_are_found() -> None:
+def test_public_modules() -> None:
     assert {"gpu_envs.errors", "gpu_envs.pictures", "gpu_envs.rules", "gpu_envs.training"} < set(MODULES)
     assert {f"gpu_envs.adapters.{n}" for n in ("pettingzoo", "rsl_rl", "sb3", "skrl", "torchrl")} < set(MODULES)
 
@@ -90,7 +90,7 @@ def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
 
 
 def constants_with_docs(module: ModuleType) -> set[str]:
-    """Names at the top of a module under whose assignment a string stands."""
+    """Returns the module-level names whose assignment is followed by a string."""
     found = set()
     body = ast.parse(inspect.getsource(module)).body
     for statement, text in itertools.pairwise(body):
@@ -108,7 +108,7 @@ def test_help_shows_every_field(kind: type) -> None:
     assert len(names) > 0
 
 
-def test_fields_of_what_inherits_are_shown() -> None:
+def test_inherited_fields_are_shown() -> None:
     doc = gpu_envs.EnvSpec.__doc__ or ""
     assert "    id: Id of the environment" in doc  # of Spec
     assert "    observation: Observation space" in doc

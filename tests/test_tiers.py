@@ -1,4 +1,4 @@
-"""The two tiers of tests: which cases are slow, the guard, and the script that sets the marks."""
+"""The two tiers of tests: slow cases, the time limit, and the script that sets the marks."""
 
 import re
 import subprocess
@@ -82,7 +82,7 @@ def test_on_hopper():
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """What pytest prints for those cases, with the configuration of these tests."""
+    """Returns pytest's output for the cases, with the configuration of these tests."""
     (folder / "test_cases.py").write_text(CASES)
     (folder / "pytest.ini").write_text("[pytest]\n")
     settings = subprocess_env()
@@ -92,13 +92,13 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def ran(output: str) -> set[str]:
-    """The names of the cases that passed."""
+    """Returns the names of the passed cases."""
     lines = [line.split() for line in output.splitlines() if line.startswith("PASSED")]
     return {line[1].partition("::")[2] for line in lines}
 
 
 @pytest.mark.slow
-def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
+def test_slow_cases_and_gpu_cases(tmp_path: Path) -> None:
     quick = ran(run(tmp_path, "-m", "not slow and not cuda"))
     assert quick == {
         *(f"test_a_product[{name}]" for name in ("Pendulum-v1", "CartPole-v1", "Acrobot-v1")),  # the first stays
@@ -118,7 +118,7 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_guard_and_the_costs(tmp_path: Path) -> None:
+def test_the_time_limit_and_the_costs(tmp_path: Path) -> None:
     output = run(tmp_path, "-m", "not cuda or cuda", "--cpu-limit=0.2", f"--costs={tmp_path / 'costs'}")
     refused = ("test_costly", "test_starts_a_process", "test_with_a_costly_fixture", "test_with_the_same_fixture")
     assert set(re.findall(r"test_cases\.py::(\w+) used 0\.\d s of CPU time", output)) == set(refused)
@@ -129,7 +129,7 @@ def test_the_guard_and_the_costs(tmp_path: Path) -> None:
     assert costly == {*refused, "test_costly_and_slow", "test_costly_from_end_to_end"}
 
 
-def test_cases_run_in_the_order_of_a_seed() -> None:
+def test_the_seed_determines_the_order_of_cases() -> None:
     orders = []
     for seed in (1, 1, 2):
         cases: list[Any] = list(range(50))

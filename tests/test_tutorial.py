@@ -1,4 +1,4 @@
-"""The tutorial in ``docs/your-own-environment.md`` runs as it stands, and is as short as it says."""
+"""The tutorial in ``docs/your-own-environment.md`` runs unchanged and is short."""
 
 import os
 import re
@@ -17,15 +17,15 @@ from benchmarks.custom.tutorial import DOCS, CodeBlock
 
 BLOCKS = tutorial.blocks()
 MOST_LINES = 100
-"""That a reader writes to have a trained agent."""
+"""Maximum number of lines from nothing to a trained agent."""
 
 NEEDED = {"train": "torch", "stable_baselines3": "stable_baselines3"}
-"""By a word of a block: the library it cannot do without."""
+"""Library that a block needs, by a word in the block."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A reader's folder, and the command ``gpu-envs`` as installed."""
+    """A folder with the tutorial's files, and with the command ``gpu-envs``."""
     tutorial.write(tmp_path)
     command = tmp_path / "bin" / "gpu-envs"
     command.parent.mkdir()
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """What a command prints, which must succeed."""
+    """Runs a command that must succeed; returns its output."""
     done = subprocess.run(
         words,
         cwd=folder,
@@ -64,8 +64,8 @@ def test_block_runs(folder: Path, block: CodeBlock) -> None:
         assert (folder / made).stat().st_size > 1000
 
 
-def test_a_trained_agent_takes_few_lines() -> None:
-    """In C++ and in Python, blank lines not counted."""
+def test_the_tutorial_is_short() -> None:
+    """In C++ and in Python, without blank lines."""
     files = {block.file: sum(bool(line.strip()) for line in block.text.splitlines()) for block in BLOCKS if block.file}
     commands = [block.text for block in BLOCKS if block.kind == "sh"]
     in_cpp = files["lander.cuh"] + files["lander.py"] + len(commands[0].splitlines())
@@ -92,8 +92,8 @@ def test_both_languages_give_the_same_bits(folder: Path, monkeypatch: pytest.Mon
         env.close()
 
 
-def test_the_port_is_as_short_as_the_page_says() -> None:
-    """Lines of code: neither blank, nor comments, nor docstrings."""
+def test_the_page_states_the_length_of_the_port() -> None:
+    """Counts lines of code, without blank lines, comments and docstrings."""
     source = Path(__file__).parent / "environments" / "custom_envs" / "warp_drive_tag.py"
     ours, theirs = map(
         int,

@@ -1,4 +1,4 @@
-"""The tutorial in ``docs/from-equations-to-a-policy.md``: it runs, and its rules are its equations."""
+"""The tutorial in ``docs/from-equations-to-a-policy.md`` runs, and its rules match its equations."""
 
 import re
 import shlex
@@ -22,12 +22,12 @@ COMMANDS = [
 PLACE = "economy.py:ECONOMY"
 RUNS = ("runs/selfish", "runs/treaty")
 MOST_LINES = 115
-"""That the rules and the spec take, blank ones not counted."""
+"""Maximum number of lines of rules and spec, without blank lines."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A reader's folder, which is the working folder, with the page's files in it."""
+    """The working folder, with the page's files."""
     folder = tmp_path_factory.mktemp("equations")
     tutorial.write(folder, BLOCKS)
     with pytest.MonkeyPatch.context() as patch, restored_registry():
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> None:
-    """The page's runs, each after so few steps that nothing has been learnt."""
+    """Makes the page's runs with very few steps."""
     pytest.importorskip("torch")
     from gpu_envs.cli import main
 
@@ -51,7 +51,7 @@ def trained(folder: Path) -> None:
 def period(
     capital: np.ndarray, carbon: np.ndarray, actions: np.ndarray, params: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
-    """State, rewards and metrics by the page's equations, of capital ``[num_envs, N]`` and carbon ``[num_envs, 1]``."""
+    """Returns next state, rewards and metrics by the equations; capital ``[num_envs, N]``, carbon ``[num_envs, 1]``."""
     regions = capital.shape[1]
     saved, abated, offered = 0.1 * actions[..., 0], 0.2 * actions[..., 1], 0.2 * actions[..., 2:]
     gross = params["productivity"] * capital ** params["alpha"] / (1 + params["damage"] * carbon**2)
@@ -80,12 +80,14 @@ def period(
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-11), ("float32", 1e-5)])
-def test_the_rules_are_the_equations(precision: str, tolerance: float, device: str) -> None:
-    """Random steps from random starts, with another solidarity in each replica."""
+def test_the_rules_match_the_equations(precision: str, tolerance: float, device: str) -> None:
+    """Compares random steps from random initial states, with different solidarity in each replica."""
     count, periods = 7, 20
-    given: dict[str, Any] = {"taste": 0.7, "damage": 0.08, "uptake": 0.02, "solidarity": np.linspace(0, 1, count)}
-    env: Any = gpu_envs.make(PLACE, count, device=device, output="numpy", precision=precision, statistics=True, **given)
-    params: dict[str, Any] = {**on_host(dict(env.params)), "solidarity": given["solidarity"][:, None]}
+    changes: dict[str, Any] = {"taste": 0.7, "damage": 0.08, "uptake": 0.02, "solidarity": np.linspace(0, 1, count)}
+    env: Any = gpu_envs.make(
+        PLACE, count, device=device, output="numpy", precision=precision, statistics=True, **changes
+    )
+    params: dict[str, Any] = {**on_host(dict(env.params)), "solidarity": changes["solidarity"][:, None]}
     env.reset(seed=5)
     assert len(np.unique(numpy_of(env.state["capital"]))) == count * 5
     actions = np.random.default_rng(0).integers(0, 6, (periods, count, 5, 7))
@@ -131,10 +133,10 @@ def test_script_runs(
         request.getfixturevalue("trained")
     exec(compile(text, file, "exec"), {})
     printed = capsys.readouterr().out
-    if file == "constants.py":  # it says what the page says
-        found = re.findall(r"the best (.+): \[(.+)\], (\S+) \+-(\S+), carbon (\S+)", printed)
-        assert len(found) == 2
-        for name, plan, mean, interval, carbon in found:
+    if file == "constants.py":  # the page contains the printed numbers
+        printed_rows = re.findall(r"the best (.+): \[(.+)\], (\S+) \+-(\S+), carbon (\S+)", printed)
+        assert len(printed_rows) == 2
+        for name, plan, mean, interval, carbon in printed_rows:
             row = f"the best constant policy {name} | {', '.join(plan.split())} | {mean} ± {interval} | {carbon} |"
             assert row in tutorial.EQUATIONS.read_text(), printed
 

@@ -1,4 +1,4 @@
-"""The adapters' benchmark: every section runs with tiny sizes and gives what it says it gives."""
+"""The adapters' benchmark: every section runs at tiny sizes and returns its documented fields."""
 
 import json
 import math
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    # TorchRL's own: its collectors, when imported and when made, still use what it calls deprecated.
+    # TorchRL's collectors use its own deprecated functions.
     pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater:DeprecationWarning"),
 ]
 
@@ -34,7 +34,7 @@ def plan(lines: list[str]) -> AdapterPlan:
 
 
 def measured(plan: AdapterPlan, name: str) -> dict[str, Any]:
-    """A section's figures, which JSON can hold and of which no part failed."""
+    """Measures a section; checks that no part failed and that JSON can represent the results."""
     kept: dict[str, Any] = {}
     adapters.measure(plan, [name], kept.__setitem__)
     assert plan.failures == []
@@ -43,7 +43,7 @@ def measured(plan: AdapterPlan, name: str) -> dict[str, Any]:
     return found
 
 
-def test_sb3_is_compared_with_its_own_containers(plan: AdapterPlan, lines: list[str]) -> None:
+def test_sb3_is_compared_with_its_vectorised_environments(plan: AdapterPlan, lines: list[str]) -> None:
     pytest.importorskip("stable_baselines3")
     found = measured(plan, "sb3")
     sides = {"gpu_envs_ppo", "stock_ppo", "dummy", "subproc"}
@@ -68,7 +68,7 @@ def test_sb3_is_compared_with_its_own_containers(plan: AdapterPlan, lines: list[
     assert sum("bar >= 10" in line and "bar < 0.05" in line for line in lines) == 4
 
 
-def test_the_policy_made_by_hand_balances() -> None:
+def test_the_scripted_policy_balances() -> None:
     pytest.importorskip("stable_baselines3")
     from benchmarks.adapters.sb3_learning import evaluate
     from benchmarks.peers import sb3_vec
@@ -103,7 +103,7 @@ def test_the_bytes_of_a_step_of_sb3_are_counted() -> None:
     env.close()
 
 
-def test_torch_libraries_are_compared_with_what_cannot_be_spared(plan: AdapterPlan) -> None:
+def test_torch_libraries_are_compared_with_their_minimum_cost(plan: AdapterPlan) -> None:
     found = measured(plan, "torch_libraries")["libraries"]
     ways = {"torchrl": {"rollout", "collector"}, "skrl": {"skrl_ppo", "gpu_envs_ppo"}, "rsl_rl": {"ppo"}}
     assert set(found) == set(ways)
@@ -148,7 +148,7 @@ def test_steps_are_measured_on_the_gpu(lines: list[str]) -> None:
     assert measured(plan, "wrappers")
 
 
-def test_a_missing_library_is_told_and_a_failure_loses_no_other(
+def test_missing_libraries_and_failures_do_not_affect_other_sections(
     plan: AdapterPlan, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(_: AdapterPlan) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_a_missing_library_is_told_and_a_failure_loses_no_other(
     assert "ValueError: broken" in capsys.readouterr().err
 
 
-def test_sections_are_written_with_their_provenance_but_tiny_and_failed_ones_are_not(
+def test_complete_sections_are_written_with_their_provenance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
@@ -197,7 +197,7 @@ def test_sections_are_written_with_their_provenance_but_tiny_and_failed_ones_are
     assert all(found["command"].startswith("python -m benchmarks.adapters") for found in sections.values())
 
 
-def test_turns_are_taken_and_the_first_does_not_count() -> None:
+def test_rounds_alternate_and_the_first_is_discarded() -> None:
     calls: list[str] = []
     found = time_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, lambda: None)
     assert calls == ["a", "b"] * 4
@@ -205,7 +205,7 @@ def test_turns_are_taken_and_the_first_does_not_count() -> None:
     assert medians({"x": [3.0, 1.0, 2.0]}) == {"x": 2.0}
 
 
-def test_bars_are_judged() -> None:
+def test_thresholds() -> None:
     assert check_maximum(0.04, 0.05) == "bar < 0.05: met"
     assert check_maximum(0.05, 0.05) == "bar < 0.05: MISSED"
     assert check_minimum(10.0, 10.0) == "bar >= 10: met"

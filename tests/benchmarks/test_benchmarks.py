@@ -1,4 +1,4 @@
-"""The benchmarks at sizes that take seconds: what they time, what they write, whom they skip, what they draw."""
+"""The benchmarks at small sizes: timing, results, skipped peers, plots."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Clock:
-    """Time that passes in calls alone: 3 ms each, of which the last 2 must be waited for."""
+    """A clock that advances only in calls: by 1 ms, and by 2 ms more when their results are awaited."""
 
     def __init__(self) -> None:
         self.now, self.queued, self.numbers = 0.0, 0, list[int]()
@@ -56,7 +56,7 @@ class Clock:
         self.queued = 0
 
 
-def test_what_is_queued_is_waited_for_and_a_slow_call_is_made_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_waits_for_queued_calls_and_repeats_slow_calls_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, few = Clock(), Clock()
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now + few.now))
     assert timing.seconds_per_call(clock.call, clock.wait, seconds=0.3) == pytest.approx(3e-3)
@@ -66,20 +66,20 @@ def test_what_is_queued_is_waited_for_and_a_slow_call_is_made_a_few_times(monkey
     assert len(few.numbers) == 2 + 1 + timing.ROUNDS
 
 
-# --- pieces of work ---
+# --- workloads ---
 
 
 def all_works() -> list[Workload]:
     return [work for device in ("cpu", "cuda") for peer in PEERS.values() for work in peer.workloads(device)]
 
 
-def test_work_survives_its_json_form() -> None:
+def test_workloads_round_trip_through_json() -> None:
     for work in all_works():
         assert Workload.from_json(json.loads(json.dumps(dataclasses.asdict(work)))) == work
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_we_do_all_that_peers_do(device: str) -> None:
+def test_gpu_envs_runs_all_workloads_of_peers(device: str) -> None:
     chosen = peers_main.choose_workloads(peers_main.parser().parse_args([]), device)
     ours = chosen.pop("ours")
     assert len(ours) == len(set(ours))
@@ -101,7 +101,7 @@ def test_every_way_is_explained_and_every_peer_is_a_module() -> None:
 
 @pytest.fixture
 def peer_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Makes a peer of a script, which finds the works in ``works`` and prints lines with ``say``."""
+    """Returns a function that makes a peer from a script, which has ``works`` and prints lines with ``say``."""
     folder = tmp_path / "benchmarks" / "peers"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -120,8 +120,8 @@ def peer_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 ONE, OTHER = Workload(CARTPOLE, "host", "cpu", 4), Workload(CARTPOLE, "host", "cpu", 8)
 
 
-def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], tmp_path: Path) -> None:
-    """It is stopped, and so is the process that it started."""
+def test_a_hanging_peer_keeps_its_results(peer_module: Callable[[str], str], tmp_path: Path) -> None:
+    """The peer and its child process are killed."""
     module = peer_module(f"""
         import subprocess
         child = subprocess.Popen(["sleep", "600"])
@@ -138,7 +138,7 @@ def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], 
     assert found.errors == ["stopped after 3 s"]
     assert Path("/proc/self/stat").exists()
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-    until = time.monotonic() + 10  # a process that has been killed goes when it next gets a core
+    until = time.monotonic() + 10  # a killed process ends when it is next scheduled
     while state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -152,14 +152,14 @@ LINE = '"seconds": 0.5, "prepare_s": 1.0'
     [
         (f'say({{"work": 1, {LINE}}})\nos.abort()', False, [OTHER], "-6: no output"),
         ("import no_such_module", False, [], "1: ModuleNotFoundError: No module named 'no_such_module'"),
-        # works that have processes of their own: one that fails costs the others nothing
+        # workloads in separate processes: a failure does not affect the others
         (
             f'(it,) = works\nsys.exit("few" if it["num_envs"] == 4 else say({{"work": 0, {LINE}}}))',
             *(True, [OTHER], "1: few"),
         ),
     ],
 )
-def test_a_peer_that_fails_says_so(
+def test_a_failing_peer_reports_its_error(
     script: str, separate_processes: bool, done: list[Workload], trouble: str, peer_module: Callable[[str], str]
 ) -> None:
     peer = workloads.Peer(
@@ -170,7 +170,7 @@ def test_a_peer_that_fails_says_so(
     assert found.errors == [f"ended with status {trouble}"]
 
 
-def test_work_that_fails_leaves_the_next_its_turn() -> None:
+def test_a_failing_workload_does_not_stop_the_next() -> None:
     pytest.importorskip("gymnasium")
     good = dataclasses.replace(ONE, variant="SyncVectorEnv", autoreset="NextStep")
     bad = dataclasses.replace(good, num_envs=-1)
@@ -180,10 +180,10 @@ def test_work_that_fails_leaves_the_next_its_turn() -> None:
     assert found.lines[good]["seconds"] > 0
 
 
-# --- what is written of it ---
+# --- results ---
 
 
-def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
+def test_rows_contain_the_rate_of_gpu_envs_for_the_same_workload() -> None:
     team = Workload(TAG, "step", "cuda", 100, (10, 100), variant="any")
     fields = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"seconds": 0.1, "prepare_s": 0.0})
     assert set(fields) == MEASURED
@@ -191,7 +191,7 @@ def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
     assert fields["agent_steps_per_s"] == 200 * 110
     assert fields["ours_env_steps_per_s"] == 1000
     assert fields["us_per_step"] == 5e5
-    assert fields["cores"] is None  # it is not on a CPU
+    assert fields["cores"] is None  # not a CPU workload
     assert "5.0x" in format_row(fields)
     alone = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"failed": "no memory"})
     assert alone["ours_env_steps_per_s"] is None
@@ -201,7 +201,7 @@ def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
     assert "no memory" in format_row(failed)
 
 
-def test_a_variant_is_compared_with_what_we_do() -> None:
+def test_a_variant_is_compared_with_our_standard_workload() -> None:
     other = dataclasses.replace(ONE, variant="SyncVectorEnv")
     section = format_section(
         "Gymnasium", PeerResults({}, {other: {"seconds": 4.0, "prepare_s": 0.0}}, []), {ONE: {"seconds": 2}}
@@ -210,8 +210,8 @@ def test_a_variant_is_compared_with_what_we_do() -> None:
     assert section["rows"][0]["ours_env_steps_per_s"] == 2
 
 
-def few(listed: list[Workload]) -> list[Workload]:
-    """A piece of each kind at a few replicas; what takes long to compile is left out."""
+def small_workloads(listed: list[Workload]) -> list[Workload]:
+    """Selects a workload of each kind with few replicas, without slow compilations."""
     found = {
         (work.task, work.way, work.device, work.variant, work.cores): work.with_max_envs(8)
         for work in listed
@@ -226,7 +226,7 @@ def test_the_command_writes_a_section_for_each(
 ) -> None:
     chosen = {
         "gymnasium": dataclasses.replace(
-            PEERS["gymnasium"], workloads=lambda _: few(PEERS["gymnasium"].workloads("cpu"))[:1]
+            PEERS["gymnasium"], workloads=lambda _: small_workloads(PEERS["gymnasium"].workloads("cpu"))[:1]
         ),
         "absent": workloads.Peer("Absent", "gymnasium_vector", {"no_such": "no-such-package"}, lambda _: [OTHER]),
         "numba": PEERS["numba"],
@@ -259,10 +259,10 @@ def test_the_command_writes_a_section_for_each(
     before = (results / "peers_cpu.json").read_text()
     monkeypatch.setattr(sys, "argv", [*words, "--only", "absent", "--replicas", "4"])
     peers_main.main()
-    assert (results / "peers_cpu.json").read_text() == before  # a look writes nothing
+    assert (results / "peers_cpu.json").read_text() == before  # a dry run writes nothing
 
 
-# --- the peers themselves ---
+# --- installed peers ---
 
 
 @pytest.mark.fast_cases(1)
@@ -270,12 +270,12 @@ def test_the_command_writes_a_section_for_each(
     ("name", "device"),
     [(name, device) for name, peer in PEERS.items() for device in DEVICES if peer.on_cpu or device == "cuda"],
 )
-def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
+def test_installed_peers_run(name: str, device: str) -> None:
     peer = PEERS[name]
     missing = process.missing_modules(sys.executable, tuple(peer.needs))
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    chosen = few(peer.workloads(device))
+    chosen = small_workloads(peer.workloads(device))
     found = measure_peer(sys.executable, peer, chosen, 0.01, 300.0)
     assert found.errors == []
     assert list(found.lines) == chosen
@@ -292,11 +292,11 @@ def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
         *(Workload("Pendulum-v1", way, device, 8) for way in ("host", "step", "fused") for device in DEVICES),
         *(Workload(CARTPOLE, way, device, 8) for way in ("fused", "train") for device in DEVICES),
         *(Workload(SIMPLE_TAG, "step", device, 4, (3, 1)) for device in DEVICES),
-        *few([work for work in workloads.our_workloads("cuda") if work.device in DEVICES]),
+        *small_workloads([work for work in workloads.our_workloads("cuda") if work.device in DEVICES]),
     ],
     ids=lambda work: f"{work.task}-{work.way}-{work.cores}-{work.autoreset}-{work.device}-{work.variant}",
 )
-def test_we_do_each_kind_of_work(work: Workload) -> None:
+def test_gpu_envs_runs_each_kind_of_workload(work: Workload) -> None:
     pytest.importorskip("torch")
     from benchmarks.peers import ours
 
@@ -305,7 +305,7 @@ def test_we_do_each_kind_of_work(work: Workload) -> None:
     assert 0 < found.prepare_s < 300
 
 
-def test_teams_are_as_large_as_was_asked() -> None:
+def test_teams_have_the_requested_sizes() -> None:
     from benchmarks.peers import ours
 
     for work in (
@@ -355,7 +355,7 @@ print(same_game(step))
 
 
 def test_the_numba_peer_plays_the_same_game() -> None:
-    """In Numba's simulator of CUDA, which must be chosen before Numba is imported."""
+    """Runs in Numba's CUDA simulator, which must be selected before Numba is imported."""
     if process.missing_modules(sys.executable, ["numba"]):
         pytest.skip("not installed: numba")
     paths = os.pathsep.join(
@@ -392,7 +392,7 @@ def test_scaling_has_a_point_for_each_size(device: str, results: Path, monkeypat
         for point in found["teams"][env_id]:
             assert point["num_envs"] == scaling.TOTAL_AGENTS[device] // point["agents"]
             assert point["agent_steps_per_s"] == pytest.approx(point["env_steps_per_s"] * point["agents"])
-            assert point["in_game"] > 0.99  # nobody goes out, so that sizes can be compared
+            assert point["in_game"] > 0.99  # agents stay active, so that sizes are comparable
     assert len(lines) == len(found["ways"]) * len(record.BYTES_PER_STEP) + 4
 
 
@@ -409,9 +409,7 @@ def test_teams_grow_to_ten_thousand(device: str) -> None:
             assert 1 <= work.num_envs <= scaling.TOTAL_AGENTS[device] // 2
 
 
-def test_a_device_that_is_not_there_is_said_to_be_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_device_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module, main in ((throughput, throughput.main), (command, peers_main.main)):
         monkeypatch.setattr(module, "device_count", lambda: 0)
         monkeypatch.setattr(sys, "argv", ["command", "--device", "cuda"])
@@ -420,12 +418,12 @@ def test_a_device_that_is_not_there_is_said_to_be_missing(
         assert "this machine has no CUDA device; give --device cpu" in capsys.readouterr().err
 
 
-# --- environments from outside ---
+# --- custom environments ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-def test_each_environment_from_outside_is_measured_beside_its_like(
+def test_custom_environments_are_measured_with_similar_built_in_ones(
     device: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
@@ -448,8 +446,8 @@ def test_each_environment_from_outside_is_measured_beside_its_like(
     assert len(capsys.readouterr().out.splitlines()) == 2 * len(custom.BASELINES) + len(custom.COMPILED) + 2 + 1
 
 
-def test_both_move_as_many_bytes() -> None:
-    """State, elapsed and return read and written, action, observation, reward, flags."""
+def test_lander_and_mountain_car_move_the_same_number_of_bytes() -> None:
+    """State, elapsed steps and return are read and written; plus action, observation, reward, flags."""
     pytest.importorskip("torch")
     custom.register_environments()
     for ours, theirs in custom.BASELINES.items():

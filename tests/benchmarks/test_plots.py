@@ -1,4 +1,4 @@
-"""The pictures of the results: the committed ones are those that the committed results give."""
+"""The plots of the results: committed plots match the committed results."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ def pixels(path: Path) -> np.ndarray:
 
 
 def difference(one: Path, other: Path) -> float:
-    """The share of squares whose mean brightness differs by more than 20 of 255; infinity where sizes differ.
+    """Returns the fraction of squares whose mean brightness differs by more than 20 of 255; infinity if sizes differ.
 
     Squares of 32 pixels hold a few letters each: the other letters of another version of matplotlib show little.
     """
@@ -43,10 +43,10 @@ def difference(one: Path, other: Path) -> float:
 
 
 TOLERANCE = 0.002
-"""Between matplotlib 3.10 and 3.11 up to 0.0008 was seen."""
+"""Tolerance: matplotlib 3.10 and 3.11 differ by up to 0.0008."""
 
 
-def said_of(path: Path, key: str) -> str:
+def metadata_of(path: Path, key: str) -> str:
     with Image.open(path) as image:
         return str(image.info[key])
 
@@ -60,37 +60,37 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLOTS)
-def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Path) -> None:
-    """Byte for byte with the same libraries; with others letters look a little different."""
+def test_committed_plots_match_the_committed_results(name: str, redrawn: Path) -> None:
+    """Files are equal with the same library versions; other versions render letters slightly differently."""
     committed, again = record.RESULTS / name, redrawn / name
-    assert committed.exists() == again.exists(), "python -m benchmarks.plot draws them anew"
+    assert committed.exists() == again.exists(), "run python -m benchmarks.plot"
     if not again.exists():
         assert any(document not in DOCUMENTS for document in PLOTS[name].needs)
         return
-    assert said_of(committed, "Comment") == said_of(again, "Comment"), "python -m benchmarks.plot draws it anew"
-    if said_of(committed, "Software") == style.software():
+    assert metadata_of(committed, "Comment") == metadata_of(again, "Comment"), "run python -m benchmarks.plot"
+    if metadata_of(committed, "Software") == style.software():
         assert committed.read_bytes() == again.read_bytes()
     else:
         assert difference(committed, again) < TOLERANCE
 
 
-def test_the_picture_of_an_environments_page_is_what_it_looks_like() -> None:
+def test_pictures_of_environment_pages_are_up_to_date() -> None:
     page = record.RESULTS.parents[1] / "docs" / "environments" / "cartpole.png"
     again = np.asarray(
         environments.picture("CartPole-v1", environments.OVERVIEW["CartPole-v1"]).convert("RGB"), np.int16
     )
     assert pixels(page).shape == again.shape
-    assert abs(pixels(page) - again).mean() < 1, "python -m benchmarks.plot draws it anew"
+    assert abs(pixels(page) - again).mean() < 1, "run python -m benchmarks.plot"
 
 
-def test_no_picture_is_left_over() -> None:
+def test_no_plot_is_unused() -> None:
     assert {path.name for path in record.RESULTS.glob("*.png")} <= set(PLOTS)
     assert not list(record.RESULTS.glob("*.svg"))
 
 
 @pytest.mark.slow
-def test_pictures_fit_a_page_and_have_a_ground_of_their_own(redrawn: Path) -> None:
-    """On a dark page too they are dark on light."""
+def test_plots_fit_a_page_and_have_an_opaque_background(redrawn: Path) -> None:
+    """They stay dark on light on a dark page."""
     for path in redrawn.iterdir():
         height, width, _ = pixels(path).shape
         assert width == style.WIDTH * style.DPI
@@ -102,7 +102,7 @@ def test_pictures_fit_a_page_and_have_a_ground_of_their_own(redrawn: Path) -> No
         assert (corners > 240).all()
 
 
-def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
+def test_missing_results_are_reported_with_their_command(tmp_path: Path) -> None:
     found = copy.deepcopy(DOCUMENTS["training_cuda"])
     del found["sections"]["solve"]
     runners = found["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]
@@ -111,8 +111,10 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
     lines: list[str] = []
     drawn = draw_all(tmp_path, tmp_path, lines.append)
     assert [path.name for path in drawn] == ["environments.png", "tag_training.png"]
-    for path in drawn:  # another figure is another picture
-        assert (said_of(path, "Comment") == said_of(record.RESULTS / path.name, "Comment")) == ("env" in path.name)
+    for path in drawn:  # different numbers give a different plot
+        assert (metadata_of(path, "Comment") == metadata_of(record.RESULTS / path.name, "Comment")) == (
+            "env" in path.name
+        )
     assert (
         "scaling_cuda.png: skipped, missing: scaling_cuda.json; run python -m benchmarks.throughput --device cuda"
         in lines
@@ -125,7 +127,7 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_users_own_style_changes_nothing(tmp_path: Path, redrawn: Path) -> None:
+def test_the_users_style_has_no_effect(tmp_path: Path, redrawn: Path) -> None:
     import matplotlib as mpl
 
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 10}):
@@ -160,7 +162,7 @@ def peer_row(rate: float, ours: float | None, **fields: Any) -> dict[str, Any]:
     return known | {"env_steps_per_s": rate, "ours_env_steps_per_s": ours} | fields
 
 
-def test_bars_are_the_best_of_each_with_ours_of_the_same_work() -> None:
+def test_bars_show_the_best_row_of_each_peer_and_ours_for_the_same_workload() -> None:
     sections = {
         "ours": section("gpu_envs", peer_row(50.0, None), peer_row(400.0, None), peer_row(9.0, None, cores="all")),
         "other": section(
@@ -180,10 +182,10 @@ def test_bars_are_the_best_of_each_with_ours_of_the_same_work() -> None:
     ]
     assert [peers.format_bar(bar) for bar in bars] == ["5  (1.8x)", "9", "10  (40x)", "400"]
     del sections["other"]
-    assert peers.bars_of(sections, peers.GROUPS[0]) == []  # we alone are no comparison
+    assert peers.bars_of(sections, peers.GROUPS[0]) == []  # no comparison without a peer
 
 
-def test_on_a_gpu_bars_say_what_ran_beside_it() -> None:
+def test_bar_names_on_a_gpu() -> None:
     sections = {
         "ours": section("gpu_envs", peer_row(50.0, None, device="cuda", cores=None), gpu="a GPU"),
         "other": section("Other", peer_row(1.0, 50.0, way="step", device="cuda", cores=None)),

@@ -1,4 +1,4 @@
-"""The training benchmark's own sums: what it keeps, what it counts as solved, and that its peers play the same game."""
+"""The training benchmark: stored results, criterion of solved runs, and peers that implement the same games."""
 
 import itertools
 import json
@@ -34,10 +34,10 @@ def test_sections_are_merged_and_keep_their_provenance(results: Path) -> None:
     }
     assert all(s["command"].startswith("python -m benchmarks.training") for s in sections.values())
     written = path.read_text()
-    with pytest.raises(ValueError, match="JSON"):  # which lacks this number
+    with pytest.raises(ValueError, match="JSON"):  # JSON cannot represent NaN
         record.merge("training_x", {"solve": {"a": math.inf}}, "third")
     assert path.read_text() == written
-    record.write("throughput_x", {"old": 1}, "first")  # a document without sections, which is written whole
+    record.write("throughput_x", {"old": 1}, "first")  # a document without sections is overwritten
     document = json.loads(record.write("throughput_x", {"new": 2}, "second").read_text())
     assert document["results"] == {"new": 2}
     assert document["commit"] == "second"
@@ -49,25 +49,25 @@ def run(seconds: float, last_100: float, evaluated: float) -> dict[str, Any]:
     return {"seconds": seconds, "last_100": last_100, "evaluated": evaluated}
 
 
-def test_a_run_that_is_not_confirmed_takes_for_ever() -> None:
+def test_an_unconfirmed_run_counts_as_infinitely_slow() -> None:
     slow, quick, false = run(3.0, 480, 490), run(2.0, 476, 475), run(1.0, 480, 470)
     found = plan.summary([slow, quick, false], 475)
-    assert (found["median_s"], found["solved"], found["seeds"]) == (3.0, 2, 3)  # of 2, 3 and for ever
+    assert (found["median_s"], found["solved"], found["seeds"]) == (3.0, 2, 3)  # median of 2, 3 and infinity
     found = plan.summary([run(1.0, -math.inf, 20), false, quick], 475)
     assert (found["median_s"], found["solved"]) == (None, 1)
     assert found["runs"][0]["last_100"] is None
     json.dumps(found, allow_nan=False)
 
 
-def test_a_peer_that_is_not_there_is_skipped_aloud_and_one_that_fails_is_an_error() -> None:
+def test_a_missing_peer_is_skipped_with_a_message_and_a_failing_peer_is_an_error() -> None:
     found = process.run_peer(sys.executable, "no_such_package", "jax_ppo")
     assert found == {"skipped": f"{sys.executable} has no no_such_package"}
     with pytest.raises(RuntimeError, match="No module named"):
         process.run_peer(sys.executable, "json", "no_such_peer")
 
 
-def test_why_a_peer_failed_is_a_line() -> None:
-    """Of its traceback, after which JAX writes what it left out; what ends with a word of its own says that."""
+def test_the_error_of_a_peer_is_one_line() -> None:
+    """The line is from the traceback, before JAX's note on hidden frames, or from the peer's own message."""
     jax = (
         "python -m peer failed with 1:\nTraceback (most recent call last):\n  raise ValueError(5)\n"
         "ValueError: too many values\n--------------------\nFor simplicity, JAX has removed its internal frames.\n\n"
@@ -83,7 +83,7 @@ def test_why_a_peer_failed_is_a_line() -> None:
     assert process.error_line("\n") == "no output"
 
 
-def test_the_torch_sampler_draws_what_its_logits_say() -> None:
+def test_the_torch_sampler_draws_from_its_logits() -> None:
     torch = pytest.importorskip("torch")
     from benchmarks.peers.torch_sampler import by_distributions, by_exponential_race
 
@@ -98,11 +98,11 @@ def test_the_torch_sampler_draws_what_its_logits_say() -> None:
         np.testing.assert_allclose(entropies.numpy(), -sum((p * np.log(p)).sum() for p in odds), atol=1e-6)
         for element, p in enumerate(odds):
             shares = np.bincount(actions[:, element].numpy(), minlength=len(p)) / rows
-            assert (abs(shares - p) < 5 * np.sqrt(p * (1 - p) / rows)).all()  # five deviations
+            assert (abs(shares - p) < 5 * np.sqrt(p * (1 - p) / rows)).all()  # five standard deviations
 
 
 def test_the_jax_peer_plays_the_same_game() -> None:
-    """One step from each of our states gives ours within a few roundings, and the same ends."""
+    """Single steps from each of our states agree up to rounding, with the same ends."""
     jax = pytest.importorskip("jax")
     from benchmarks.peers import jax_cartpole
 
@@ -121,7 +121,7 @@ def test_the_jax_peer_plays_the_same_game() -> None:
 
 
 def test_the_jax_peer_stops_by_the_same_rule() -> None:
-    """The most recent whole steps in which at least 100 episodes ended."""
+    """The mean is over the most recent steps in which at least 100 episodes ended."""
     pytest.importorskip("jax")
     from benchmarks.peers.jax_ppo import mean_of_last
 
@@ -130,13 +130,13 @@ def test_the_jax_peer_stops_by_the_same_rule() -> None:
 
 
 @pytest.mark.slow
-def test_constant_actions_are_compared() -> None:
-    """Of COVID's the best for governors is a long closing with all the money there is; regions save, and warm."""
+def test_best_constant_actions() -> None:
+    """In COVID, governors close for long with full subsidies; in RICE-N, regions save, and the climate warms."""
     here = plan.TrainingPlan("cpu", seeds=1, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
     found = worlds.constants(here, worlds.WORLDS["CovidEconomy-v0"], {})
     assert found["governor"]["action"] == {"stringency": 7, "subsidy": 20}
     assert found["planner"]["action"]["subsidy"] == 0
-    assert found["governor"]["mean"] > 784.9  # what closing to the highest level gives
+    assert found["governor"]["mean"] > 784.9  # return of the highest level
     region = worlds.constants(here, worlds.WORLDS["RiceN-v0"], {})["region"]
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
@@ -144,8 +144,8 @@ def test_constant_actions_are_compared() -> None:
 
 
 @pytest.mark.slow
-def test_tag_is_learnt_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few updates of a small game: each seed has a run of its own, and the page has both ends."""
+def test_tag_is_trained_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each seed is a separate run, and the page shows minimum and maximum."""
     pytest.importorskip("torch")
     env = "TagContinuous-v0"
     small = {**plan.preset(env, "small"), "num_envs": 32, "horizon": 40, "epochs": 1, "total_steps": 32 * 40 * 10}
@@ -168,8 +168,8 @@ def test_tag_is_learnt_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_race_is_run_by_one_rule() -> None:
-    """A target that is reached at once: training is timed, evaluations are counted, who is not there costs nothing."""
+def test_the_race_has_one_rule_for_all() -> None:
+    """With a target that is reached at once: training is timed, evaluations are counted, missing peers are skipped."""
     lines: list[str] = []
     python = sys.executable
     here = plan.TrainingPlan(
@@ -193,7 +193,7 @@ def test_the_race_is_run_by_one_rule() -> None:
 
 
 def test_a_race_ends_at_its_limit() -> None:
-    """With a mean return that is never enough; the same run with a later one that is."""
+    """The first run never reaches the target return; the second run reaches it later."""
     rule, steps = race.Rule(target=-1.0, every=10, limit=25), iter((10, 20, 30))
     found = rule.race(lambda _: next(steps), lambda: -2.0)
     assert (found["steps"], found["returns"], found["reached"]) == (30, [-2.0] * 3, False)
@@ -203,7 +203,7 @@ def test_a_race_ends_at_its_limit() -> None:
     assert race.summarize([{"seed": 0, "failed": "no device"}])["median_s"] is None
 
 
-def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
+def test_policies_are_evaluated_in_the_same_drawn_environments(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from gpu_envs.training import Run, train
 
@@ -218,8 +218,8 @@ def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("env_id", "at_random"), [("SimpleSpread-v3", 2.27), ("SimpleTag-v3", 0.45)])
-def test_jaxmarl_is_trained_beside_the_particles(env_id: str, at_random: float) -> None:
-    """Random play comes to what it does in ours, and a few updates to more; who is not there costs nothing."""
+def test_jaxmarl_is_trained_on_the_same_environments(env_id: str, at_random: float) -> None:
+    """Random actions score as in our environment, and a few updates improve the score; a missing peer is skipped."""
     python = sys.executable
     here = plan.TrainingPlan(
         "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python="", log=lambda _: None
@@ -236,8 +236,8 @@ def test_jaxmarl_is_trained_beside_the_particles(env_id: str, at_random: float) 
     json.dumps(found, allow_nan=False)
 
 
-def test_the_particles_table_has_who_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JaxMARL has a row where it ran, with the median of the seeds that sufficed; otherwise none."""
+def test_the_particles_table_contains_the_measured_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JaxMARL has a row only if it was measured, with the median over seeds that reached the goal."""
     ours = {"metric": "distance", "random": 2.0, "reached": 1, "runs": [{"evaluated": 0.5, "seconds": 0.6}]}
     runs = [{"evaluated": value, "seconds": 60.0, "reached_s": s} for value, s in ((0.7, 12.0), (0.9, None))]
     theirs = {"random": 2.1, "reached": 1, "runs": runs}
