@@ -125,7 +125,7 @@ FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first
         });
         UNROLL
         for (int h = 0; h < 2; ++h) choice[h] = row_min(choice[h]);
-        // The most likely choice, also if rounding put the threshold above all sums.
+        // Takes the most likely choice if greedy, or if rounding put the threshold above all sums.
         if (call.greedy || warp_any(maximum(choice[0], choice[1]) == size)) {
             int most_likely[2] = {size - 1, size - 1};
             for_columns<N>(d, [&](int j, int p, int column, bool in) {

@@ -260,13 +260,13 @@ template <class Net, class Runner, class Call> FN void input_gradient(Runner& ru
 // The backward pass from layer L, whose pre-activation gradients are the rows, to the first layer.
 template <class Net, int L, class Runner, class Tile> FN void backward(Runner& runner, const Tile& tile) {
     constexpr int N = Net::in_of(L) / 8, FIRST = Net::same_width_begin(L - 1);
-    constexpr u32 aside = L == Net::LAST ? GRAD_OFFSET<Net> : 0;
+    constexpr u32 offset = L == Net::LAST ? GRAD_OFFSET<Net> : 0;
     NO_UNROLL
     for (int ahead = L - 1 - FIRST; ahead >= 0; --ahead) {  // to layer FIRST + ahead
         float c[N][4] = {};
         layer_backward<Net, FIRST>(c, runner, tile, ahead, [&](float (&sums)[N][4]) {
             const bool first = ahead == L - 1 - FIRST;
-            runner.template multiply<Net::padded_outs(L)>(sums, !first, first ? aside : 0);
+            runner.template multiply<Net::padded_outs(L)>(sums, !first, first ? offset : 0);
         });
         group_barrier();  // all products with the rows are done
         if (FIRST + ahead == 0 && (Net::GRAD_INPUTS == 0 || !reaches_inputs<Net>(tile.call))) return;

@@ -71,20 +71,20 @@ template <class Stream> struct StreamedRows : WarpContext<typename Stream::NetTy
         if (Stream::takes_turns() && group == 0) wait_turn();  // the last turn is not used
     }
 
-    // Adds the product of the rows and the ring's next stages, for 8 N columns. The depth is FIRST, or 8 N if `square`;
-    // rows start at byte `aside`. One copy of the code for both depths is faster than two.
-    template <int FIRST, int N> FN void multiply(float (&c)[N][4], bool square = false, u32 aside = 0) {
+    // Adds the product of the rows and the ring's next stages, for 8 N columns. The depth is INNER, or 8 N if `square`;
+    // rows start at byte `offset`. One copy of the code for both depths is faster than two.
+    template <int INNER, int N> FN void multiply(float (&c)[N][4], bool square = false, u32 offset = 0) {
         constexpr int parts = pieces_of_stage(8 * N) * LINE_PARTS;
-        constexpr int rest = FIRST / DEPTH % parts, rest_of_square = 8 * N / DEPTH % parts;
-        const int     all   = (square ? 8 * N : FIRST) / DEPTH;
-        const LineDescriptor<> left(u32(shuffle(int(shared_address(rows) + opaque_zero()), 0)) + aside);
+        constexpr int rest = INNER / DEPTH % parts, rest_of_square = 8 * N / DEPTH % parts;
+        const int     total = (square ? 8 * N : INNER) / DEPTH;
+        const LineDescriptor<> left(u32(shuffle(int(shared_address(rows) + opaque_zero()), 0)) + offset);
         const u32     ring = shared_address(memory.ring.stages) + opaque_zero();
         fence_registers(c);
         if (Stream::takes_turns()) wait_turn();
         NO_UNROLL
-        for (int done = 0; done < all; done += parts) {
+        for (int done = 0; done < total; done += parts) {
             const u32 from = part_offset(done);
-            if (all - done >= parts) multiply_stage<parts>(c, left, from, ring);
+            if (total - done >= parts) multiply_stage<parts>(c, left, from, ring);
             else if (rest_of_square > 0 && square) multiply_stage<rest_of_square>(c, left, from, ring);
             else if (rest > 0) multiply_stage<rest>(c, left, from, ring);
             if (done > 0) release(number - 2);
@@ -126,11 +126,11 @@ template <class Stream> struct StreamedRows : WarpContext<typename Stream::NetTy
 
     // Stores rounded activations as the rows.
     template <int N> FN void store(const float (&c)[N][4]) {
-        const u32            first_row = threadIdx.x % WARP / 4, aside = threadIdx.x % 4 * 2;
+        const u32            first_row = threadIdx.x % WARP / 4, column = threadIdx.x % 4 * 2;
         unsigned char* const warp_rows = rows + u32(warp * WARP_ROWS * PIECE) + opaque_zero();
         UNROLL
         for (int j = 0; j < N; ++j) {
-            unsigned char* const at = warp_rows + row_offset(first_row, u32(8 * j) + aside);
+            unsigned char* const at = warp_rows + row_offset(first_row, u32(8 * j) + column);
             Arithmetic::store_rounded(reinterpret_cast<Stored*>(at), c[j][0], c[j][1]);
             Arithmetic::store_rounded(reinterpret_cast<Stored*>(at + 8 * PIECE), c[j][2], c[j][3]);
         }
