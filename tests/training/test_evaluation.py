@@ -164,7 +164,7 @@ def test_evaluating_a_run_matches_evaluating_its_trainer(env: str, tmp_path: Pat
     assert evaluate(run, episodes=12, device=device, seed=5) != evaluate(run, episodes=12, device=device, seed=6)
 
 
-def test_frozen_policies_do_not_need_their_run(tmp_path: Path, device: str) -> None:
+def test_frozen_policies_are_independent_of_their_run(tmp_path: Path, device: str) -> None:
     source, run = tmp_path / "source", str(tmp_path / "run")
     policies = {"runner": f"frozen:{source}"}
     for folder, others in ((str(source), {}), (run, policies)):

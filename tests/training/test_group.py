@@ -48,7 +48,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "team": {"env": GRID, "algorithm": "a2c", "normalise_observations": True},
     "one policy for a team": {"env": GRID, "algorithm": "a2c", "policies": {"tagger": "all", "runner": "all"}},
     "against random": {"env": GRID, "algorithm": "a2c", "policies": {"runner": "random"}},
-    "settings of their own": {
+    "separate settings": {
         "env": GRID,
         "algorithm": "a2c",
         "tagger.hidden": (8,),
@@ -144,7 +144,7 @@ def test_updates_match_one_process(parts: Any, name: str) -> None:
 
 
 def trained(group: Any, device: str, folder: Path, names: tuple[str, ...], until: int | None) -> list[dict[str, Any]]:
-    """Train runs in separate folders, each interrupted by one of the processes after some iterations."""
+    """Train runs in separate folders; one of the processes interrupts each after some iterations."""
     ends = []
     for name in names:
         kept = {"checkpoint_interval": 3, "keep_checkpoints": 100, "log_interval": 1}
@@ -271,7 +271,7 @@ def modules_in_any_order(group: Any, device: str) -> list[str]:
     return [*Trainer(ours.config, modules=dict(modules[::order]), group=group).learners]
 
 
-def test_modules_may_be_given_in_any_order(tmp_path: Path) -> None:
+def test_modules_may_be_in_any_order(tmp_path: Path) -> None:
     """Such as the order of a set, which differs between processes."""
     first, second = run_ranks(2, modules_in_any_order, tmp_path)
     assert len(first) == 2

@@ -201,7 +201,7 @@ def test_metrics_come_last_in_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_metrics_are_logged(device: str, tmp_path: Path) -> None:
-    """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
+    """In TagGridWorld a runner's length is the number of steps that it survives, plus the step of the tag."""
     params = {"grid_length": 3, "max_episode_steps": 11}
     settings: dict[str, Any] = {"num_envs": 32, "horizon": 32, "total_steps": 32 * 32 * 4, "log_interval": 1}
     result = train(small_run(device, GRID, params=params, run_dir=str(tmp_path / "run"), **settings), progress=False)

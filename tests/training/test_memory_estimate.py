@@ -30,13 +30,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "values of choices": {"algorithm": "pqn"},
     "normalised": {"normalise_observations": True, "normalise_rewards": True, "stagger": True},
     "continuous": {"env": "Pendulum-v1", "params": {"max_episode_steps": 50}},
-    "parameters of their own": {"params": {"length": True}},
+    "separate parameters": {"params": {"length": True}},
     "beyond the limit": {"params": {"max_episode_steps": 10}},
     "no limit": {"params": {"max_episode_steps": -1}},
     "team": {"env": GRID},
     "against random": {"env": FIELD, "policies": {"runner": "random"}},
     "one policy for a team": {"env": GRID, "policies": {"tagger": "all", "runner": "all"}},
-    "settings of their own": {
+    "separate settings": {
         "env": GRID,
         "tagger.hidden": (64, 64),
         "tagger.minibatches": 1,
@@ -63,7 +63,7 @@ FEW, MANY = 64, 128
 
 def run_of_size(name: str, device: str, num_envs: int, **others: Any) -> Run:
     given: dict[str, Any] = {**RUNS[name], "num_envs": num_envs, **others}
-    if name == "parameters of their own":
+    if name == "separate parameters":
         given["params"] = {"length": [0.5 + 0.001 * i for i in range(num_envs)]}
     return small_run(device, given.pop("env", "CartPole-v1"), **given)
 
@@ -110,7 +110,8 @@ def test_max_replicas() -> None:
 
 
 def test_memory_per_step_of_a_buffer() -> None:
-    few, many = (memory_of_run(Plan(run_of_size("sac", "cpu", FEW, buffer_size=size), "cpu", FEW)) for size in (500, 600))
+    runs = (run_of_size("sac", "cpu", FEW, buffer_size=size) for size in (500, 600))
+    few, many = (memory_of_run(Plan(run, "cpu", FEW)) for run in runs)
     assert many.per_replica - few.per_replica == pytest.approx(100 * many.per_step, rel=0.05)
 
 

@@ -98,7 +98,7 @@ def test_every_setting_has_another_value_here() -> None:
 
 
 def varied(name: str, device: str) -> tuple[Callable[..., Run], Any]:
-    """Return a function that makes runs in which a setting has an effect, and another value for the setting."""
+    """Return a function that makes runs where a setting has an effect, and another value for the setting."""
     if name in OTHERS:
         return partial(duel, device), OTHERS[name]
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]

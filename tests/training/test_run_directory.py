@@ -132,7 +132,7 @@ def test_a_full_disk(in_a_row: bool, tmp_path: Path, small_disk: Callable[[int],
     assert rows_of(folder.log_path) == rows_of(tmp_path / "whole" / "log.csv")
 
 
-def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_remain(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "made later", keep=3)
     assert checkpoints.latest() is None
     assert checkpoints.paths() == []

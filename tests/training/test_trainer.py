@@ -200,7 +200,7 @@ def test_nan_observations_stop_the_run(value: float, device: str) -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_reported_before_a_folder_is_made(
+def test_mistakes_are_reported_before_a_folder_exists(
     settings: Mapping[str, Any], message: str, tmp_path: Path, device: str
 ) -> None:
     run = tmp_path / "run"
@@ -239,7 +239,7 @@ def advice(config: Run, error: Exception, device: str = "cpu") -> str:
     ("error", "need"),
     [
         (RuntimeError("can't allocate memory: you tried to allocate 8589934592 bytes."), "8.0 GiB"),
-        (MemoryError("std::bad_alloc"), "there is"),
+        (MemoryError("std::bad_alloc"), "memory than is free"),
     ],
     ids=["torch", "numpy"],
 )
@@ -251,7 +251,7 @@ def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) ->
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
-    """Widths whose weights exceed the memory, and smaller ones that fit; the same for replicas."""
+    """Widths whose weights exceed the memory, and smaller widths that fit; the same for replicas."""
     wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
     config = default_run(
         "CartPole-v1", "cpu", **({f"agent.{name}": value for name, value in wide.items()} if own else wide)

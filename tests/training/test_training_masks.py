@@ -89,7 +89,7 @@ def test_forbidden_actions_are_never_taken(name: str, tmp_path: Path, device: st
     for learner in trainer.learners.values():
         assert torch.isfinite(learner.metrics[:6]).all()
         assert learner.metrics[5] > 0
-        if name == "a2c":  # with a single epoch the policy is the one that acted
+        if name == "a2c":  # with a single epoch the policy has not changed since it acted
             assert abs(learner.metrics[3]) < 1e-3
     other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
     other.iterate(2)

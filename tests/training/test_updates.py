@@ -202,7 +202,7 @@ def test_log_std_beyond_a_bound_can_only_return(
         for entropy_weight in (-1e4, -0.3, 0.0, 0.3, 1e4):
             at, there = gradients_of(bound, entropy_weight), gradients_of(beyond, entropy_weight)
             assert at[place] != 0
-            lost.append(bool(at[place] * bound < 0))  # a step against such a gradient points further outside
+            lost.append(bool(at[place] * bound < 0))  # a step against this gradient points further outside
             at[place] *= not lost[-1]
             assert_same_bits(at.abs(), there.abs())
     assert {True, False} == set(lost)

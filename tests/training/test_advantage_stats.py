@@ -1,4 +1,4 @@
-"""What is said of a horizon as a whole, against NumPy in float64; and how few operations that takes."""
+"""Statistics of a horizon against NumPy in float64, and the number of torch operations in an iteration."""
 
 import math
 from typing import Any
@@ -15,53 +15,53 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.engines.ops import SUMS  # noqa: E402
-from gpu_envs.training.horizon import METRICS, MOMENTS, Advantages, AdvantageStats  # noqa: E402  # noqa: E402
+from gpu_envs.training.horizon import METRICS, MOMENTS, Advantages, AdvantageStats  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
 Tensor = Any
 
 OFF = 1e-6
-"""What moments may be off by, relative to the deviation, whatever the mean: some roundings to float32."""
+"""Tolerance of moments relative to the standard deviation, for any mean: some roundings to float32."""
 
 
 def measured(
     rewards: Tensor, values: Tensor, alive: Tensor | None = None, threads: int | None = None, group: Any = None
 ) -> tuple[AdvantageStats, Tensor, Tensor]:
-    """With advantages, which without discounts are rewards less values, and returns."""
+    """Return statistics, advantages and returns; with discount 0, advantages are rewards minus values."""
     place, ends = str(rewards.device), torch.zeros_like(rewards, dtype=torch.bool)
-    measure = AdvantageStats(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
+    stats = AdvantageStats(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
     advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
-    arrays = {"values": values, "terminations": ends, "truncations": ends, "alive": alive, "moments": measure.moments}
+    arrays = {"values": values, "terminations": ends, "truncations": ends, "alive": alive, "moments": stats.moments}
     written = {"advantages": advantages, "returns": returns}
     Advantages(place, threads).compute(rewards, values[-1].clone(), gamma=0.0, lam=0.0, **arrays, **written)
-    return measure, advantages, returns
+    return stats, advantages, returns
 
 
-def written(measure: AdvantageStats) -> tuple[list[float], dict[str, float]]:
-    """Mean, inverse deviation and the figures, which held anything."""
-    figures = torch.full((len(METRICS),), 7.0, device=measure.moments.device)
-    normaliser = torch.full((2,), 7.0, device=measure.moments.device)
-    measure.write(figures, normaliser)
-    return normaliser.tolist(), dict(zip(METRICS, figures.tolist(), strict=True))
+def written(stats: AdvantageStats) -> tuple[list[float], dict[str, float]]:
+    """Return mean, inverse standard deviation and metrics, written over arbitrary values."""
+    metrics = torch.full((len(METRICS),), 7.0, device=stats.moments.device)
+    normaliser = torch.full((2,), 7.0, device=stats.moments.device)
+    stats.write(metrics, normaliser)
+    return normaliser.tolist(), dict(zip(METRICS, metrics.tolist(), strict=True))
 
 
 def horizon(steps: int, rows: int, mean: float, spread: float, device: str) -> tuple[Tensor, Tensor]:
-    """Rewards, and values that are worth a third of them."""
+    """Rewards, and values that explain a third of them."""
     g = torch.Generator().manual_seed(steps * rows)
     rewards = mean + spread * torch.randn(steps, rows, generator=g)
     values = torch.cat([rewards, rewards[-1:]]) * 0.3 + spread * 0.3 * torch.randn(steps + 1, rows, generator=g)
     return rewards.to(resolve_device(device)), values.to(resolve_device(device))
 
 
-def check(measure: AdvantageStats, advantages: Tensor, returns: Tensor, alive: Tensor | None) -> None:
+def check(stats: AdvantageStats, advantages: Tensor, returns: Tensor, alive: Tensor | None) -> None:
     some = torch.ones_like(advantages, dtype=torch.bool) if alive is None else alive
     advantages, returns = (part[some].cpu().numpy().astype(np.float64) for part in (advantages, returns))
-    (mean, inverse), figures = written(measure)
+    (mean, inverse), metrics = written(stats)
     spread = advantages.std()
     assert mean == pytest.approx(advantages.mean(), rel=EPS, abs=OFF * spread)
     assert inverse == pytest.approx(1 / (spread + 1e-8), rel=OFF)
     share = advantages.var() / max(returns.var(), 1e-12)
-    assert figures["explained_variance"] == pytest.approx(1 - share, rel=EPS, abs=2 * OFF * share)
+    assert metrics["explained_variance"] == pytest.approx(1 - share, rel=EPS, abs=2 * OFF * share)
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0, 1), (3, 1e-3), (1000, 0.03), (-1e6, 10)])
@@ -78,59 +78,59 @@ def test_moments(steps: int, rows: int, mean: float, spread: float, dead: bool, 
         alive = alive.to(rewards.device)
         rewards = rewards.where(alive, math.nan)
         values[0] = values[0].where(alive[0], math.nan)
-        values[1:-1] = values[1:-1].where(alive[:-1] | alive[1:], math.nan)  # of no use to those who still were there
+        values[1:-1] = values[1:-1].where(alive[:-1] | alive[1:], math.nan)  # inactive agents do not count
     check(*measured(rewards, values, alive), alive)
 
 
-def test_moments_of_equal_numbers_and_of_none(device: str) -> None:
-    """Nothing is a number of 0 samples, of which nobody asks."""
+def test_moments_of_equal_values_and_without_samples(device: str) -> None:
+    """Without samples the results are arbitrary, and not used."""
     rewards, values = torch.full((20, 300), 0.1, device=resolve_device(device)), torch.zeros(21, 300, device=device)
     for alive in (None, torch.zeros_like(rewards, dtype=torch.bool)):
-        (mean, inverse), figures = written(measured(rewards, values, alive)[0])
+        (mean, inverse), metrics = written(measured(rewards, values, alive)[0])
         assert mean == (np.float32(0.1) if alive is None else 0.0)
         assert inverse == np.float32(1e8)
-        assert figures["explained_variance"] == 1.0
+        assert metrics["explained_variance"] == 1.0
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_moments_of_what_is_no_number_are_none(wrong: float, device: str) -> None:
+def test_moments_with_nan_are_nan(wrong: float, device: str) -> None:
     for row in (0, 299):
         rewards, values = horizon(20, 300, 0, 1, device)
         rewards[7, row] = wrong
-        normaliser, figures = written(measured(rewards, values)[0])
+        normaliser, metrics = written(measured(rewards, values)[0])
         assert not all(map(math.isfinite, normaliser))
-        assert math.isnan(figures["explained_variance"])
+        assert math.isnan(metrics["explained_variance"])
 
 
-def test_a_measurement_is_the_same_every_time(device: str) -> None:
+def test_statistics_are_reproducible(device: str) -> None:
     rewards, values = horizon(20, 40_000, 5, 1, device)
     found = []
     for threads in (1, 2, 2):
-        measure, *_ = measured(rewards, values, threads=threads)
-        found.append((measure.moments.clone(), written(measure)))
+        stats, *_ = measured(rewards, values, threads=threads)
+        found.append((stats.moments.clone(), written(stats)))
     for other in found[1:]:
         assert torch.equal(found[0][0], other[0])
         assert found[0][1] == other[1]
 
 
-def test_a_measurement_begins_the_figures(device: str) -> None:
+def test_statistics_initialise_the_metrics(device: str) -> None:
     rewards, values = horizon(4, 30, 0, 1, device)
-    measure, *_ = measured(rewards, values)
+    stats, *_ = measured(rewards, values)
     for largest in (3.5, 0.0, math.nan):
-        measure.largest.fill_(largest)
-        _, figures = written(measure)
-        assert [figures[name] for name in METRICS[: len(SUMS)]] == [0.0] * len(SUMS)
-        assert (figures["gradient_norm"], figures["learning_rate"]) == (7.0, 7.0)
-        assert figures["largest_observation"] == pytest.approx(largest, rel=0, abs=0, nan_ok=True)
-        assert measure.largest.item() == 0.0
-    figures_alone = torch.zeros(len(METRICS), device=rewards.device)
-    measure.write(figures_alone, None)
-    assert figures_alone[6] == figures["explained_variance"]
+        stats.largest.fill_(largest)
+        _, metrics = written(stats)
+        assert [metrics[name] for name in METRICS[: len(SUMS)]] == [0.0] * len(SUMS)
+        assert (metrics["gradient_norm"], metrics["learning_rate"]) == (7.0, 7.0)
+        assert metrics["largest_observation"] == pytest.approx(largest, rel=0, abs=0, nan_ok=True)
+        assert stats.largest.item() == 0.0
+    metrics_alone = torch.zeros(len(METRICS), device=rewards.device)
+    stats.write(metrics_alone, None)
+    assert metrics_alone[6] == metrics["explained_variance"]
 
 
 @pytest.mark.parametrize("empty", [None, 0, 1])
 def test_moments_of_several_processes(empty: int | None, device: str) -> None:
-    """As if one had all the rows; of one of them all may be dead."""
+    """As in one process with all rows; all agents of a process may be inactive."""
     rewards, values = horizon(16, 500, 40, 0.5, device)
     alive = torch.ones_like(rewards, dtype=torch.bool)
     spans = [slice(0, 100), slice(100, 500)]
@@ -148,9 +148,9 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
     found: list[Any] = []
     for span in spans:
         one, two, three = (part[:, span].contiguous() for part in (rewards, values, alive))
-        measure, *both = measured(one, two, three, group=Two())
+        stats, *both = measured(one, two, three, group=Two())
         found.append(both)
-        last = measure, written(measure)
+        last = stats, written(stats)
     assert [part[0].item() for part in told] == [alive[:, span].sum().item() for span in spans]
     advantages, returns = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
     told.pop()
@@ -158,15 +158,17 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
 
 
 @pytest.mark.parametrize(("steps", "groups", "each"), [(1, 1, 1), (9, 130, 1), (33, 50, 3), (8, 3, 2)])
-def test_places_are_where_an_episode_was_truncated(steps: int, groups: int, each: int, device: str) -> None:
+def test_final_observations_of_truncated_episodes_are_found(steps: int, groups: int, each: int, device: str) -> None:
     rng = np.random.default_rng(steps)
     rows = groups * each
     at = rng.integers(-steps, steps, groups)
     truncations = np.repeat(np.arange(steps)[:, None] == at, each, 1)
-    truncations[:, each - 1 :: each] &= rng.random(groups) < 0.7 if each > 1 else True  # one may be out before
+    truncations[:, each - 1 :: each] &= (
+        rng.random(groups) < 0.7 if each > 1 else True
+    )  # an agent may be inactive before
     terminations = (rng.random((steps, rows)) < 0.3) & ~truncations
     expected = np.where(np.repeat(at, each) < 0, -1, np.repeat(at, each) * rows + np.arange(rows))
-    if each == 1:  # both: terminated
+    if each == 1:  # terminated and truncated: counts as terminated
         terminations |= truncations & (np.arange(rows) % 5 == 0)
         expected = np.where(np.arange(rows) % 5 == 0, -1, expected)
     ended, cut = (torch.from_numpy(flags).to(resolve_device(device)) for flags in (terminations, truncations))
@@ -175,8 +177,8 @@ def test_places_are_where_an_episode_was_truncated(steps: int, groups: int, each
     assert places.tolist() == expected.tolist()
 
 
-class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Notes what torch does, without what only looks at memory in another way."""
+class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Records torch operations, except views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -190,14 +192,14 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
-def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: str) -> None:
+def test_torch_does_few_operations_outside_of_networks(env: str, device: str) -> None:
     trainer: Any = Trainer(small_run(device, env))
     trainer.roll_out()
     for learner in trainer.learners.values():
-        learner.networks = Mock(acts_with_value=False)  # leaves nothing to torch, as kernels of our own do
+        learner.networks = Mock(acts_with_value=False)  # does nothing in torch, like fused kernels
     trainer.learn()
-    with Noted() as noted:
+    with OperationRecorder() as noted:
         trainer.learn()
-    counters = ["add_"] * len(trainer.learners)  # of random numbers
+    counters = ["add_"] * len(trainer.learners)  # counters of random numbers
     sums = ["new_empty"] * len(trainer.horizon_env.episodes(trainer._episode_sums))  # noqa: SLF001 - counts what is allocated
     assert noted.done == [*counters, *sums, "cat"]
