@@ -70,10 +70,10 @@ class Mutant:
 
 def draw(mutants: Sequence[Mutant], seed: int) -> Iterator[Mutant]:
     """Returns mutants in the seed's order, at most one per scope."""
-    seen = set()
+    scopes = set()
     for mutant in random.Random(seed).sample(sorted(mutants), len(mutants)):
-        if (mutant.file, mutant.scope) not in seen:
-            seen.add((mutant.file, mutant.scope))
+        if (mutant.file, mutant.scope) not in scopes:
+            scopes.add((mutant.file, mutant.scope))
             yield mutant
 
 

@@ -51,15 +51,15 @@ pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason=
 
 def modules() -> dict[str, Path]:
     """Returns all modules of the package, its adapters and its benchmarks, by name."""
-    found = {}
+    by_name = {}
     for name, folder in TREES.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
             inside = path.relative_to(ROOT / folder)
             if name == "gpu_envs" and inside.parts[0] in ("adapters", "kernels"):  # links
                 continue
             parts = inside.with_suffix("").parts
-            found[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
-    return found
+            by_name[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return by_name
 
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
@@ -89,26 +89,26 @@ def test_every_package_has_a_layer() -> None:
 
 @pytest.mark.slow
 def test_no_import_from_a_higher_layer() -> None:
-    known, found = modules(), []
+    known, problems = modules(), []
     for module, path in known.items():
         for line, imported in imports(path, known):
             if layer_of(imported) >= layer_of(module) and package_of(imported) != package_of(module):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, not in a lower layer")
-    assert not found, "\n".join(found)
+                problems.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, not in a lower layer")
+    assert not problems, "\n".join(problems)
 
 
 def test_no_import_from_a_higher_part_of_training() -> None:
     """Algorithms do not depend on engines, and engines do not depend on their callers."""
     known, training = modules(), "gpu_envs.training"
     heights = {f"{training}.{folder}": height for height, folder in enumerate(FOLDERS_OF_TRAINING)}
-    found = []
+    problems = []
     for module, path in known.items():
         module_height = heights.get(".".join(module.split(".")[:3]), len(heights))
         for line, imported in imports(path, known) if module_height < len(heights) else ():
             imported_height = heights.get(".".join(imported.split(".")[:3]), -1)
             if imported_height > module_height or imported.startswith(ABOVE_ENGINES):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which is higher")
-    assert not found, "\n".join(found)
+                problems.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which is higher")
+    assert not problems, "\n".join(problems)
 
 
 def test_no_import_cycles() -> None:

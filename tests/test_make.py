@@ -32,14 +32,14 @@ def recipe(target: str, *settings: str) -> list[str]:
 
 def trained(target: str, *settings: str) -> Any:
     (command,) = (line for line in recipe(target, *settings) if "gpu-envs train" in line)
-    found: list[Any] = []
+    configs: list[Any] = []
 
     def train(config: Any, **_: Any) -> None:
-        found.append(config)
+        configs.append(config)
         raise KeyboardInterrupt
 
     assert main(shlex.split(command)[1:], trainer=SimpleNamespace(train=train)) != OK
-    return found[0]
+    return configs[0]
 
 
 def test_tag_without_a_gpu_trains_a_smaller_game_and_says_so_first() -> None:

@@ -31,14 +31,14 @@ def configuration() -> dict[str, Any]:
 
 def shipped() -> set[str]:
     """Returns the paths in the package of all files that it must contain."""
-    wanted = {".py", ".cuh", ".cpp", ".typed", ".html", ".css", ".js", ".json", ".toml"}
-    found = set()
+    suffixes = {".py", ".cuh", ".cpp", ".typed", ".html", ".css", ".js", ".json", ".toml"}
+    paths = set()
     for package in configuration()["tool"]["setuptools"]["packages"]:
         folder = ROOT / LINKS.get(package, package.replace(".", "/"))
         files = folder.rglob("*") if package == "gpu_envs.kernels" else folder.iterdir()  # its folders are no packages
-        inside = (path.relative_to(folder) for path in files if path.suffix in wanted)
-        found |= {f"{package.replace('.', '/')}/{path}" for path in inside}
-    return found
+        inside = (path.relative_to(folder) for path in files if path.suffix in suffixes)
+        paths |= {f"{package.replace('.', '/')}/{path}" for path in inside}
+    return paths
 
 
 def tracked() -> dict[str, str]:
@@ -155,8 +155,8 @@ def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
     """Only symlinks are left out: the build recreates them from their targets."""
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in (each.name for each in archive if each.isfile())}
-    made = {"PKG-INFO", "setup.cfg"}
-    files = {name for name in files if not name.startswith("gpu_envs.egg-info/")} - made
+    generated = {"PKG-INFO", "setup.cfg"}
+    files = {name for name in files if not name.startswith("gpu_envs.egg-info/")} - generated
     listed = {name for name, mode in tracked().items() if mode != "120000"}
     assert "kernels/dialect/portable.cuh" in files
     assert not listed or {*files} >= listed  # what is not yet tracked may be among them

@@ -41,6 +41,6 @@ def test_it_balances_a_pole_with_discrete_actions(planner: Any, device: str) -> 
 
 
 def test_the_command_line_has_every_field(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = "planner.py --device cpu --trials 16 --horizon 4 --iterations 1 --episodes 1".split()
-    monkeypatch.setattr(sys, "argv", [*given, "--env-id", "CartPole-v1", "--method", "cem", "--elites", "0.25"])
+    command = "planner.py --device cpu --trials 16 --horizon 4 --iterations 1 --episodes 1".split()
+    monkeypatch.setattr(sys, "argv", [*command, "--env-id", "CartPole-v1", "--method", "cem", "--elites", "0.25"])
     planner.main()

@@ -50,8 +50,8 @@ def public() -> Iterator[tuple[ModuleType, str, Any]]:
     """Yields module, name and value of all public names, if their libraries are installed."""
     for module in MODULES:
         try:
-            found = importlib.import_module(module)
-            yield from ((found, name, getattr(found, name)) for name in found.__all__)
+            imported_module = importlib.import_module(module)
+            yield from ((imported_module, name, getattr(imported_module, name)) for name in imported_module.__all__)
         except ImportError:
             continue
 
@@ -77,11 +77,11 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
-    where, _, own = name.rpartition(".")
+    where, _, item_name = name.rpartition(".")
     module = imported(where)
-    item = getattr(module, own)
+    item = getattr(module, item_name)
     if not (inspect.isclass(item) or inspect.isroutine(item)):
-        assert own in constants_with_docs(module), f"no string stands under {name}"
+        assert item_name in constants_with_docs(module), f"no string stands under {name}"
         return
     assert vars(item).get("__doc__") if inspect.isclass(item) else item.__doc__, name
     if inspect.isclass(item):
@@ -91,13 +91,13 @@ def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
 
 def constants_with_docs(module: ModuleType) -> set[str]:
     """Returns the module-level names whose assignment is followed by a string."""
-    found = set()
+    names = set()
     body = ast.parse(inspect.getsource(module)).body
     for statement, text in itertools.pairwise(body):
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-            found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

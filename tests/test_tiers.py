@@ -149,8 +149,8 @@ def test_the_seed_determines_the_order_of_cases() -> None:
     ],
 )
 def test_a_function_is_marked_by_its_costs(costs: list[float], mark: str | None) -> None:
-    assert mark_of([(own, 0.0) for own in costs], 1.0, 2.0) == mark
-    assert mark_of([(own, 1.5) for own in costs], 1.0, 2.0) == "@pytest.mark.slow"
+    assert mark_of([(cost, 0.0) for cost in costs], 1.0, 2.0) == mark
+    assert mark_of([(cost, 1.5) for cost in costs], 1.0, 2.0) == "@pytest.mark.slow"
 
 
 def test_marks_are_set_once() -> None:

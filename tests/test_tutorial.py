@@ -60,8 +60,8 @@ def test_block_runs(folder: Path, block: CodeBlock) -> None:
     printed = run(folder, "sh", "-e", "-c", block.text)
     if "train" in block.text:
         assert "reached" in printed, printed
-    for made in re.findall(r"--html (\S+)", block.text):
-        assert (folder / made).stat().st_size > 1000
+    for page in re.findall(r"--html (\S+)", block.text):
+        assert (folder / page).stat().st_size > 1000
 
 
 def test_the_tutorial_is_short() -> None:
@@ -77,18 +77,18 @@ def test_the_tutorial_is_short() -> None:
 @pytest.mark.usefixtures("builtin_registry")  # its id is another file's in other tests
 def test_both_languages_give_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     monkeypatch.chdir(folder)
-    made: list[Any] = [
+    envs: list[Any] = [
         gpu_envs.make(place, 100, device=device, autoreset_mode="SameStep")
         for place in ("lander.py:LANDER", "lander_in_python.py:LANDER_IN_PYTHON")
     ]
-    assert_all_same(env.reset(seed=0)[0] for env in made)
+    assert_all_same(env.reset(seed=0)[0] for env in envs)
     rng = np.random.default_rng(0)
     for _ in range(100):
         actions = rng.integers(0, 2, 100)
-        steps = [env.step(actions) for env in made]
+        steps = [env.step(actions) for env in envs]
         assert_same_bits(steps[0][:4], steps[1][:4])
-        assert_all_same(dict(env.state) for env in made)
-    for env in made:
+        assert_all_same(dict(env.state) for env in envs)
+    for env in envs:
         env.close()
 
 

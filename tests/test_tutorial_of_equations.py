@@ -105,8 +105,8 @@ def test_the_rules_match_the_equations(precision: str, tolerance: float, device:
         rows = np.broadcast_to(np.eye(5), (count, 5, 5))
         alike = [expected["carbon"][:, None], np.full((count, 1), (t + 1) / periods), expected["capital"]]
         shared = np.broadcast_to(np.concatenate(alike, 1)[:, None], (count, 5, 7))
-        seen = np.concatenate([rows, expected["offers"].swapaxes(1, 2), shared], 2)
-        np.testing.assert_allclose(observations["region"], seen, 1e-5, 1e-6)
+        expected_rows = np.concatenate([rows, expected["offers"].swapaxes(1, 2), shared], 2)
+        np.testing.assert_allclose(observations["region"], expected_rows, 1e-5, 1e-6)
         history.append(measured)
     np.testing.assert_allclose(infos["episode"]["carbon"], history[-1]["carbon"], 1e-5)
     for name in ("saved", "abated", "traded"):

@@ -32,13 +32,13 @@ class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 ha
 
 
 def learn(folder: Path, side: int, most: int, shape: tuple[int, ...], **policy: Any) -> None:
-    seen: dict[str, spaces.Space[Any]] = {
+    spaces_by_name: dict[str, spaces.Space[Any]] = {
         "image": spaces.Box(0, most, shape, np.uint8),
         "x": spaces.Box(-8, 8, (1,), np.float32),
     }
     observe = f"""for (int j = 0; j < {side * side * 3}; ++j) observation.image[j] = u8(j % 7);
     observation.x[0] = float(s.x);"""
-    spec = walk(folder, more={"observation": spaces.Dict(seen)}, observe=observe)
+    spec = walk(folder, more={"observation": spaces.Dict(spaces_by_name)}, observe=observe)
     gpu_envs.register(spec, replace=True)
     env = VecEnv(spec, 2, device="cpu")
     PPO("MultiInputPolicy", env, n_steps=4, batch_size=8, n_epochs=1, device="cpu", policy_kwargs=policy).learn(8)

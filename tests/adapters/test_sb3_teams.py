@@ -88,7 +88,7 @@ def test_slots_are_the_agents_of_a_role(
     kinds = set()
     for step, actions in enumerate(actions_for(venv, steps)):
         observations, rewards, dones, infos = venv.step(actions)
-        seen, plain_rewards, terminations, truncations, plain_infos = plain.step(
+        observed, plain_rewards, terminations, truncations, plain_infos = plain.step(
             {role: actions.reshape(count, agents, *actions.shape[1:]), other: theirs[step]}
         )
         ended = plain_infos.get("_final_obs", np.zeros(count, bool))
@@ -96,7 +96,7 @@ def test_slots_are_the_agents_of_a_role(
             for agent in range(agents):
                 slot = replica * agents + agent
                 what = f"step {step}, replica {replica}, agent {agent}"
-                reward, last = plain_rewards[role][replica, agent], seen[role][replica, agent]
+                reward, last = plain_rewards[role][replica, agent], observed[role][replica, agent]
                 totals[replica, agent] += reward
                 lives[replica, agent] += alive[replica, agent]
                 went_out = (
@@ -196,28 +196,28 @@ def test_random_roles_sample_uniformly(
 @pytest.mark.parametrize("mapping", [False, True])
 def test_a_function_acts_for_a_role(mapping: bool, place: Place) -> None:
     """The function is called once per step with tensors of the role's observations, and moves the role."""
-    seen: list[np.ndarray] = []
+    observed: list[np.ndarray] = []
     kinds = set()
 
     def policy(observations: Any) -> Any:
         kinds.add((type(observations), observations.device.type))
-        seen.append(numpy_of(observations))
+        observed.append(numpy_of(observations))
         return torch.full(observations.shape[:2], 3, device=observations.device)
 
     params = {**GRID, **place._asdict(), "grid_length": 50}
     env: Any = gpu_envs.make("TagGridWorld-v0", 4, autoreset_mode="SameStep", **params)
     venv = make_vec(env, role="tagger", others={"runner": policy} if mapping else policy, seed=1)
     observations = venv.reset()
-    assert seen == []
+    assert observed == []
     for step in range(15):
         before = numpy_of(env.state["y"])[:, 2]
         expected = numpy_of(env.observe()["runner"])
         observations, _, dones, _ = venv.step(np.zeros(8, np.int64))
-        assert len(seen) == step + 1
-        assert_same_bits(seen[-1], expected)
+        assert len(observed) == step + 1
+        assert_same_bits(observed[-1], expected)
         if not dones.any():
             assert (numpy_of(env.state["y"])[:, 2] == np.minimum(before + 1, 50)).all()
-    assert seen[0].shape == (4, 1, 13)
+    assert observed[0].shape == (4, 1, 13)
     assert kinds == {(torch.Tensor, place.device)}
     assert observations.shape == (8, 13)
 
@@ -313,8 +313,8 @@ def test_reset_by_slot(device: str) -> None:
     for actions in runners[:5]:
         venv.step(actions)
         plain.step(actions)
-    ((seen, _),) = venv.env_method("reset", indices=1)
-    assert_same_bits(seen, numpy_of(venv.env.observe()["runner"])[1, 0])
+    ((observed, _),) = venv.env_method("reset", indices=1)
+    assert_same_bits(observed, numpy_of(venv.env.observe()["runner"])[1, 0])
     assert numpy_of(venv.env.elapsed).tolist() == [5, 0, 5]
     for actions in runners[5:]:
         for part, expected in zip(venv.step(actions)[:3], plain.step(actions)[:3], strict=True):
@@ -327,7 +327,7 @@ def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: 
 
     def make_policy(seed: int) -> Any:
         rng = np.random.default_rng(seed)
-        return "random" if other == "random" else lambda seen: rng.integers(0, 5, seen.shape[:2])
+        return "random" if other == "random" else lambda observed: rng.integers(0, 5, observed.shape[:2])
 
     venv, plain = (
         make_vec("TagGridWorld-v0", 3, role="runner", others=make_policy(5), device=device, seed=2) for _ in range(2)

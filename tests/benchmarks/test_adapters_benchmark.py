@@ -35,25 +35,25 @@ def plan(lines: list[str]) -> AdapterPlan:
 
 def measured(plan: AdapterPlan, name: str) -> dict[str, Any]:
     """Measures a section; checks that no part failed and that JSON can represent the results."""
-    kept: dict[str, Any] = {}
-    adapters.measure(plan, [name], kept.__setitem__)
+    sections: dict[str, Any] = {}
+    adapters.measure(plan, [name], sections.__setitem__)
     assert plan.failures == []
-    assert list(kept) == [name]
-    found: dict[str, Any] = json.loads(json.dumps(kept[name], allow_nan=False))
-    return found
+    assert list(sections) == [name]
+    results: dict[str, Any] = json.loads(json.dumps(sections[name], allow_nan=False))
+    return results
 
 
 def test_sb3_is_compared_with_its_vectorised_environments(plan: AdapterPlan, lines: list[str]) -> None:
     pytest.importorskip("stable_baselines3")
-    found = measured(plan, "sb3")
+    results = measured(plan, "sb3")
     sides = {"gpu_envs_ppo", "stock_ppo", "dummy", "subproc"}
-    assert found["num_envs"] == 64
+    assert results["num_envs"] == 64
     for kind in ("dummy", "subproc"):
-        assert found["peers"][kind]["steps_per_s"] == max(
-            rate for rates in found["peers"][kind]["tried"].values() for rate in rates.values()
+        assert results["peers"][kind]["steps_per_s"] == max(
+            rate for rates in results["peers"][kind]["tried"].values() for rate in rates.values()
         )
     for policy in ("fresh", "balancing"):
-        part = found["collect_rollouts"][policy]
+        part = results["collect_rollouts"][policy]
         assert set(part["steps_per_s"]) == set(part["shares"]) == set(part["torch_threads"]) == sides
         best = max(part["steps_per_s"]["dummy"], part["steps_per_s"]["subproc"])
         assert part["times_the_better_container"]["stock_ppo"] == part["steps_per_s"]["stock_ppo"] / best
@@ -61,7 +61,7 @@ def test_sb3_is_compared_with_its_vectorised_environments(plan: AdapterPlan, lin
             assert set(shares) == {"policy", "step_async", "step_wait"}
             assert all(share > 0 for share in shares.values())
             assert sum(shares.values()) < 1
-    learn = found["learn"]
+    learn = results["learn"]
     for side in ("ours", "peer"):
         assert learn["num_envs"][side] * learn["n_steps"][side] == learn["equal"]["transitions"] == 512
         assert learn["steps_per_s"][side] > 0
@@ -83,12 +83,12 @@ def test_the_scripted_policy_balances() -> None:
 
 def test_a_step_of_sb3_is_split(plan: AdapterPlan, lines: list[str]) -> None:
     pytest.importorskip("stable_baselines3")
-    found = measured(plan, "sb3_step")
-    assert set(found["parts_ms"]) == {"env_step", "fetch", "infos", "other"}
-    assert found["ended_per_step"] == pytest.approx(64 * found["finish_rate"])
-    assert 1 / 60 < found["finish_rate"] < 1 / 10
-    assert found["yardstick"]["bare_step_ms"] > 0
-    assert 0 < found["step_ms"] <= found["percentile_95_ms"]
+    results = measured(plan, "sb3_step")
+    assert set(results["parts_ms"]) == {"env_step", "fetch", "infos", "other"}
+    assert results["ended_per_step"] == pytest.approx(64 * results["finish_rate"])
+    assert 1 / 60 < results["finish_rate"] < 1 / 10
+    assert results["yardstick"]["bare_step_ms"] > 0
+    assert 0 < results["step_ms"] <= results["percentile_95_ms"]
     assert "bar < 1 ms" in lines[0]
 
 
@@ -104,10 +104,10 @@ def test_the_bytes_of_a_step_of_sb3_are_counted() -> None:
 
 
 def test_torch_libraries_are_compared_with_their_minimum_cost(plan: AdapterPlan) -> None:
-    found = measured(plan, "torch_libraries")["libraries"]
+    results = measured(plan, "torch_libraries")["libraries"]
     ways = {"torchrl": {"rollout", "collector"}, "skrl": {"skrl_ppo", "gpu_envs_ppo"}, "rsl_rl": {"ppo"}}
-    assert set(found) == set(ways)
-    for library, figures in found.items():
+    assert set(results) == set(ways)
+    for library, figures in results.items():
         if "skipped" in figures:
             continue
         assert set(figures["loops"]) == ways[library]
@@ -117,9 +117,9 @@ def test_torch_libraries_are_compared_with_their_minimum_cost(plan: AdapterPlan)
 
 
 def test_every_library_learns_something(plan: AdapterPlan) -> None:
-    found = measured(plan, "learning")["libraries"]
-    assert set(found) == {"sb3", "torchrl", "skrl", "rsl_rl"}
-    for run in found.values():
+    results = measured(plan, "learning")["libraries"]
+    assert set(results) == {"sb3", "torchrl", "skrl", "rsl_rl"}
+    for run in results.values():
         if "skipped" not in run:
             assert run["steps"] > 0
             assert run["seconds"] > 0
@@ -128,9 +128,9 @@ def test_every_library_learns_something(plan: AdapterPlan) -> None:
 
 
 def test_wrappers_are_measured(plan: AdapterPlan, lines: list[str]) -> None:
-    found = measured(plan, "wrappers")
-    assert found["torch_threads"] == 1
-    (rows,) = found["sizes"].values()
+    results = measured(plan, "wrappers")
+    assert results["torch_threads"] == 1
+    (rows,) = results["sizes"].values()
     assert rows["none"]["added_us"] == 0
     assert len(rows) == len(lines) > 1
 
@@ -162,9 +162,9 @@ def test_missing_libraries_and_failures_do_not_affect_other_sections(
 
     sections = {"a": missing, "b": ours_is_missing, "c": broken, "d": lambda _: {"figure": 1}}
     monkeypatch.setattr(adapters, "SECTIONS", sections)
-    kept: dict[str, Any] = {}
-    adapters.measure(plan, list(sections), kept.__setitem__)
-    assert kept == {
+    written: dict[str, Any] = {}
+    adapters.measure(plan, list(sections), written.__setitem__)
+    assert written == {
         "a": {"skipped": "no skrl here: pip install it"},
         "b": {"failed": "ModuleNotFoundError: renamed"},
         "c": {"failed": "ValueError: broken"},
@@ -192,9 +192,9 @@ def test_complete_sections_are_written_with_their_provenance(
     with pytest.raises(SystemExit, match="failed: sb3"):
         adapters.main(["--device", "cpu", "--only", "sb3", "learning", "--commit", "after"])
     sections = json.loads((tmp_path / "adapters_cpu.json").read_text())["sections"]
-    written = {name: (found["results"]["figure"], found["commit"]) for name, found in sections.items()}
+    written = {name: (section["results"]["figure"], section["commit"]) for name, section in sections.items()}
     assert written == {"sb3": (1, "before"), "learning": (2, "after")}
-    assert all(found["command"].startswith("python -m benchmarks.adapters") for found in sections.values())
+    assert all(section["command"].startswith("python -m benchmarks.adapters") for section in sections.values())
 
 
 def test_rounds_alternate_and_the_first_is_discarded() -> None:

@@ -132,10 +132,10 @@ def test_a_hanging_peer_keeps_its_results(peer_module: Callable[[str], str], tmp
         time.sleep(600)
     """)
     peer = workloads.Peer("Slow", module, {}, lambda _: [ONE, OTHER])
-    found = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 3.0)
-    assert found.versions == {"python": "9"}
-    assert found.lines == {ONE: {"work": 0, "seconds": 0.5, "prepare_s": 1.0}}
-    assert found.errors == ["stopped after 3 s"]
+    outcome = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 3.0)
+    assert outcome.versions == {"python": "9"}
+    assert outcome.lines == {ONE: {"work": 0, "seconds": 0.5, "prepare_s": 1.0}}
+    assert outcome.errors == ["stopped after 3 s"]
     assert Path("/proc/self/stat").exists()
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     until = time.monotonic() + 10  # a killed process ends when it is next scheduled
@@ -165,19 +165,19 @@ def test_a_failing_peer_reports_its_error(
     peer = workloads.Peer(
         "Failing", peer_module(script), {}, lambda _: [ONE, OTHER], separate_processes=separate_processes
     )
-    found = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
-    assert list(found.lines) == done
-    assert found.errors == [f"ended with status {trouble}"]
+    outcome = measure_peer(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
+    assert list(outcome.lines) == done
+    assert outcome.errors == [f"ended with status {trouble}"]
 
 
 def test_a_failing_workload_does_not_stop_the_next() -> None:
     pytest.importorskip("gymnasium")
     good = dataclasses.replace(ONE, variant="SyncVectorEnv", autoreset="NextStep")
     bad = dataclasses.replace(good, num_envs=-1)
-    found = measure_peer(sys.executable, PEERS["gymnasium"], [bad, good], 0.01, 60.0)
-    assert found.errors == []
-    assert "failed" in found.lines[bad]
-    assert found.lines[good]["seconds"] > 0
+    outcome = measure_peer(sys.executable, PEERS["gymnasium"], [bad, good], 0.01, 60.0)
+    assert outcome.errors == []
+    assert "failed" in outcome.lines[bad]
+    assert outcome.lines[good]["seconds"] > 0
 
 
 # --- results ---
@@ -210,14 +210,14 @@ def test_a_variant_is_compared_with_our_standard_workload() -> None:
     assert section["rows"][0]["ours_env_steps_per_s"] == 2
 
 
-def small_workloads(listed: list[Workload]) -> list[Workload]:
+def small_workloads(works: list[Workload]) -> list[Workload]:
     """Selects a workload of each kind with few replicas, without slow compilations."""
-    found = {
+    selected = {
         (work.task, work.way, work.device, work.variant, work.cores): work.with_max_envs(8)
-        for work in listed
+        for work in works
         if work.variant != "torch.compile"
     }
-    return list(found.values())
+    return list(selected.values())
 
 
 @pytest.mark.slow
@@ -276,10 +276,10 @@ def test_installed_peers_run(name: str, device: str) -> None:
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     chosen = small_workloads(peer.workloads(device))
-    found = measure_peer(sys.executable, peer, chosen, 0.01, 300.0)
-    assert found.errors == []
-    assert list(found.lines) == chosen
-    for work, line in found.lines.items():
+    outcome = measure_peer(sys.executable, peer, chosen, 0.01, 300.0)
+    assert outcome.errors == []
+    assert list(outcome.lines) == chosen
+    for work, line in outcome.lines.items():
         assert "failed" not in line, (work, line)
         assert 0 < line["seconds"] < 60
 
@@ -300,9 +300,9 @@ def test_gpu_envs_runs_each_kind_of_workload(work: Workload) -> None:
     pytest.importorskip("torch")
     from benchmarks.peers import ours
 
-    found = ours.measure(work, 0.01)
-    assert 0 < found.seconds < 60
-    assert 0 < found.prepare_s < 300
+    measurement = ours.measure(work, 0.01)
+    assert 0 < measurement.seconds < 60
+    assert 0 < measurement.prepare_s < 300
 
 
 def test_teams_have_the_requested_sizes() -> None:
@@ -378,22 +378,22 @@ def test_scaling_has_a_point_for_each_size(device: str, results: Path, monkeypat
     assert [path.name for path in results.iterdir()] == [f"scaling_{device}.json"]
     document = json.loads((results / f"scaling_{device}.json").read_text())
     assert document["command"] == f"python -m benchmarks.throughput --device {device} --only scaling"
-    found = document["results"]
-    assert set(found) == {"ways", "single", "teams"}
-    assert set(found["single"]) == set(record.BYTES_PER_STEP)
-    for curves in found["single"].values():
-        assert set(curves) == set(found["ways"]) == {"step", "fused"} | ({"graph"} if device == "cuda" else set())
+    measured = document["results"]
+    assert set(measured) == {"ways", "single", "teams"}
+    assert set(measured["single"]) == set(record.BYTES_PER_STEP)
+    for curves in measured["single"].values():
+        assert set(curves) == set(measured["ways"]) == {"step", "fused"} | ({"graph"} if device == "cuda" else set())
         for points in curves.values():
             assert [point["num_envs"] for point in points] == [1, 8]
             for point in points:
                 assert point["steps_per_s"] * point["us_per_step"] == pytest.approx(1e6 * point["num_envs"])
     for env_id in (TAG, workloads.GRID):
-        assert [point["agents"] for point in found["teams"][env_id]] == [2, 5]
-        for point in found["teams"][env_id]:
+        assert [point["agents"] for point in measured["teams"][env_id]] == [2, 5]
+        for point in measured["teams"][env_id]:
             assert point["num_envs"] == scaling.TOTAL_AGENTS[device] // point["agents"]
             assert point["agent_steps_per_s"] == pytest.approx(point["env_steps_per_s"] * point["agents"])
             assert point["in_game"] > 0.99  # agents stay active, so that sizes are comparable
-    assert len(lines) == len(found["ways"]) * len(record.BYTES_PER_STEP) + 4
+    assert len(lines) == len(measured["ways"]) * len(record.BYTES_PER_STEP) + 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

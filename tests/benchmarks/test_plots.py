@@ -103,11 +103,11 @@ def test_plots_fit_a_page_and_have_an_opaque_background(redrawn: Path) -> None:
 
 
 def test_missing_results_are_reported_with_their_command(tmp_path: Path) -> None:
-    found = copy.deepcopy(DOCUMENTS["training_cuda"])
-    del found["sections"]["solve"]
-    runners = found["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]
+    document = copy.deepcopy(DOCUMENTS["training_cuda"])
+    del document["sections"]["solve"]
+    runners = document["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]
     runners["runs"]["kernels"][0]["curve"][0][1] += 1
-    (tmp_path / "training_cuda.json").write_text(json.dumps(found))
+    (tmp_path / "training_cuda.json").write_text(json.dumps(document))
     lines: list[str] = []
     drawn = draw_all(tmp_path, tmp_path, lines.append)
     assert [path.name for path in drawn] == ["environments.png", "tag_training.png"]
@@ -158,8 +158,8 @@ def section(label: str, *rows: dict[str, Any], gpu: str | None = None) -> dict[s
 
 
 def peer_row(rate: float, ours: float | None, **fields: Any) -> dict[str, Any]:
-    known = {"task": "CartPole-v1", "way": "host", "device": "cpu", "cores": "one", "variant": None, "num_envs": 1}
-    return known | {"env_steps_per_s": rate, "ours_env_steps_per_s": ours} | fields
+    fixed = {"task": "CartPole-v1", "way": "host", "device": "cpu", "cores": "one", "variant": None, "num_envs": 1}
+    return fixed | {"env_steps_per_s": rate, "ours_env_steps_per_s": ours} | fields
 
 
 def test_bars_show_the_best_row_of_each_peer_and_ours_for_the_same_workload() -> None:

@@ -51,17 +51,17 @@ def run(seconds: float, last_100: float, evaluated: float) -> dict[str, Any]:
 
 def test_an_unconfirmed_run_counts_as_infinitely_slow() -> None:
     slow, quick, false = run(3.0, 480, 490), run(2.0, 476, 475), run(1.0, 480, 470)
-    found = plan.summary([slow, quick, false], 475)
-    assert (found["median_s"], found["solved"], found["seeds"]) == (3.0, 2, 3)  # median of 2, 3 and infinity
-    found = plan.summary([run(1.0, -math.inf, 20), false, quick], 475)
-    assert (found["median_s"], found["solved"]) == (None, 1)
-    assert found["runs"][0]["last_100"] is None
-    json.dumps(found, allow_nan=False)
+    summary = plan.summary([slow, quick, false], 475)
+    assert (summary["median_s"], summary["solved"], summary["seeds"]) == (3.0, 2, 3)  # median of 2, 3 and infinity
+    summary = plan.summary([run(1.0, -math.inf, 20), false, quick], 475)
+    assert (summary["median_s"], summary["solved"]) == (None, 1)
+    assert summary["runs"][0]["last_100"] is None
+    json.dumps(summary, allow_nan=False)
 
 
 def test_a_missing_peer_is_skipped_with_a_message_and_a_failing_peer_is_an_error() -> None:
-    found = process.run_peer(sys.executable, "no_such_package", "jax_ppo")
-    assert found == {"skipped": f"{sys.executable} has no no_such_package"}
+    outcome = process.run_peer(sys.executable, "no_such_package", "jax_ppo")
+    assert outcome == {"skipped": f"{sys.executable} has no no_such_package"}
     with pytest.raises(RuntimeError, match="No module named"):
         process.run_peer(sys.executable, "json", "no_such_peer")
 
@@ -133,10 +133,10 @@ def test_the_jax_peer_stops_by_the_same_rule() -> None:
 def test_best_constant_actions() -> None:
     """In COVID, governors close for long with full subsidies; in RICE-N, regions save, and the climate warms."""
     here = plan.TrainingPlan("cpu", seeds=1, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
-    found = worlds.constants(here, worlds.WORLDS["CovidEconomy-v0"], {})
-    assert found["governor"]["action"] == {"stringency": 7, "subsidy": 20}
-    assert found["planner"]["action"]["subsidy"] == 0
-    assert found["governor"]["mean"] > 784.9  # return of the highest level
+    best = worlds.constants(here, worlds.WORLDS["CovidEconomy-v0"], {})
+    assert best["governor"]["action"] == {"stringency": 7, "subsidy": 20}
+    assert best["planner"]["action"]["subsidy"] == 0
+    assert best["governor"]["mean"] > 784.9  # return of the highest level
     region = worlds.constants(here, worlds.WORLDS["RiceN-v0"], {})["region"]
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
@@ -149,22 +149,22 @@ def test_tag_is_trained_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None
     pytest.importorskip("torch")
     env = "TagContinuous-v0"
     small = {**plan.preset(env, "small"), "num_envs": 32, "horizon": 40, "epochs": 1, "total_steps": 32 * 40 * 10}
-    made = {"taggers": small, "runners": {**small, "policies": {"tagger": "random"}}}
-    monkeypatch.setattr(plan, "PRESETS", {env: made})
+    presets = {"taggers": small, "runners": {**small, "policies": {"tagger": "random"}}}
+    monkeypatch.setattr(plan, "PRESETS", {env: presets})
     monkeypatch.setattr(learning, "TEAMS", (env,))
     monkeypatch.setattr(learning, "EPISODES", 32)
     here = plan.TrainingPlan("cpu", seeds=2, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
-    found = learning.tag(here)
-    monkeypatch.setattr(figures, "results", lambda *_: found)
-    for team in made:
-        assert list(found[env][team]["runs"]) == ["kernels"]
-        runs = found[env][team]["runs"]["kernels"]
+    measured = learning.tag(here)
+    monkeypatch.setattr(figures, "results", lambda *_: measured)
+    for team in presets:
+        assert list(measured[env][team]["runs"]) == ["kernels"]
+        runs = measured[env][team]["runs"]["kernels"]
         assert [run["seed"] for run in runs] == [0, 1]
         assert all(0 < run["curve"][-1][0] <= run["seconds"] for run in runs)
         lasted = sorted(run["evaluated"]["length"] for run in runs)
         assert f" {lasted[0]:.1f}, {lasted[1]:.1f} after " in figures.tag_learning(Path())
         assert lasted[0] < lasted[1]
-    json.dumps(found, allow_nan=False)
+    json.dumps(measured, allow_nan=False)
 
 
 @pytest.mark.slow
@@ -177,29 +177,29 @@ def test_the_race_has_one_rule_for_all() -> None:
     )
     rule = race.Rule(target=-2000.0, episodes=4, every=64, limit=1024)
     absent = set(process.missing_modules(python, [peer.package for peer in race.PEERS.values()]))
-    found = race.race(here, rule)
+    outcome = race.race(here, rule)
     assert len(lines) == 1 + len(race.PEERS)
     for name in ("ours", *race.PEERS):
         if name != "ours" and race.PEERS[name].package in absent:
-            assert "skipped" in found[name]
+            assert "skipped" in outcome[name]
             continue
-        (run,) = found[name]["runs"]
-        assert found[name]["reached"] == 1, run
+        (run,) = outcome[name]["runs"]
+        assert outcome[name]["reached"] == 1, run
         assert (run["steps"], len(run["returns"])) == ({"ours": 256, "sbx": 128 + 64}.get(name, 64), 1)
         assert -2000 <= run["returns"][0] < 0
-        assert found[name]["median_s"] == run["seconds"] > 0
+        assert outcome[name]["median_s"] == run["seconds"] > 0
         assert run["prepare_s"] > 0
-    json.dumps(found, allow_nan=False)
+    json.dumps(outcome, allow_nan=False)
 
 
 def test_a_race_ends_at_its_limit() -> None:
     """The first run never reaches the target return; the second run reaches it later."""
     rule, steps = race.Rule(target=-1.0, every=10, limit=25), iter((10, 20, 30))
-    found = rule.race(lambda _: next(steps), lambda: -2.0)
-    assert (found["steps"], found["returns"], found["reached"]) == (30, [-2.0] * 3, False)
+    outcome = rule.race(lambda _: next(steps), lambda: -2.0)
+    assert (outcome["steps"], outcome["returns"], outcome["reached"]) == (30, [-2.0] * 3, False)
     steps, returns = iter((10, 20, 30)), iter((-2.0, -1.0))
-    found = rule.race(lambda _: next(steps), lambda: next(returns))
-    assert (found["steps"], found["reached"]) == (20, True)
+    outcome = rule.race(lambda _: next(steps), lambda: next(returns))
+    assert (outcome["steps"], outcome["reached"]) == (20, True)
     assert race.summarize([{"seed": 0, "failed": "no device"}])["median_s"] is None
 
 
@@ -224,16 +224,16 @@ def test_jaxmarl_is_trained_on_the_same_environments(env_id: str, at_random: flo
     here = plan.TrainingPlan(
         "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python="", log=lambda _: None
     )
-    found = particles.jaxmarl(here, env_id, "--updates", 60, "--every", 40, "--episodes", 2000)
+    outcome = particles.jaxmarl(here, env_id, "--updates", 60, "--every", 40, "--episodes", 2000)
     if process.missing_modules(python, ["jaxmarl"]):
-        assert found == {"skipped": f"{python} has no jaxmarl"}
+        assert outcome == {"skipped": f"{python} has no jaxmarl"}
         return
-    assert found["random"] == pytest.approx(at_random, abs=0.15)
-    (run,) = found["runs"]
+    assert outcome["random"] == pytest.approx(at_random, abs=0.15)
+    (run,) = outcome["runs"]
     assert run["steps"] == 60 * 128 * 16
     assert run["seconds"] > 0
     assert (run["evaluated"] < 0.8 * at_random) if env_id == "SimpleSpread-v3" else (run["evaluated"] > 1.5 * at_random)
-    json.dumps(found, allow_nan=False)
+    json.dumps(outcome, allow_nan=False)
 
 
 def test_the_particles_table_contains_the_measured_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,26 +115,26 @@ class Replica:
             f["place"][i] = ahead if ahead >= 0 else f["place"][i]
             f["visited"][i, f["place"][i]] = True
         goods = f["board"].copy()
-        asked = [i for i in present if self.is_carrier(i) and actions[i, 0] == 3]
+        pickers = [i for i in present if self.is_carrier(i) and actions[i, 0] == 3]
         rewards = np.zeros(self.agents, self.real)
         lowest = {cell: min(i for i in present if f["place"][i] == cell) for cell in {f["place"][i] for i in present}}
         for i in present:
-            cell, given = f["place"][i], 0
-            before = sum(f["place"][j] == cell for j in asked if j < i)
+            cell, delivered = f["place"][i], 0
+            before = sum(f["place"][j] == cell for j in pickers if j < i)
             empty = np.flatnonzero(f["cargo"][i] == 0)
-            if i in asked and before < goods[cell] and len(empty):
+            if i in pickers and before < goods[cell] and len(empty):
                 f["cargo"][i, empty[0]] = cell % 255 + 1
                 f["board"][cell] -= 1
             elif self.is_carrier(i) and actions[i, 0] == 4:
-                given = int((f["cargo"][i] != 0).sum())
+                delivered = int((f["cargo"][i] != 0).sum())
                 f["cargo"][i] = 0
                 target = f["delivered"] if cell == 0 else f["board"]
-                target[cell] += given
+                target[cell] += delivered
             elif not self.is_carrier(i) and actions[i, 1]:
                 f["board"][cell] += 1
             f["met"][i] = lowest[cell], f["met"][i, 0]
             f["paid"][i] = f["paid"][i, 0] + cost[cell], f["paid"][i, 0]
-            rewards[i] = self.real(given if cell == 0 else 0) - cost[cell] * rate
+            rewards[i] = self.real(delivered if cell == 0 else 0) - cost[cell] * rate
             f["in_game"][i] = not table[cell, PIT]
         for cell, agent in lowest.items():
             f["ledger"][(elapsed + cell) % len(f["ledger"])] = agent
@@ -144,9 +144,9 @@ class Replica:
     def observe(self, i: int) -> np.ndarray:
         """Returns the observation of a present agent."""
         f = self.fields
-        own = f["cargo"][i] if self.is_carrier(i) else []
+        cargo = f["cargo"][i] if self.is_carrier(i) else []
         return np.concatenate(
-            [[f["place"][i], f["board"].sum()], own, f["board"] + 0.5 * f["visited"][i]], dtype=np.float32
+            [[f["place"][i], f["board"].sum()], cargo, f["board"] + 0.5 * f["visited"][i]], dtype=np.float32
         )
 
     def allow(self, i: int) -> np.ndarray:

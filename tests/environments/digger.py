@@ -118,11 +118,11 @@ def advance(state: Mapping[str, np.ndarray], actions: np.ndarray, burn: float = 
     s["lamp"] = s["lamp"] != (s["noise"] % 7 == 0)
     s["fuel"] = s["fuel"] - np.where(s["lamp"], real(burn), real(burn) / 2)
     place = np.stack([s["row"], s["column"]], 1)
-    wanted = place + STEPS[np.minimum(actions, MOVES - 1)]
-    moves = (actions < MOVES) & is_open(wanted)
+    target = place + STEPS[np.minimum(actions, MOVES - 1)]
+    moves = (actions < MOVES) & is_open(target)
     cell = s["row"] * WIDE + s["column"]
     digs = (actions == DIG) & (s["dug"][every, cell] == 0)
-    place = np.where(moves[:, None], wanted, place)
+    place = np.where(moves[:, None], target, place)
     s["row"], s["column"] = place.T.astype(np.int32)
     s["dug"][every[digs], cell[digs]] = 1
     s["bag"][every[digs], ORE[cell[digs]]] += (1 + s["noise"] % 3)[digs]

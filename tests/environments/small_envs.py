@@ -76,11 +76,11 @@ def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | Non
         "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
     }
     header = write_header(folder, name, "FN real fabs_of(real x) { return x < 0 ? -x : x; }\n", heads, CHASE | bodies)
-    seen = spaces.Box(0, 10, (2,), np.float32)
+    space = spaces.Box(0, 10, (2,), np.float32)
     settings: dict[str, Any] = {
         "roles": (
-            gpu_envs.Role("hunter", "num_hunters", seen, spaces.Discrete(3)),
-            gpu_envs.Role("prey", "num_prey", seen, spaces.Discrete(3)),
+            gpu_envs.Role("hunter", "num_hunters", space, spaces.Discrete(3)),
+            gpu_envs.Role("prey", "num_prey", space, spaces.Discrete(3)),
         ),
         "state": {"x": gpu_envs.Field()},
         "shared": {"caught": gpu_envs.Field("int")},

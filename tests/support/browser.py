@@ -196,16 +196,16 @@ class Tab:
     def problems(self) -> list[Any]:
         """Returns logged errors and warnings, and uncaught exceptions."""
         self.run("0")  # earlier events arrive before this answer
-        found = []
+        problems = []
         for event in self._events():
             name, params = event["method"], event["params"]
             if name == "Runtime.exceptionThrown":
-                found.append(params["exceptionDetails"])
+                problems.append(params["exceptionDetails"])
             elif name == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-                found.append(params["args"])
+                problems.append(params["args"])
             elif name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(params["entry"])
-        return found
+                problems.append(params["entry"])
+        return problems
 
     def requests(self) -> list[str]:
         """Returns the requested addresses."""

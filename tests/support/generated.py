@@ -323,9 +323,9 @@ class Calls:
         """Returns an output array that overlaps the environment's memory."""
         role = roles_of(self.env)[-1]
         name = f"observations.{role}" if self.team else "observations"
-        own = self.env.simulation.buffers[name].reshape(-1)
+        buffer = self.env.simulation.buffers[name].reshape(-1)
         shape = shape_of(self.env, "rewards", role)[0]
-        array = own[: int(np.prod(shape))].reshape(shape)
+        array = buffer[: int(np.prod(shape))].reshape(shape)
         return Step(rewards={role: array} if self.team else array)
 
     def _longer(self) -> dict[str, np.ndarray]:

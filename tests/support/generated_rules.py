@@ -403,6 +403,6 @@ def stepped(
     assert isinstance(env.single_action_space, gymnasium.spaces.Discrete)
     functions = int(env.single_action_space.n)
     env.step(np.repeat(np.arange(functions), replicas // functions))
-    made = {name: numpy_of(env.state[name]) for name in FIELDS}
+    state = {name: numpy_of(env.state[name]) for name in FIELDS}
     env.close()
-    return made
+    return state

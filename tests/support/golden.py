@@ -60,18 +60,18 @@ def covid_economy() -> States:
 def particles(env_id: str) -> States:
     """Agents and landmarks on two circles; in the second replica some are outside of the picture."""
     env = gpu_envs.make(env_id, 2, device="cpu")
-    found: dict[str, Any] = {}
+    states: dict[str, Any] = {}
     for prefix, far in (("", 0.8), ("landmark_", 0.5)):
         count = env.state[f"{prefix}x"].shape[1]
         turns = 2 * np.pi * (np.arange(count) + far) / count
         for axis, turned in (("x", np.cos), ("y", np.sin)):
-            found[f"{prefix}{axis}"] = far * np.array([[1.0], [2.0]]) * turned(turns)
+            states[f"{prefix}{axis}"] = far * np.array([[1.0], [2.0]]) * turned(turns)
     for name in {"goal", "key"} & env.state.keys():
-        found[name] = np.ones(env.state[name].shape)
+        states[name] = np.ones(env.state[name].shape)
     if "c" in env.state:
-        found["c"] = np.broadcast_to(np.eye(env.state["c"].shape[2])[1], env.state["c"].shape)
+        states["c"] = np.broadcast_to(np.eye(env.state["c"].shape[2])[1], env.state["c"].shape)
     env.close()
-    return found
+    return states
 
 
 STATES: Mapping[str, Callable[[], States]] = {

@@ -42,7 +42,7 @@ def mpe2_state(env: Any) -> dict[str, Any]:
     """Returns mpe2's state by our names."""
     world = env.world
     agents, marks = world.agents, world.landmarks
-    found = {
+    state = {
         "x": [a.state.p_pos[0] for a in agents],
         "y": [a.state.p_pos[1] for a in agents],
         "x_dot": [a.state.p_vel[0] for a in agents],
@@ -51,21 +51,21 @@ def mpe2_state(env: Any) -> dict[str, Any]:
         "landmark_y": [mark.state.p_pos[1] for mark in marks],
     }
     if any(not a.silent for a in agents):
-        found["c"] = [np.array(a.state.c, np.float64) for a in agents]
-    return found | _goals(agents, marks)
+        state["c"] = [np.array(a.state.c, np.float64) for a in agents]
+    return state | _goals(agents, marks)
 
 
 def _goals(agents: list[Any], marks: list[Any]) -> dict[str, Any]:
     """Indices of the goal landmarks, shared or per agent, and of the landmark whose colour is the key."""
     if getattr(agents[0], "_goal_b", None) is not None:
-        each = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]  # noqa: SLF001 - mpe2's own
-        return {"goal": each[0] if None in each else each}
+        goals = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]  # noqa: SLF001 - mpe2's own
+        return {"goal": goals[0] if None in goals else goals}
     if getattr(agents[0], "_goal_a", None) is None:
         return {}
-    found = {"goal": next(k for k, mark in enumerate(marks) if mark is agents[0]._goal_a)}  # noqa: SLF001 - mpe2's own
+    indices = {"goal": next(k for k, mark in enumerate(marks) if mark is agents[0]._goal_a)}  # noqa: SLF001 - mpe2's own
     if getattr(agents[-1], "_key", None) is not None:
-        found["key"] = int(np.argmax(agents[-1].key))
-    return found
+        indices["key"] = int(np.argmax(agents[-1].key))
+    return indices
 
 
 def _margin(env: Any, ordered: bool) -> float:

@@ -66,19 +66,19 @@ def programs(
 
 
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
-    """What is done on a machine with a GPU, short of loading the result; kept for the next run of the same tests."""
+    """Compiles as on a machine with a GPU, without loading; the result is cached for the next test run."""
     name = f"test-{digest(text, *OPTIONS, architecture)[:32]}-{digest(nvrtc_version())[:8]}.cubin"
     path = cached_file(name, lambda: pickle.dumps(tuple(compile_source(text, "test", architecture))))
     return Compiled(*pickle.loads(read_sealed(path) or b""))
 
 
 def ptx_of(text: str) -> str:
-    """PTX alone: machine code from it would take as long again, and is for tests that look into it."""
+    """Compiles to PTX only: machine code would take twice as long, and most tests do not need it."""
     return compile_with_nvrtc(text, "compute_90a").ptx
 
 
 def kernel_resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
-    """What machine code says of itself: function, `registers` or `local` (bytes of local memory a thread), amount.
+    """Yields from machine code: function, `registers` or `local` (bytes of local memory per thread), amount.
 
     A cubin is an ELF file; its section .nv.info holds records of (format, attribute, size), symbol, value.
     """
@@ -106,23 +106,25 @@ def kernel_resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
 
 
 def check_program(program: Program, architecture: str, precision: str) -> None:
-    """No spills, no more registers than are meant, and in float32 no arithmetic that a CPU would not do alike."""
+    """Checks spills and register counts and, in float32, that the arithmetic has the same bits as on a CPU."""
     ptx, cubin, _ = compile_with_nvrtc(program.source, architecture)
-    found = list(kernel_resources(cubin))
-    assert {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")} == {
+    resources = list(kernel_resources(cubin))
+    assert {name for name, kind, _ in resources if kind == "registers" and not name.startswith("_")} == {
         f"kernel_{name}" for name in program.calls
     }
     # Teams' drivers, rollouts, and steps that draw parameters give a thread fewer registers for more threads at a time,
     # at the price of a few spilled words; the compiler's own functions are counted with who calls them.
     if "multi_agent" in program.name:
-        may = {"kernel_": 64, "$": 64}
+        allowed = {"kernel_": 64, "$": 64}
     elif "rollout" in program.name:
-        may = {"kernel_rollout": 32, "$": 32}
+        allowed = {"kernel_rollout": 32, "$": 32}
     else:
-        may = {"kernel_step": 72, "$": 72} if "struct Drawn {" in program.source else {}
-    spilled = [(name, value) for name, kind, value in found if kind == "local" and value]
-    assert [each for each in spilled if each[1] > max((may[n] for n in may if each[0].startswith(n)), default=0)] == []
-    crowded = [(name, value) for name, kind, value in found if kind == "registers" and value > REGISTERS[precision]]
+        allowed = {"kernel_step": 72, "$": 72} if "struct Drawn {" in program.source else {}
+    spilled = [(name, value) for name, kind, value in resources if kind == "local" and value]
+    assert [
+        each for each in spilled if each[1] > max((allowed[n] for n in allowed if each[0].startswith(n)), default=0)
+    ] == []
+    crowded = [(name, value) for name, kind, value in resources if kind == "registers" and value > REGISTERS[precision]]
     assert crowded == []
     if precision == "float32":
         assert double_arithmetic(ptx) == []

@@ -195,8 +195,8 @@ class Sb3Role(Player):
         return self.rows(observations), [observations, self.adapter.alive]
 
     def step(self, actions: Actions) -> Result:
-        given = actions["runner"]
-        observations, rewards, dones, infos = self.adapter.step(given.reshape(-1, *given.shape[2:]))
+        role_actions = actions["runner"]
+        observations, rewards, dones, infos = self.adapter.step(role_actions.reshape(-1, *role_actions.shape[2:]))
         cut, final, last = read_infos(observations, dones, infos)
         over = numpy_of(self.raw.elapsed) == 0
         seen, paid, out, cut_short = (self.rows(part) for part in (observations, rewards, dones & ~cut, cut))
@@ -221,8 +221,8 @@ class Skrl(SingleAgentPlayer):
         return {"agent": numpy_of(observations)}, [observations]
 
     def step(self, actions: Actions) -> Result:
-        given = self.tensors(actions)["agent"]
-        *step, infos = self.adapter.step(given.reshape(len(given), -1))
+        role_actions = self.tensors(actions)["agent"]
+        *step, infos = self.adapter.step(role_actions.reshape(len(role_actions), -1))
         result = self.result(*step, infos["final_obs"], *step[2:])
         assert (numpy_of(infos["_final_obs"]) == result.ended).all()
         return result
@@ -249,8 +249,8 @@ class SkrlTeam(Player):
 
     def step(self, actions: Actions) -> Result:
         columns = [a[:, i] for a in self.tensors(actions).values() for i in range(a.shape[1])]
-        given = {n: a.reshape(len(a), -1) for n, a in zip(self.adapter.possible_agents, columns, strict=True)}
-        *step, infos = self.adapter.step(given)
+        role_actions = {n: a.reshape(len(a), -1) for n, a in zip(self.adapter.possible_agents, columns, strict=True)}
+        *step, infos = self.adapter.step(role_actions)
         observations, *rest = (by_role(self.raw, part) for part in step)
         rewards, terminated, truncated = ({role: a[..., 0] for role, a in part.items()} for part in rest)
         ended, final = numpy_of(infos["_final_obs"]), by_role(self.raw, infos["final_obs"])

@@ -76,13 +76,13 @@ class RecordsCases:
 
     def _watch_compiler(self, texts: dict[str, str]) -> None:
         compile_into = toolchain._compile_into  # noqa: SLF001 - every compilation is recorded here
-        seen: dict[int, frozenset[str]] = {}
+        headers: dict[int, frozenset[str]] = {}
 
         def record_headers(folder: Path, source: str, name: str, extra_flags: Sequence[str]) -> Path:
             key = hash(source)
-            if key not in seen:
-                seen[key] = headers_of(source, texts)
-            self._headers |= seen[key]
+            if key not in headers:
+                headers[key] = headers_of(source, texts)
+            self._headers |= headers[key]
             try:
                 return compile_into(folder, source, name, extra_flags)
             except CompileError:

@@ -135,7 +135,7 @@ BOX = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
 
 def single_agent_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.EnvSpec:
     kinds = {"count": gpu_envs.Field("int"), "small": gpu_envs.Field("byte"), "on": gpu_envs.Field("bool")}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "Refused-v0",
         "header": header,
         "state": {"x": gpu_envs.Field(), **kinds, "cells": gpu_envs.Field("int", 4)},
@@ -148,11 +148,11 @@ def single_agent_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.EnvSpe
         "observation": BOX,
         "action": gymnasium.spaces.Discrete(2),
     }
-    return gpu_envs.EnvSpec(**given | changes)
+    return gpu_envs.EnvSpec(**fields | changes)
 
 
 def team_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.TeamSpec:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "RefusedTeam-v0",
         "header": header,
         "roles": (gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5)),),
@@ -161,7 +161,7 @@ def team_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.TeamSpec:
         "shared_scratch": {"tiles": gpu_envs.Field("int", shape=(2, 3))},
         "params": {"size": gpu_envs.Param(1.0), "wide": gpu_envs.Param(False)},
     }
-    return gpu_envs.TeamSpec(**given | changes)
+    return gpu_envs.TeamSpec(**fields | changes)
 
 
 Make = Callable[[gpu_envs.Rules], gpu_envs.Spec]

@@ -156,16 +156,16 @@ def reset_info_names(env: Any) -> set[str]:
 
 def step_outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
     """Copies a step's results to NumPy, by name and role; ``final_obs`` is zero where no episode ended."""
-    found = {name: numpy_by_role(env, values) for name, values in zip(RESULTS, step, strict=False)}
+    results = {name: numpy_by_role(env, values) for name, values in zip(RESULTS, step, strict=False)}
     infos = step[4]
     if "alive" in infos:
-        found["alive"] = numpy_by_role(env, infos["alive"])
-    final = {role: np.zeros_like(values) for role, values in found["observations"].items()}
+        results["alive"] = numpy_by_role(env, infos["alive"])
+    final = {role: np.zeros_like(values) for role, values in results["observations"].items()}
     if "final_obs" in infos:
         mask = numpy_of(infos["_final_obs"])
         for role, values in split_by_role(env, infos["final_obs"]).items():
             final[role][mask] = numpy_of(values)[mask]
-    return {**found, "final_obs": final}
+    return {**results, "final_obs": final}
 
 
 def take_step(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST, **kwargs: Any) -> Any:
@@ -265,7 +265,7 @@ class Team(NamedTuple):
 
 
 def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
-    """A cell for each agent, the runners far from the taggers; ``agent_rows``: of so many replicas, which differ."""
+    """Returns cells of agents, with runners far from taggers; ``rows``: number of replicas with different cells."""
     taggers = np.arange(env.num_agents) < env.counts["tagger"]
     x = np.where(taggers, 0, 3)
     y = np.where(taggers, 0, 4)

@@ -154,16 +154,16 @@ class MeasuresCases:
             names = getattr(item, "fixturenames", ())
             uses = [(name, place) for name, place in self._shared if name in names and item.nodeid.startswith(place)]
             shared = sum(self._shared[key] for key in uses)
-            own = max(0.0, _cpu_seconds() - self._before - self._set_up)
+            seconds = max(0.0, _cpu_seconds() - self._before - self._set_up)
             if HEAVY.intersection(sys.modules) - self._imported:
-                own = max(0.0, own - IMPORT_SECONDS)
-            report.user_properties.append(("cpu_seconds", (own, shared)))
+                seconds = max(0.0, seconds - IMPORT_SECONDS)
+            report.user_properties.append(("cpu_seconds", (seconds, shared)))
             limit = self._limit_of(item)
-            if report.passed and limit is not None and own + shared > limit:
+            if report.passed and limit is not None and seconds + shared > limit:
                 report.outcome = "failed"
                 report.longrepr = (
-                    f"{item.nodeid} used {own + shared:.1f} s of CPU time ({shared:.1f} s in fixtures); `make test` "
-                    f"allows {limit:g}. Make it cheaper, or mark it `slow` (or `fast_cases(n)`), so that only "
+                    f"{item.nodeid} used {seconds + shared:.1f} s of CPU time ({shared:.1f} s in fixtures); "
+                    f"`make test` allows {limit:g}. Make it cheaper, or mark it `slow` (or `fast_cases(n)`): then only "
                     "`make test-all` runs it."
                 )
         return report

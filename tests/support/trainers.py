@@ -61,10 +61,10 @@ def small_run(device: str, env: str = "CartPole-v1", **settings: Any) -> Run:
     if env == FIELD:
         few["params"] = FIELD_PARAMS
     algorithm = settings.get("algorithm", "ppo")
-    own = {
+    supported = {
         name: value for name, value in few.items() if not algorithms_with(name) or algorithm in algorithms_with(name)
     }
-    return run_of(env=env, device=device, **(own | settings))
+    return run_of(env=env, device=device, **(supported | settings))
 
 
 def run_of(**settings: Any) -> Run:

@@ -319,36 +319,36 @@ def import_source(source: str, folder: Path, name: str = "rules_of_test") -> Mod
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
+    imported = importlib.util.module_from_spec(spec)
     sys.modules.pop(name, None)
-    spec.loader.exec_module(made)
-    return made
+    spec.loader.exec_module(imported)
+    return imported
 
 
-def rules_of(made: ModuleType) -> gpu_envs.Rules:
+def rules_of(imported: ModuleType) -> gpu_envs.Rules:
     """The rules in a module, by their names."""
     names = ("reset", "step", "observe", "look", "allow", "measure")
-    return gpu_envs.Rules(**{name: getattr(made, name) for name in names if hasattr(made, name)})
+    return gpu_envs.Rules(**{name: getattr(imported, name) for name in names if hasattr(imported, name)})
 
 
 def computing_spec(folder: Path) -> tuple[gpu_envs.EnvSpec, ModuleType]:
     """The environment that computes every function, and the module for Python to do the same."""
-    made = import_source(computing_source(), folder)
+    imported = import_source(computing_source(), folder)
     fields = ["x", "y", "m", "n", *(f"r_{name}" for name in function_names())]
     spec = gpu_envs.EnvSpec(
         id="Computing-v0",
-        header=rules_of(made),
+        header=rules_of(imported),
         state=tuple(fields),
         params={"unused": gpu_envs.Param(1.0)},
         observation=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
         action=gymnasium.spaces.Discrete(2),
     )
-    return spec, made
+    return spec, imported
 
 
 def samples() -> Mapping[str, Sequence[float]]:
     """Numbers to compute with: signs, halves, whole ones, and such as division rounds."""
     reals = (-7.5, -3.0, -0.3, 0.1, 0.5, 2.0, 12.7)
-    whole = (-7, -3, 1, 2, 6)
-    rows = list(itertools.product(reals, reals, (*whole, 0), whole))
+    integers = (-7, -3, 1, 2, 6)
+    rows = list(itertools.product(reals, reals, (*integers, 0), integers))
     return {name: [float(row[n]) for row in rows] for n, name in enumerate(("x", "y", "m", "n"))}
