@@ -425,7 +425,7 @@ def test_a_missing_run_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_training_prints_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "CartPole-v1"], trainer=Trainer("target_return")) == OK
     text = capsys.readouterr().out
-    for part in ("487.25", "3,000,000", "12 updates", "1.50 s", "2,000,000 steps/s", "runs/my run", "aimed at"):
+    for part in ("487.25", "3,000,000", "12 updates", "1.50 s", "2,000,000 steps/s", "runs/my run", "target return"):
         assert part in text
     assert "gpu-envs eval 'runs/my run'" in text  # quoted for a shell
     assert "gpu-envs play 'runs/my run'" in text

@@ -163,7 +163,7 @@ def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pyt
 
 
 def test_mistakes_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no file" in error_of(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
+    assert "does not exist" in error_of(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
     file = tmp_path / "my.toml"
     file.write_text("")
     assert "which environment?" in error_of(capsys, "train", "--config", str(file))
