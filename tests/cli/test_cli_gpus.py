@@ -194,16 +194,16 @@ from typing import Any
 if os.environ.get("RANK") == "1":
     from gpu_envs.training.learner import Learner
     done, attempts = 0, Path(__file__).with_name("attempts")
-    count = Learner.count
+    end_iteration = Learner.end_iteration
     attempt = len(attempts.read_text()) if attempts.exists() else 0
     def failing(learner):
         global done
-        count(learner)
+        end_iteration(learner)
         done += 1
         if done == 20:
             attempts.write_text("." * (attempt + 1))
             raise ({", ".join(ERRORS)})[attempt]("of the second alone")
-    Learner.count = failing
+    Learner.end_iteration = failing
 """
 
 
@@ -220,7 +220,7 @@ def test_restarts_after_errors_of_one_process(tmp_path: Path) -> None:
     assert first.startswith("gpu-envs: process 1 of 2 failed: Traceback")
     assert "OverflowError: of the second alone" in first
     assert first.endswith(f"restarting from update 15 of {run} (restart 1")
-    assert "stays) (process 1 of 2)" in second
+    assert "stays in use) (process 1 of 2)" in second
     assert second.endswith(f"restarting from update 30 of {run} (restart 2")
     assert "of the second alone (process 1 of 2)" in third
     assert "restarting from" not in third
