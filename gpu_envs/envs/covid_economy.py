@@ -24,7 +24,7 @@ WINDOW = 600
 
 DATA_TABLES = (
     *("population", "infection", "infection_slope", "baseline", "health_weight", "planner_norms", "weights"),
-    *("least_health", "most_health", "least_economy", "most_economy", "first_susceptible", "first_infected"),
+    *("min_health", "max_health", "min_economy", "max_economy", "first_susceptible", "first_infected"),
     *("first_recovered", "first_vaccinated", "first_unemployed"),
 )
 """Data that become tables without conversion."""
@@ -66,7 +66,7 @@ def _worker_income(params: Mapping[str, Any]) -> float:
     return float(load_data()["gdp_per_capita"] / (employed / people) / 365)
 
 
-def _most_income(params: Mapping[str, Any]) -> np.ndarray:
+def _max_income(params: Mapping[str, Any]) -> np.ndarray:
     """Income of each state at the lowest stringency, in dollars a day."""
     working = params["working_share"] * load_data()["population"] - _min_unemployed()
     return np.asarray(working * params["worker_income"])
@@ -142,7 +142,7 @@ COVID_ECONOMY = TeamSpec(
         "health_priority_planner": Param(0.45, "the same scale for the planner", minimum=0),
         "cooldown": Param(28, "days before the action mask allows another change of level", positive=True),
         "subsidy_interval": Param(90, "days between decisions of the planner", positive=True),
-        "most_subsidy": Param(20000.0, "subsidy at level 20, dollars per person and year", minimum=0),
+        "max_subsidy": Param(20000.0, "subsidy at level 20, dollars per person and year", minimum=0),
         "interest": Param(0.03, "interest rate of subsidies", minimum=0),
         "vaccines_per_million": Param(3000.0, "vaccinations per million people and day", minimum=0),
         "vaccine_interval": Param(1, "days between deliveries", positive=True),
@@ -154,10 +154,8 @@ COVID_ECONOMY = TeamSpec(
         "risk_aversion": Param(2.0, "risk aversion of the utility function", positive=True),
         "working_share": Param(0.6, "fraction of people who could work", minimum=0.1, maximum=1),
         "worker_income": Derived(_worker_income, "income per working person, dollars a day"),
-        "most_income": Derived(
-            _most_income, "income of each state at the lowest stringency, dollars a day", shape=(51,)
-        ),
-        "most_income_of_all": Derived(lambda params: params["most_income"].sum(), "sum of most_income, dollars a day"),
+        "max_income": Derived(_max_income, "income of each state at the lowest stringency, dollars a day", shape=(51,)),
+        "max_total_income": Derived(lambda params: params["max_income"].sum(), "sum of max_income, dollars a day"),
     },
     metrics={
         "deaths": Metric("number of deaths", "sum"),

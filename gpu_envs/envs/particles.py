@@ -77,16 +77,16 @@ def neighbours() -> dict[str, Param]:
 
 def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
     """Parameters of adversaries that catch agents, of these radii, among obstacles."""
-    found: dict[str, Param] = {}
+    role_params: dict[str, Param] = {}
     for role, size, drive, max_speed in (("adversary", adversary, 3.0, 1.0), ("agent", agent, 4.0, 1.3)):
-        found |= {
+        role_params |= {
             f"{role}_size": Param(size, "radius of the role's discs", positive=True),
             f"{role}_drive": Param(drive, "force of a move", minimum=0),
             f"{role}_max_speed": Param(max_speed, "maximum speed", minimum=0),
         }
     what = "reward of all adversaries for each touch of an agent, and penalty of that agent"
     return {
-        **found,
+        **role_params,
         "obstacle_size": Param(0.2, "radius of an obstacle", positive=True),
         "catch_reward": Param(reward, what),
         **contacts(),
@@ -143,8 +143,8 @@ def marks(colour: Colour, size: float | str, first: int | str | Callable[[Params
     return Discs(colour, size, first if callable(first) else _number(first), _number(count), landmarks=True)
 
 
-def _number(given: int | str) -> Callable[[Params], int]:
-    return lambda params: int(params[given]) if isinstance(given, str) else given
+def _number(value: int | str) -> Callable[[Params], int]:
+    return lambda params: int(params[value]) if isinstance(value, str) else value
 
 
 def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
@@ -195,10 +195,10 @@ def _goals(goal: np.ndarray, marks: np.ndarray) -> list[Shape]:
 
 def _words(state: State, words: int, speakers: tuple[int, ...]) -> list[Shape]:
     """A dot for each word of each speaker, dark if the speaker says it."""
-    found = []
+    dots = []
     for row, speaker in enumerate(speakers):
         x = -REACH + 0.06 * (1 + np.arange(words))
-        place = np.stack([x, np.full(words, -REACH + 0.06 * (1 + row))], -1)
-        places = np.broadcast_to(place, (len(state["x"]), words, 2))
-        found += [disc(places, 0.022, RIM), disc(places, 0.022, DARK, state["c"][:, speaker] > 0.5)]
-    return found
+        row_dots = np.stack([x, np.full(words, -REACH + 0.06 * (1 + row))], -1)
+        positions = np.broadcast_to(row_dots, (len(state["x"]), words, 2))
+        dots += [disc(positions, 0.022, RIM), disc(positions, 0.022, DARK, state["c"][:, speaker] > 0.5)]
+    return dots

@@ -87,7 +87,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         table: For each name in ``REGION_PARAMS`` a value for each region.
         id: Id of the environment.
     """
-    most = len(table["initial_capital"])
+    num_rows = len(table["initial_capital"])
 
     def regional_param(name: str, description: str, **limits: Any) -> Param:
         """A parameter with a value for each region."""
@@ -122,7 +122,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         },
         params={
             "num_regions": Param(
-                most, "number of regions: the first rows of the table", minimum=2, maximum=most, fixed=True
+                num_rows, "number of regions: the first rows of the table", minimum=2, maximum=num_rows, fixed=True
             ),
             "negotiation": Param(False, "two negotiation steps before each action step", fixed=True),
             "activities": Param(20, "action steps in an episode, of five years each", positive=True, fixed=True),
@@ -174,7 +174,9 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "damage_1": regional_param("damage_1", "linear damage to output per degree", minimum=0),
             "damage_2": regional_param("damage_2", "damage to output per degree to the power of damage_3", minimum=0),
             "damage_3": regional_param("damage_3", "exponent of the damage", minimum=0),
-            "kept_capital": Derived(lambda p: (1 - p["depreciation"]) ** 5, "fraction of capital left after a step"),
+            "retained_capital": Derived(
+                lambda p: (1 - p["depreciation"]) ** 5, "fraction of capital left after a step"
+            ),
             "long_run_factor": Derived(
                 lambda p: np.exp(p["long_run_growth"]), "long-run growth factor of the production factor per step"
             ),

@@ -341,27 +341,29 @@ class Spec(ABC):
 
     def check_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> None:
         """Raises a ValueError if a ``Derived`` parameter is outdated, because another one was edited in place."""
-        known = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
-        fixed = self.fixed_params(known)
+        known_values = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
+        fixed = self.fixed_params(known_values)
         for name, param in self.params.items():
             if isinstance(param, Derived):
-                expected, read = param.compute(name, known, self.settings, num_envs, precision, param.sizes(fixed))
+                expected, read = param.compute(
+                    name, known_values, self.settings, num_envs, precision, param.sizes(fixed)
+                )
                 if not np.array_equal(np.broadcast_to(expected, np.shape(values[name])), values[name]):
                     inputs = ", ".join(map(repr, sorted(read)))
                     raise ValueError(
                         f"{self.id}: parameter {name!r} is computed from {inputs}, and one of them was edited in "
                         f"place; assign to params[...], or use set_attr"
                     )
-                known[name] = expected
+                known_values[name] = expected
 
     def check_options(self, options: Mapping[str, Any], precision: str = "float64") -> dict[str, bool | float | str]:
         """Validates the options of one reset."""
         for name in options:
             if name not in self.options:
-                known = [*self.options, *self.start_fields, "reset_mask"]
+                names = [*self.options, *self.start_fields, "reset_mask"]
                 raise ValueError(
-                    f"{self.id} has no reset option {name!r}{did_you_mean(name, known)} "
-                    f"Its reset options are: {', '.join(known)}."
+                    f"{self.id} has no reset option {name!r}{did_you_mean(name, names)} "
+                    f"Its reset options are: {', '.join(names)}."
                 )
         return {n: self.options[n].check_scalar(f"reset option {n!r}", v, precision) for n, v in options.items()}
 

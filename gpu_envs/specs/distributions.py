@@ -227,28 +227,28 @@ KINDS: dict[str, type[Distribution]] = {kind.name: kind for kind in (Uniform, Lo
 """Classes by the name at the start of their text form."""
 
 
-def parse(given: Any) -> Any:
+def parse(value: Any) -> Any:
     """Parses the text form of a distribution; returns any other value unchanged.
 
     Raises:
         ValueError: The text has colons, but is not a distribution.
     """
-    if not isinstance(given, str) or ":" not in given:
-        return given
-    name, *arguments = given.split(":")
+    if not isinstance(value, str) or ":" not in value:
+        return value
+    name, *arguments = value.split(":")
     kind = KINDS.get(name.strip().lower())
     if kind is None:
         raise ValueError(
-            f"got {given!r}; there is no distribution {name!r}{did_you_mean(name, KINDS)} Give one such as "
+            f"got {value!r}; there is no distribution {name!r}{did_you_mean(name, KINDS)} Give one such as "
             "'uniform:0.05:0.4', 'loguniform:0.1:10', 'normal:9.8:0.2:9:10.6' or 'choice:1:2:5'"
         )
     try:
         return kind(*map(float, arguments))
     except TypeError:
         fields = ", ".join(field.name for field in dataclasses.fields(kind))
-        raise ValueError(f"got {given!r}; {name} takes {fields}, separated by colons") from None
+        raise ValueError(f"got {value!r}; {name} takes {fields}, separated by colons") from None
     except ValueError as error:
-        raise ValueError(f"got {given!r}: {error}") from None
+        raise ValueError(f"got {value!r}: {error}") from None
 
 
 def stored(value: Any) -> Any:

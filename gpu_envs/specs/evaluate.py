@@ -55,10 +55,10 @@ def evaluate(function: Callable[[Mapping[str, Any]], Any], params: Mapping[str, 
             "parameter and mark it fixed=True"
         ) from error
     except KeyError as error:
-        known = ", ".join(params)
+        names = ", ".join(params)
         raise ValueError(
             f"{what}: {name} reads the parameter {error.args[0]!r}, which does not exist"
-            f"{did_you_mean(str(error.args[0]), params)} There are: {known or 'none'}"
+            f"{did_you_mean(str(error.args[0]), params)} There are: {names or 'none'}"
         ) from error
     except Exception as error:
         raise ValueError(f"{what}: {name} raised {type(error).__name__}: {error}") from error

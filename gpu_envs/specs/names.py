@@ -27,12 +27,12 @@ MACROS = frozenset(
 TYPES = frozenset(
     "ActAndStepCall ActCall Action ActionBounds ActionKind Actions SumFold AgentNumber Autoreset BoxActions Buffers "
     "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
-    "EpisodeParams Episodes Fetched MaxFold Heap LocalTable Index Key MinFold ScratchMemory Mask MetricCounts MetricValues "
-    "Metrics Near NotFetched Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
-    "Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows "
-    "RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos NextStart NextParams State StateBuffers States "
-    "StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 "
-    "u16 u32 u64 u8".split()
+    "EpisodeParams Episodes Fetched MaxFold Heap LocalTable Index Key MinFold ScratchMemory Mask MetricCounts "
+    "MetricValues Metrics Near NotFetched Numbers Observation ObservationTile OfObservation Offence Outcome "
+    "ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row "
+    "RowWriting Rows RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos NextStart NextParams State "
+    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile "
+    "Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types in the headers and in generated code."""
 

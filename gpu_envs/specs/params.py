@@ -281,8 +281,8 @@ class Param:
             index = tuple(np.argwhere(invalid)[0].tolist())
             allowed = f"0 to {len(self.choices) - 1} for {self.choices}" if self.choices else self.allowed
             owner, element = (f" of replica {index[0]}", index[1:]) if values.shape == per_replica else ("", index)
-            place = "".join(f"[{i}]" for i in element)
-            raise ValueError(f"parameter {name!r}{place}{owner} is {values[index]!r}; allowed: {allowed}")
+            position = "".join(f"[{i}]" for i in element)
+            raise ValueError(f"parameter {name!r}{position}{owner} is {values[index]!r}; allowed: {allowed}")
         return stored if self.kind == "real" else stored.astype(np.int32)
 
     def check_scalar(self, what: str, value: Any, precision: str = "float64") -> bool | float | str:

@@ -34,11 +34,11 @@ def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = 
     return space
 
 
-def check_space(what: str, given: object) -> None:
+def check_space(what: str, space: object) -> None:
     """Raises a TypeError unless this is a space or a function."""
-    if isinstance(given, type) or not (isinstance(given, gymnasium.Space) or callable(given)):
+    if isinstance(space, type) or not (isinstance(space, gymnasium.Space) or callable(space)):
         raise TypeError(
-            f"{what} is {given!r}; give a space of Gymnasium, such as Discrete(2), or a function of the parameters "
+            f"{what} is {space!r}; give a space of Gymnasium, such as Discrete(2), or a function of the parameters "
             "that returns one"
         )
 
@@ -95,7 +95,9 @@ def append_to_box(space: gymnasium.Space[Any], limits: Sequence[tuple[float, flo
     """
     if not (isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32):
         raise ValueError(f"{what} is {space}; observe_params needs a one-dimensional float32 Box")
-    low, high = (np.append(own, more) for own, more in zip((space.low, space.high), np.transpose(limits), strict=True))
+    low, high = (
+        np.append(bound, further) for bound, further in zip((space.low, space.high), np.transpose(limits), strict=True)
+    )
     return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 

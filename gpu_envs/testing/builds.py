@@ -252,7 +252,7 @@ def describe_exit(output: str, code: int) -> str:
     address = re.search(r"ERROR: AddressSanitizer: (\S+)", output)
     if address:
         frames: list[Any] = re.findall(r"^ +#\d+ \S+ in (.+?) (\S+:\d+)", output, re.MULTILINE)
-        rules_frames = [place for function, place in frames if "gpu_envs::" in function or "kernel_" in function]
+        rules_frames = [location for function, location in frames if "gpu_envs::" in function or "kernel_" in function]
         return f"{[*rules_frames, 'the rules'][0]}: {address[1]}: the rules read or write outside an array"
     memory = re.search(r"(Invalid __\w+__ (?:read|write) of size .+)", output)
     if memory:

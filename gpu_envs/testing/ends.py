@@ -119,12 +119,12 @@ def _check_disabled(moments: list[Moment], last: np.ndarray) -> None:
     for t in range(1, len(moments)):
         over = np.flatnonzero(t > last)
         constant = ("observations", "terminations", "truncations", "state")
-        found = (
+        message = (
             difference(select(moments[t - 1], over, constant), select(moments[t], over, constant)) if len(over) else ""
         )
         rewarded = any(values[over].any() for name, values in moments[t].items() if name.startswith("rewards"))
-        if found or rewarded:
-            what = found or "a reward is not zero"
+        if message or rewarded:
+            what = message or "a reward is not zero"
             raise FailedError(f"in step {t + 1} of replicas whose episodes are over (Disabled), {what}")
 
 

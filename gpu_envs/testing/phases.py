@@ -27,10 +27,10 @@ def check_phases(file: str, text: str) -> None:
 def closing(code: str, at: int) -> int:
     """Returns the index after the bracket that closes the one at ``at``."""
     depth = 0
-    for place in range(at, len(code)):
-        depth += (code[place] in "([{") - (code[place] in ")]}")
+    for index in range(at, len(code)):
+        depth += (code[index] in "([{") - (code[index] in ")]}")
         if depth == 0:
-            return place + 1
+            return index + 1
     return len(code)
 
 

@@ -88,7 +88,7 @@ class Subject:
     @property
     def is_registered(self) -> bool:
         """Whether the spec is registered, so that its environments can be pickled."""
-        return any(known == self.spec for known in registered())
+        return any(spec == self.spec for spec in registered())
 
 
 @final
@@ -150,11 +150,11 @@ class Run:
         return fields | {"elapsed": np.array(to_numpy(self.env.elapsed))}
 
     def _role_infos(self, infos: Mapping[str, Any]) -> Moment:
-        noted: Moment = {}
+        arrays: Moment = {}
         for name in ("alive", "action_mask"):
             if name in infos:
-                noted |= flatten(name, infos[name])
-        return noted
+                arrays |= flatten(name, infos[name])
+        return arrays
 
 
 def flatten(name: str, value: Any) -> Moment:

@@ -93,17 +93,17 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         const real people = p.population[i];
         const real fit    = people - p.too_ill_to_work * w.infected[i] - w.deaths[i];
         const real able   = p.working_share * fit - w.unemployed[i];
-        const real year   = DAYS * p.most_income[i];
-        w.given[i]  = real(w.subsidy) / SUBSIDIES * people * p.most_subsidy / DAYS;
+        const real year   = DAYS * p.max_income[i];
+        w.given[i]  = real(w.subsidy) / SUBSIDIES * people * p.max_subsidy / DAYS;
         w.income[i] = maximum(real(0), able) * p.worker_income + w.given[i];
-        const real health  = normalised(-w.died[i] * p.value_of_life / year, p.least_health[i], p.most_health[i]);
-        const real economy = normalised(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
+        const real health  = normalised(-w.died[i] * p.value_of_life / year, p.min_health[i], p.max_health[i]);
+        const real economy = normalised(utility(p, w.income[i] / year), p.min_economy[i], p.max_economy[i]);
         w.reward[i] = weighted_mean(health, economy, p.health_weight[i], p.health_priority);
     }
     sum_over(team, w.totals, 3, GOVERNORS, [&](int k, int s) { return k == DIED ? w.died[s] : k == GIVEN ? w.given[s] : w.income[s]; });
     FOR_EACH_AGENT(i, AGENTS) {
         if (i != THE_PLANNER) continue;
-        const real year    = DAYS * p.most_income_of_all;
+        const real year    = DAYS * p.max_total_income;
         const real loss    = -w.totals[DIED] * p.value_of_life / year;
         const real health  = normalised(loss, p.planner_norms[0], p.planner_norms[1]);
         const real spent   = (1 + p.interest) * w.totals[GIVEN];
@@ -138,7 +138,7 @@ FN void look(World& w, const Params& p, Team& team) {
         w.seen(3, i)     = w.deaths[i] * share;
         w.seen(4, i)     = w.vaccinated[i] * share;
         w.seen(5, i)     = w.unemployed[i] * share;
-        w.seen(6, i)     = w.income[i] / p.most_income[i];
+        w.seen(6, i)     = w.income[i] / p.max_income[i];
         w.seen(7, i)     = real(w.levels(i, next)) / LEVELS;
         w.seen(8, i)     = real(w.stringency[i]) / LEVELS;
         if (i > 0) continue;

@@ -104,7 +104,7 @@ FN void consume(World& w, const Params& p, int i) {
     w.reward[i] = w.last_reward[i] = w.utility[i];
 
     w.emissions[i] = w.intensity[i] * (1 - w.mitigation_rate[i]) * w.production[i];
-    w.capital_depreciation[i] = p.kept_capital;
+    w.capital_depreciation[i] = p.retained_capital;
     w.capital[i] = w.capital_depreciation[i] * w.capital[i] + YEARS * w.investment[i];
     w.labor[i] *= power((1 + p.final_labor[i]) / (1 + w.labor[i]), p.labor_growth[i]);
     w.production_factor[i] *= p.long_run_factor + p.factor_growth[i] * exp(-p.factor_decline[i] * YEARS * k);

@@ -79,8 +79,8 @@ class Oracle:
         self.income = work * self.wage + paid
         died = self.deaths - before
         own = weighed(
-            scaled(-died * 1e7 / (365 * self.most), d["least_health"], d["most_health"]),
-            scaled(utility(self.income / (365 * self.most)), d["least_economy"], d["most_economy"]),
+            scaled(-died * 1e7 / (365 * self.most), d["min_health"], d["max_health"]),
+            scaled(utility(self.income / (365 * self.most)), d["min_economy"], d["max_economy"]),
             d["health_weight"],
             self.priorities[0],
         )
