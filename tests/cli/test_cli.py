@@ -142,8 +142,7 @@ def test_every_setting_has_an_option(name: str) -> None:
     config = train_config(*arguments_for(setting, value), *words)
     assert setting_value(config, name) == value
     assert type(setting_value(config, name)) is type(value)
-    others = run_of(env="CartPole-v1", algorithm=algorithm)
-    assert config.flat() == others.flat() | {name: to_json(value)}
+    assert config.flat() == run_of(env="CartPole-v1", algorithm=algorithm).flat() | {name: to_json(value)}
     assert Run.from_flat(json.loads(json.dumps(config.flat()))) == config
     if setting.optional:
         config = train_config(*words, *arguments_for(setting, value), *arguments_for(setting, None))
@@ -160,15 +159,13 @@ def test_every_policy_setting_has_an_option(name: str) -> None:
     config = train_config("CartPole-v1", "--preset", "none", "--a.b.algorithm", algorithm, *words)
     others = run_of(env="CartPole-v1", **{"a.b.algorithm": algorithm})
     assert config.flat() == others.flat() | {f"a.b.{name}": to_json(value)}
-    again = Run.from_flat(json.loads(json.dumps(config.flat())))
-    assert again.for_policy("a.b") == config.for_policy("a.b")
+    assert Run.from_flat(json.loads(json.dumps(config.flat()))).for_policy("a.b") == config.for_policy("a.b")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_an_option(name: str) -> None:
-    assert train_config("CartPole-v1", "--preset", "none", "--algorithm", name) == run_of(
-        env="CartPole-v1", algorithm=name
-    )
+    expected = run_of(env="CartPole-v1", algorithm=name)
+    assert train_config("CartPole-v1", "--preset", "none", "--algorithm", name) == expected
 
 
 @pytest.mark.parametrize(
