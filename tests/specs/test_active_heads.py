@@ -118,7 +118,7 @@ def test_inactive_elements_get_no_gradient(spec: TeamSpec, device: str) -> None:
         trainer = Trainer(small_run(device, "Turns-v0", num_envs=4, horizon=6, epochs=1, minibatches=1))
         trainer.roll_out()
         learner: Any = trainer.learners["other"]
-        learner.conclude(trainer.horizon_env.storage)
+        learner.finish_rollout(trainer.horizon_env.storage)
         rows, batch = learner.samples
         logits, _ = learner.module(rows)
         actions = batch.actions.long()

@@ -144,7 +144,7 @@ def test_snapshots_store_distributions(mass: Any, other: Any, replicas: Any, pla
     """A snapshot can be restored in some replicas only if the others have the same distributions."""
     env, target = (cartpole(4, place, pole_mass=value) for value in (mass, other))
     kept = env.get_state(replicas)
-    with pytest.raises(ValueError, match="replicas draw alike, so leave out replicas to write all"):
+    with pytest.raises(ValueError, match="all replicas must draw the same parameters: leave out replicas to write all"):
         target.set_state(kept, [0, 1, 2, 3])
     target.set_state(kept)
     assert target.distributions == env.distributions
