@@ -28,7 +28,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def arguments(self, kernel: str, call: ctypes.Structure, count: int) -> dict[str, Any]:
-        """Keyword arguments that run ``function(kernel)`` over ``count`` replicas, named as those of ``RawKernel``."""
+        """Keyword arguments of ``function(kernel)`` for ``count`` replicas, with the names that ``RawKernel`` has."""
 
 
 class Backend(ABC):

@@ -127,7 +127,7 @@ class CudaKernels(Kernels):
 
 
 class _ThreadState(threading.local):
-    """State of each thread: the driver launches only in threads in which CUDA's runtime has set a device before."""
+    """State of each thread: the driver launches only after CUDA's runtime has set a device in the same thread."""
 
     has_context = False
 

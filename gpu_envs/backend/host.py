@@ -45,7 +45,7 @@ class HostKernels(Kernels):
             library: The library.
             threads: Maximum number of threads of a launch.
             flush: Whether to flush denormals to zero.
-            weight: The cost of a step relative to one of a single-agent environment.
+            weight: The cost of a step, in steps of a single-agent environment.
             tile: Replicas per tile; each thread gets a multiple of it.
         """
         self._library = library

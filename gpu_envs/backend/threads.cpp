@@ -174,7 +174,7 @@ private:
             pthread_t thread;
             thread_limit_reached_ = pthread_create(&thread, nullptr, worker_main, &worker) != 0;
             if (thread_limit_reached_) return;
-            pthread_detach(thread);  // a waiting worker cannot be joined, neither at exit nor after a fork
+            pthread_detach(thread);  // a waiting worker cannot be joined at exit or after a fork
         }
     }
 
@@ -225,7 +225,7 @@ private:
     Job             job_{};
     Atomic<Round>   round_;
     Atomic<int>     unfinished_;  // parts of the round
-    Atomic<Round>   claims_[kMaxParts];  // by part: the last round in which it was claimed
+    Atomic<Round>   claims_[kMaxParts];  // by part: the last round that claimed it
     Worker          workers_[kMaxParts];
     int             worker_count_         = 0;
     bool            thread_limit_reached_ = false;

@@ -130,7 +130,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     Raises:
         NoCompilerError: No compiler was found, and the library is not cached.
         CompileError: The compiler cannot compile the source.
-        OSError: Neither the cache folder nor a temporary folder can be used; the message says why.
+        OSError: The cache folder and a temporary folder cannot be used; the message says why.
     """
     background.wait((source, *extra_flags))
 

@@ -1,6 +1,6 @@
 // Bounds-checked arrays, for debug builds: an index out of range is reported with the line of the rules that used it,
 // and ends the program. They replace the plain arrays of `World` and `State`, tables, rows of observations and action
-// masks; such a build is slow, but computes the same.
+// masks; such a build is slow; its results are the same.
 
 // An index, and the file and line of the rules that use it, from the default arguments.
 struct CheckedIndex {

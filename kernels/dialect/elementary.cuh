@@ -1,7 +1,7 @@
 // Further elementary functions for rules, with the same bits on every device. Results that are normal numbers have an
 // error of at most 2 ulp (tests/kernels/test_elementary.py measures it); denormals count as zero.
 //
-// A namespace of their own allows rules to define functions with the same names: see codegen/header.py.
+// The namespace allows rules to define functions with the same names: see codegen/header.py.
 
 namespace elementary {
 

@@ -75,7 +75,7 @@ FN float  multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FN double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 // Hides from the compiler that an index is loop-invariant, so that it keeps no address in registers across iterations.
 FN Index  opaque_index(Index i)                   { asm volatile("" : "+l"(i)); return i; }
-// Minimum and maximum in one instruction; not for NaN, nor for zeros of different signs.
+// Minimum and maximum in one instruction; not for NaN and not for zeros of different signs.
 FN float  fast_minimum(float a, float b)          { return fminf(a, b); }
 FN double fast_minimum(double a, double b)        { return fmin(a, b); }
 FN float  fast_maximum(float a, float b)          { return fmaxf(a, b); }
@@ -154,7 +154,7 @@ template <class Real> FN Real warp_sum(Real x) {
     return x;
 }
 
-// The sum over a block of THREADS threads, all of which must call it.
+// The sum over a block of THREADS threads; every thread must call it.
 template <int THREADS, class Real> FN Real block_sum(Real x) {
     __shared__ Real warp_sums[THREADS / WARP];
     x = warp_sum(x);

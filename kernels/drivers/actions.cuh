@@ -27,7 +27,7 @@ FN int random_choice(const bool* possible, int choices, u32 word) {
     return index;
 }
 
-// Discrete actions: an integer from START, one of N. Integers out of range are clipped. MASKED: there are action masks.
+// Discrete actions: N integers from START on. Integers out of range are clipped. MASKED: there are action masks.
 template <int N, int START, bool MASKED = false> struct DiscreteActions {
     using Action = int;
     using Drawn  = i64;  // dtype of recorded random actions

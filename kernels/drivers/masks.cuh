@@ -2,7 +2,7 @@
 
 constexpr int FEW_CHOICES = 32;  // maximum number of choices whose mask is built in registers
 
-// Fills a mask: all choices are possible, except those that the rules forbid.
+// Fills a mask: all choices are possible, unless the rules forbid them.
 FN void mask_choices(const State& state, const Params& params, bool* row) {
     Mask mask(row, CHOICES);
     for (int choice = 0; choice < CHOICES; ++choice) mask[choice] = true;

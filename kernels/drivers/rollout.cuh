@@ -35,7 +35,7 @@ struct Episodes {
     u64 seeds[LANES];
 };
 
-// In a rollout the next episode starts in the same step in which an episode ends; without autoreset a replica stays in
+// In a rollout the next episode starts in the step that ends an episode; without autoreset a replica stays in
 // its final state.
 constexpr bool NO_AUTORESET = AUTORESET == DISABLED;
 

@@ -5,7 +5,7 @@
 //
 // maximum_over and minimum_over have the same arguments, with n at least 1. sum_over<double> adds in float64. The order
 // depends only on n: lane k % 32 adds number k after its earlier ones, then the upper half of the lanes is added to the
-// lower half, and so on. Neither threads nor the schedule change a bit.
+// lower half, and so on. Threads and schedule change no bit.
 
 constexpr int FOLD_LANES = 32;
 

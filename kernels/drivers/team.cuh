@@ -63,7 +63,7 @@ struct Team {
     // is a launch, as all phases must be counted.
     FN bool any(bool value) const { return SCHEDULE == SPREAD || (TEAMS > 1 ? block_any(value) : value); }
 
-    // The random numbers of agent i in this reset or step, and those that all replicas and episodes share.
+    // The random numbers of agent i in this reset or step, and numbers that all replicas and episodes share.
     FN Random random(Stream stream, int i, int step = 0) const { return {seed, episode, stream, u32(i), u32(step)}; }
     FN Random shared_random(Stream stream, int i) const { return {shared_seed, no_episode, stream, u32(i), 0}; }
 

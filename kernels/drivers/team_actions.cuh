@@ -51,7 +51,7 @@ FN Action fetch_action(const RoleCall (&role)[ROLES], Element replica, int agent
     return action;
 }
 
-// What is wrong with an agent's action, or NO_OFFENCE.
+// The reason why an agent's action is invalid, or NO_OFFENCE.
 FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
     u32 offence = NO_OFFENCE;
     fetch_action(role, replica, agent, offence);

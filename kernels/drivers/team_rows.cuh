@@ -1,6 +1,6 @@
 // Writes a team's rows of observations.
 
-// Observes an agent: its own features and, unless SEPARATE_SHARED, those that its role shares.
+// Observes an agent: its own features and, unless SEPARATE_SHARED, the features that its role shares.
 FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
     const int  role   = role_of(i);
     const bool within = !SEPARATE_SHARED && shared_features_of(role) > 0;
@@ -66,7 +66,7 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
     const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
     for (int begin = 0; begin < AGENTS; begin += CHUNK_AGENTS) {
         if (begin != 0 || rows == FIRST_ROWS) {  // earlier rows are still in shared memory
-            wait_for_copies();  // the first rows of an episode overwrite those of the same step
+            wait_for_copies();  // an episode's first rows overwrite the step's earlier rows
             block_barrier();
         }
         for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + CHUNK_AGENTS, AGENTS); i += team.size) {

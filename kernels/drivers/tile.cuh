@@ -97,7 +97,7 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     if (STATISTICS) tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
-// A loop of its own, as its atomics would slow down the loop that restarts.
+// A separate loop, as its atomics would slow down the loop that restarts.
 template <class Env>
 FN void clear_offsets(const Buffers& buffers, u32 staggered, const int (&restarted)[LANES], const Env& env) {
     if (staggered != 0) FOR_EACH_MARKED(k, restarted, env) clear_offset(buffers, staggered, env.index(k));

@@ -149,7 +149,7 @@ FN void look(World& w, const Params& p, Team& team) {
     }
 }
 
-// The planner observes the features of all states, a governor those of its state.
+// The planner observes the features of all states, a governor the features of its state.
 FN void observe(const World& w, const Params&, int i, const Row& row) {
     int at;  // the first column of the calendar's features
     if (i == THE_PLANNER) {

@@ -1,6 +1,6 @@
 // Discs in a plane that accelerate, push one another and collide with landmarks: the common physics and observations of
 // the Multi Particle Environments (Lowe et al. 2017, arXiv 1706.02275; Mordatch & Abbeel 2017, arXiv 1703.04908). Rules
-// of any team may use it, as `particles::move`, `particles::see_others` and so on.
+// of any team may use it, as `particles::move`, `particles::see_other_agents` and so on.
 //
 // The World's state needs x, y, x_dot and y_dot per agent, and the shared arrays landmark_x and landmark_y; its scratch
 // needs next_x and next_y per agent. Parameters: time_step and damping; for contacts, contact_force and contact_margin.
@@ -184,8 +184,8 @@ template <class W> FN int see_landmarks(const W& w, int i, const Row& row, int a
     return at + 2 * nearest;
 }
 
-// The relative positions of the other agents, likewise.
-template <class W> FN int see_others(const W& w, int i, const Row& row, int at, int nearest = 0) {
+// The same for the relative positions of the other agents.
+template <class W> FN int see_other_agents(const W& w, int i, const Row& row, int at, int nearest = 0) {
     const auto see = [&](int k, int j) {
         if (j < 0) write(row, at + 2 * k, 0, 0);
         else write(row, at + 2 * k, w.x[j] - w.x[i], w.y[j] - w.y[i]);

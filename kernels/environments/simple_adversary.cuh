@@ -22,7 +22,7 @@ FN void look(World&, const Params&, Team&) {}
 FN void observe(const World& w, const Params&, int i, const Row& row) {
     int at = i == 0 ? 0 : particles::see_landmark(w, i, goal_of(w), row, 0);
     at = particles::see_landmarks(w, i, row, at, N, NUM_LANDMARK_NEIGHBORS);
-    particles::see_others(w, i, row, at, NUM_AGENT_NEIGHBORS);
+    particles::see_other_agents(w, i, row, at, NUM_AGENT_NEIGHBORS);
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

@@ -28,7 +28,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
         at = particles::see_landmarks(w, i, row, at, LANDMARKS);
         for (int k = 0; k < LANDMARKS; ++k) at = particles::see_colour(row, at, 0.1f, 0.8f, k + 1);
     }
-    particles::see_others(w, i, row, at);
+    particles::see_other_agents(w, i, row, at);
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

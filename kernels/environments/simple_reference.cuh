@@ -1,5 +1,4 @@
-// Two agents, each of which knows the other's goal and sends it messages: simple_reference of the Multi Particle
-// Environments.
+// Two agents that know each other's goals and send messages: simple_reference of the Multi Particle Environments.
 
 constexpr int LANDMARKS = 3, WORDS = 10;
 

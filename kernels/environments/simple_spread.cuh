@@ -32,7 +32,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
     constexpr int messages = 2 * (NUM_AGENT_NEIGHBORS == 0 ? N - 1 : NUM_AGENT_NEIGHBORS);  // zeros, as all are silent
     int at = particles::see_place(w, i, row, particles::see_velocity(w, i, row, 0));
     at = particles::see_landmarks(w, i, row, at, N, NUM_LANDMARK_NEIGHBORS);
-    at = particles::see_others(w, i, row, at, NUM_AGENT_NEIGHBORS);
+    at = particles::see_other_agents(w, i, row, at, NUM_AGENT_NEIGHBORS);
     FOR_EACH_COLUMN(k, messages) row[at + k] = 0;
 }
 

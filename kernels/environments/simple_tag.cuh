@@ -3,7 +3,7 @@
 FN bool is_prey(int i) { return i >= NUM_ADVERSARIES; }
 
 // The j-th prey other than agent i.
-FN int prey_seen(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
+FN int visible_prey(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
 
 FN particles::Disc disc(const Params& p, int k) {
     if (k >= AGENTS) return {p.obstacle_size, 0, 0};
@@ -39,10 +39,10 @@ FN void look(World&, const Params&, Team&) {}
 FN void observe(const World& w, const Params&, int i, const Row& row) {
     int at = particles::see_place(w, i, row, particles::see_velocity(w, i, row, 0));
     at = particles::see_landmarks(w, i, row, at, NUM_OBSTACLES, NUM_LANDMARK_NEIGHBORS);
-    at = particles::see_others(w, i, row, at, NUM_AGENT_NEIGHBORS);
+    at = particles::see_other_agents(w, i, row, at, NUM_AGENT_NEIGHBORS);
     if constexpr (NUM_AGENT_NEIGHBORS == 0) {
         FOR_EACH_COLUMN(j, NUM_GOOD - is_prey(i)) {
-            particles::see_velocity(w, prey_seen(i, j), row, at + 2 * j);
+            particles::see_velocity(w, visible_prey(i, j), row, at + 2 * j);
         }
     } else {
         particles::by_distance(w.x, w.y, AGENTS, i, w.x[i], w.y[i], NUM_AGENT_NEIGHBORS, [&](int k, int j) {

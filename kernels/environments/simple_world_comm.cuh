@@ -6,7 +6,7 @@ constexpr int WORDS = 4, FOOD = NUM_OBSTACLES, FORESTS = NUM_OBSTACLES + NUM_FOO
 FN bool is_prey(int i) { return i >= NUM_ADVERSARIES; }
 
 // The j-th prey other than agent i.
-FN int prey_seen(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
+FN int visible_prey(int i, int j) { return is_prey(i) ? particles::other(i, NUM_ADVERSARIES + j) : NUM_ADVERSARIES + j; }
 
 FN particles::Disc disc(const Params& p, int k) {
     if (k >= AGENTS) return {p.obstacle_size, 0, 0};
@@ -83,7 +83,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
     const int prey = NUM_GOOD - is_prey(i), forests = is_prey(i) ? at : at + 2 * prey;
     const int velocities = is_prey(i) ? at + NUM_FORESTS : at;
     FOR_EACH_COLUMN(k, prey) {
-        const int  j    = prey_seen(i, k);
+        const int  j    = visible_prey(i, k);
         const bool seen = sees(w, i, j);
         particles::write(row, velocities + 2 * k, seen ? w.x_dot[j] : real(0), seen ? w.y_dot[j] : real(0));
     }

@@ -52,7 +52,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// Finds the runner's nearest tagger; of equally near ones, the one with the lowest number.
+// Finds the runner's nearest tagger; of equally near ones, the tagger with the lowest number.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const float length = float(p.grid_length), inverse = 1.0f / length;

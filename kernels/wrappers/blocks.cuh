@@ -1,7 +1,7 @@
 // Blocks of rows, and sums over them, for the wrappers' kernels.
 //
 // A block of TEAM threads processes some rows of FEATURES columns; a row has a replica's numbers. Neighbouring threads
-// take neighbouring elements, SLOTS rows at a time. On a CPU, one thread does the work of all TEAM threads, in loops
+// take neighbouring elements, SLOTS rows at a time. On a CPU, one thread works for all TEAM threads, in loops
 // over a Span. The order of sums depends only on the number of rows, so they have the same bits on every device.
 //
 // Generated before it: TEAM, FEATURES, AUTORESET, and SHARED_BYTES, the size of a block's memory for sums.

@@ -90,7 +90,7 @@ KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
     }
 }
 
-// Starts episodes, in all replicas or in those of the mask.
+// Starts episodes, in all replicas or in the masked ones.
 KERNEL_OF_BLOCKS(kernel_begin, BeginCall, TEAM, 1) {
     const Index now = clock_now(call.now);
     FOR_EACH_BLOCK(number) {

@@ -1,8 +1,8 @@
 // The last STACK observations of each replica, from the oldest to the newest.
 //
 // A ring buffer of STACK frames per replica stores them; `slot` is the index of the newest, `depth` the number of
-// frames of the episode, up to STACK. A new frame overwrites the next slot, which no stack of this step reads, neither
-// the current one nor the final one: no thread writes memory that another reads.
+// frames of the episode, up to STACK. A new frame overwrites the next slot, which no stack of this step reads,
+// current or final: no thread writes memory that another reads.
 //
 // Generated before it: STACK, and Frame, the type of a frame's elements.
 

@@ -1,4 +1,4 @@
-"""Ends and restarts of episodes in each mode; one agent's against Gymnasium's SyncVectorEnv."""
+"""Ends and restarts of episodes in each autoreset mode; single-agent ones against Gymnasium's SyncVectorEnv."""
 
 import copy
 import pickle
@@ -42,7 +42,7 @@ each_numpy = pytest.mark.parametrize("at", NUMPY_PLACES, ids=lambda at: f"{at.de
 
 
 def sync(env_id: str, mode: str) -> SyncVectorEnv:
-    """Gymnasium's vector environment, each replica behind Gymnasium's own TimeLimit."""
+    """Gymnasium's SyncVectorEnv, with Gymnasium's TimeLimit around each replica."""
 
     def single() -> gymnasium.Env[Any, Any]:
         return gymnasium.make(
@@ -53,7 +53,7 @@ def sync(env_id: str, mode: str) -> SyncVectorEnv:
 
 
 def assert_step_equals(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
-    """Compares two steps' results, whose rewards differ in type alone; infos too."""
+    """Compares two steps' results including infos; rewards may differ in dtype."""
     assert_same_bits(ours[0], theirs[0], "observations")
     assert_same_bits(ours[1].astype(np.float64), theirs[1], "rewards")
     assert_same_bits(ours[2:4], theirs[2:4], "flags")
@@ -62,7 +62,7 @@ def assert_step_equals(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
         if name != "final_obs":
             assert_same_bits(ours[4][name], values, name)
             continue
-        dense = [np.zeros_like(ours[0][0]) if row is None else row for row in values]  # Gymnasium's has holes of None
+        dense = [np.zeros_like(ours[0][0]) if row is None else row for row in values]  # None: missing
         assert_same_bits(ours[4][name], np.stack(dense), name)
 
 
@@ -100,8 +100,8 @@ def test_equals_sync_vector_env(make: Make, env_id: str, at: Place, mode: str, l
 
 
 @each_variant
-def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Place, mode: str) -> None:
-    """A mask leaves state, observations and future of the other replicas alone, bit for bit; restarts pending too."""
+def test_partial_reset_keeps_other_replicas(make: Make, variant: Variant, place: Place, mode: str) -> None:
+    """A masked reset changes no bit of the other replicas' states, observations, later steps and pending restarts."""
     count = 12
     env, plain = (make_variant(make, variant, count, place, autoreset_mode=mode) for _ in range(2))
     for one in (env, plain):
@@ -133,7 +133,7 @@ def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Pl
 
 
 def test_partial_reset_clears_a_pending_restart(make: Make, variant: Variant, place: Place) -> None:
-    """In NextStep mode a replica that was reset by mask after its end takes an ordinary step next."""
+    """In NextStep mode, a replica that is reset by mask after its end takes a normal step next."""
     env = make_variant(make, variant, 3, place, max_episode_steps=2)
     env.reset(seed=0, options=distant_starts(env))
     for ended in (False, True):
@@ -144,7 +144,7 @@ def test_partial_reset_clears_a_pending_restart(make: Make, variant: Variant, pl
 
 
 def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode: str) -> None:
-    """A mask may come from the host or from the environment's own library, and selects the same; it stays as it was."""
+    """Masks from the host and from the environment's array library select the same replicas, and are not modified."""
     mask = np.array([True, False, True, True, False])
     libraries = [to_place(mask, Place(place.device, other.output)) for other in PLACES if other.device == place.device]
     if place.output == "torch":
@@ -180,7 +180,7 @@ def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode
     ],
 )
 def test_bad_masks(make: Make, variant: Variant, place: Place, mask: Any, error: type[Exception]) -> None:
-    """A mask that is none is refused, says why, and changes nothing; any is before there are episodes."""
+    """Invalid masks, and any mask before the first reset, raise an error with a reason, and change nothing."""
     env = make_variant(make, variant, 3, place)
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
         env.reset(options={"reset_mask": np.array([True, False, True])})
@@ -194,17 +194,20 @@ def test_bad_masks(make: Make, variant: Variant, place: Place, mask: Any, error:
 @each_variant
 @pytest.mark.parametrize("live", [False, True])
 def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: str, live: bool) -> None:
-    """Return, length, flags, ``alive`` and last observations of every agent are what its own steps add up to."""
+    """Return, length, flags, ``alive`` and final observations of every agent agree with the sums over its steps."""
     if live and place == ("cuda", "numpy"):
         pytest.skip("NumPy arrays cannot be memory of a GPU")
-    wanted = True if place.output == "numpy" else None  # by default where they are no arrays of NumPy
-    env = make_variant(make, variant, 9, place, autoreset_mode=mode, statistics=wanted, copy=not live)
+    statistics = True if place.output == "numpy" else None  # the default for other libraries
+    env = make_variant(make, variant, 9, place, autoreset_mode=mode, statistics=statistics, copy=not live)
     infos = env.reset(seed=1)[1]
     assert set(infos) == reset_info_names(env)
     shape = join_agents(env, env.episode_length).shape
     total, length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
     latest_r, latest_l = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
-    here, fresh = np.ones(shape, bool), np.zeros(9, bool)  # whose action counts; who restarts in this step
+    here, fresh = (
+        np.ones(shape, bool),
+        np.zeros(9, bool),
+    )  # agents that act; replicas that restart
     uneven = 0
     for action in draw_actions(env, 40):
         step = env.step(place_actions(env, action, place))
@@ -223,14 +226,14 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
             if mode != "SameStep":
                 assert not seen[~took_part & ~fresh[:, None]].any(), "who was out observes zeros"
                 assert_same_bits(numpy_of(env.state["in_game"]), alive)
-            assert (terminated[~fresh] | took_part[~fresh]).all(), "who is out stays terminated"
+            assert (terminated[~fresh] | took_part[~fresh]).all(), "inactive agents stay terminated"
             assert not (truncated & ~took_part).any()
             assert mode != "SameStep" or alive[ended].all()
         if mode == "SameStep":
             assert not final[~(took_part & ended[:, None])].any()
             assert final[took_part & ended[:, None]].any(axis=-1).all()
         else:
-            assert seen[took_part].any(axis=-1).all(), "who was in sees the step in which it goes out"
+            assert seen[took_part].any(axis=-1).all(), "an agent observes the step that ends its episode"
         latest_r, latest_l = (
             np.where(ended[:, None], now, then) for now, then in ((total, latest_r), (length, latest_l))
         )
@@ -253,7 +256,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
                 if not variant.has_team:
                     assert_same_bits(infos["final_info"]["episode"]["r"], infos["episode"]["r"])
         if "final_obs" in infos and not always:
-            assert not join_agents(env, infos["final_obs"])[~ended].any(), "nothing that an earlier step left"
+            assert not join_agents(env, infos["final_obs"])[~ended].any(), "no rows of an earlier step remain"
         total[ended], length[ended] = 0, 0
         here = np.where(fresh[:, None], True, here & ~(terminated | truncated))
         fresh = ended & (mode == "NextStep")
@@ -266,7 +269,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
 
 
 def test_disabled_refuses_finished_replicas(make: Make, variant: Variant, device: str) -> None:
-    """Stepping a replica whose episode is over raises, of a copy too, changes nothing, and a reset mends it."""
+    """Stepping a replica whose episode is over raises an error and changes nothing, also in a copy; a reset helps."""
     env = make_variant(make, variant, 3, Place(device, "numpy"), autoreset_mode="Disabled", max_episode_steps=2)
     env.reset(seed=0, options=distant_starts(env))
     take_step(env, zero_actions(env))
@@ -284,7 +287,7 @@ def test_disabled_refuses_finished_replicas(make: Make, variant: Variant, device
 
 @each_variant
 def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place: Place) -> None:
-    """Where frozen steps are allowed, a finished replica keeps state, observations and flags, for no reward."""
+    """If frozen steps are allowed, a finished replica keeps state, observations and flags, with zero reward."""
     env = make_variant(make, variant, 30, place, autoreset_mode="Disabled")
     env.allow_frozen_steps()
     env.reset(seed=0)
@@ -319,7 +322,7 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
     for each in (other, copy.deepcopy(env)):
         assert_same_bits(take_step(each, actions[0], place), last, "a copy knows how they ended")
     for snapshot in (before, after):
-        snapshot["episode"].pop("finished")  # the mask of the last step's ends
+        snapshot["episode"].pop("finished")  # the replicas that finished in the last step
     assert_same_bits(before, after)
     env.check()
 
@@ -328,7 +331,7 @@ def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place:
 
 
 def test_limits(make: Make, variant: Variant) -> None:
-    """-1 lifts the limit, None is the spec's, which may be a parameter's."""
+    """-1 means no limit, None the spec's limit, which may be a parameter."""
     spec = gpu_envs.spec(variant.env_id)
     default, named = spec.step_limit(spec.check_params({}, 1)), time_limit_name(spec)
     longest = default or 30
@@ -348,7 +351,7 @@ def test_limits(make: Make, variant: Variant) -> None:
 
 @pytest.mark.parametrize("limit", [0, -2, 1.5, True, "5"])
 def test_bad_limits(variant: Variant, limit: Any) -> None:
-    """A limit that is none is refused."""
+    """Invalid limits raise an error."""
     for name in filter(None, ("max_episode_steps", time_limit_name(gpu_envs.spec(variant.env_id)))):
         with pytest.raises(ValueError, match=name):
             gpu_envs.make(variant.env_id, device="cpu", **{name: limit})

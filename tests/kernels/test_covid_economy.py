@@ -1,4 +1,4 @@
-"""CovidEconomy against its authors' totals, and against its equations in NumPy with the whole window of 600 days."""
+"""CovidEconomy against its authors' totals, and against its equations in NumPy with the full window of 600 days."""
 
 import json
 from pathlib import Path
@@ -14,18 +14,18 @@ from gpu_envs.envs.covid_economy import load_data
 ID = "CovidEconomy-v0"
 
 TOTALS = {"open": 183.8, "closed": 317.8, "closed at first": 334.2}
-"""The planner's rewards over 405 days as the authors print them, health weighed as fitted."""
+"""The planner's rewards over 405 days as the authors publish them, with the fitted weight of health."""
 
 
 def levels_of(policy: str, day: int) -> tuple[int, int]:
-    """What all governors, and the planner, do on a day."""
+    """The level of all governors, and of the planner, on a day."""
     if policy == "closed":
         return 10, 20
     return (10 if policy == "closed at first" and day < 180 else 1), 0
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_the_totals_that_its_authors_print(precision: str, device: str, make: Make) -> None:
+def test_the_authors_totals_are_reproduced(precision: str, device: str, make: Make) -> None:
     env = make(ID, 3, device=device, precision=precision, health_priority=1.0, health_priority_planner=1.0)
     env.reset(seed=0)
     totals = np.zeros(3)
@@ -37,12 +37,12 @@ def test_the_totals_that_its_authors_print(precision: str, device: str, make: Ma
 
 
 class Oracle:
-    """One replica in float64, by the equations; each day's state is worked out from all levels so far."""
+    """One replica in float64, by the equations; each day's state follows from all levels so far."""
 
     def __init__(self, days: int, priorities: tuple[float, float]) -> None:
         self.d: Any = load_data()
         self.people, self.days, self.priorities = self.d["population"], days, priorities
-        self.levels = [np.ones(51)] * 600 + list(self.d["policy"].astype(float))  # before the series all was open
+        self.levels = [np.ones(51)] * 600 + list(self.d["policy"].astype(float))  # level 1 before the series
         self.s, self.i, self.r, self.v, self.u = (
             self.d[f"first_{name}"].astype(float)
             for name in ("susceptible", "infected", "recovered", "vaccinated", "unemployed")
@@ -55,7 +55,7 @@ class Oracle:
         self.most = (0.6 * self.people - jobless) * self.wage
 
     def step(self, governors: np.ndarray, planner: int) -> np.ndarray:
-        """All agents' rewards, the planner's last."""
+        """The rewards of all agents, the planner last."""
         self.t += 1
         t, d, people = self.t, self.d, self.people
         self.levels.append(np.where(governors != 0, governors, self.levels[-1]).astype(float))
@@ -70,7 +70,7 @@ class Oracle:
         self.s, self.i = np.maximum(0, self.s - fell - treated), np.maximum(0, self.i + fell - well)
         self.r, self.v = self.r + well + treated, self.v + treated
         self.deaths = 0.02 * (self.r - self.v)
-        changes = np.diff(np.stack(self.levels[-601:]), axis=0)[::-1]  # the youngest first
+        changes = np.diff(np.stack(self.levels[-601:]), axis=0)[::-1]  # the newest first
         filters = np.exp(-np.arange(600)[:, None] / d["days"])
         x = np.einsum("lk,li,ik->i", filters, changes, d["weights"])
         self.u = (np.log1p(np.exp(x)) + d["baseline"]) * people / 100
@@ -94,7 +94,7 @@ class Oracle:
         return np.append(own, all_of_them)
 
     def observations(self) -> tuple[np.ndarray, np.ndarray]:
-        """The governors' and the planner's."""
+        """The observations of governors and of the planner."""
         table = np.stack([self.s, self.i, self.r, self.deaths, self.v, self.u]) / self.people
         share, following = self.income / self.most, self.levels[-29] / 10
         time, strict = self.t / self.days, self.levels[-1] / 10
@@ -120,8 +120,8 @@ def weighed(health: Any, economy: Any, weight: Any, priority: float) -> Any:
 
 
 @pytest.mark.parametrize(("precision", "near", "seen"), [("float64", 1e-9, 1e-6), ("float32", 5e-4, 5e-5)])
-def test_an_episode_is_that_of_the_equations(precision: str, near: float, seen: float, device: str, make: Make) -> None:
-    """Random levels, rare at first and then daily, for all 540 days."""
+def test_an_episode_follows_the_equations(precision: str, near: float, seen: float, device: str, make: Make) -> None:
+    """Random levels, rare at first, later daily, for all 540 days."""
     env = make(ID, 1, device=device, precision=precision, autoreset_mode="Disabled")
     oracle = Oracle(540, (0.3, 0.45))
     observations, infos = env.reset(seed=0)
@@ -148,7 +148,7 @@ def test_an_episode_is_that_of_the_equations(precision: str, near: float, seen: 
 
 
 def test_vaccines_every_third_day(make: Make) -> None:
-    """Between deliveries the countdown falls; what exceeds the healthy is lost."""
+    """The countdown falls between deliveries; doses beyond the number of healthy people are lost."""
     env: Any = make(ID, 1, device="cpu", vaccine_interval=3, first_vaccines=4, vaccines_per_million=2e5)
     env.reset(seed=0)
     vaccinated, shown = [], []
@@ -168,12 +168,12 @@ def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
     np.testing.assert_allclose(rewards[1], (rewards[0] + rewards[2]) / 2, rtol=1e-6)
 
 
-def test_an_episode_is_no_longer_than_what_is_remembered(make: Make) -> None:
+def test_an_episode_is_not_longer_than_the_window(make: Make) -> None:
     with pytest.raises(ValueError, match="600"):
         make(ID, 1, device="cpu", max_episode_steps=601)
 
 
-def test_the_numbers_keep_their_notice() -> None:
+def test_the_data_has_its_license_notice() -> None:
     data = json.loads((Path(gpu_envs.__file__).parent / "envs" / "covid_economy.json").read_text())
     assert all(word in data["notice"] for word in ("BSD-3-Clause", "Salesforce.com", "OxCGRT", "JHU", "Our World"))
     assert len(data["states"]) == 51

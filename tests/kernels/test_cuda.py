@@ -1,4 +1,4 @@
-"""What only a GPU has: streams, graphs, and work that the host does not wait for."""
+"""Properties of a GPU alone: streams, graphs, and work that the host does not wait for."""
 
 import gc
 from collections.abc import Callable
@@ -50,7 +50,7 @@ GAMES = {
     "spread": Variant(CONTINUOUS, Team(1500, 600).params),
     "spread-grid": Variant(GRID, {"num_taggers": 2500, "grid_length": 900, "use_full_observation": False}),
 }
-"""Those of the other tests, a team with blocks of its own, and teams whose phases are launches."""
+"""The variants of other tests, a team with one block per replica, and teams with one launch per phase."""
 
 FEW = {name: GAMES[name] for name in (*IDS, "continuous-nearest", "continuous-box", "grid-full", "block", "spread")}
 SMALL = {name: game for name, game in FEW.items() if name not in ("block", "spread")}
@@ -64,7 +64,7 @@ def pair(make: Make, variant: Variant, place: Place, mode: str = "SameStep", see
     envs = [make_variant(make, variant, count, place, autoreset_mode=mode, max_episode_steps=limit) for _ in range(2)]
     for env in envs:
         env.reset(seed=seed)
-        # a team that is spread has the whole GPU, with a launch for each phase
+        # the SPREAD schedule: one launch per phase over the full GPU
         assert any(name.startswith("scratch.") for name in env.simulation.buffers) == large
     return envs
 
@@ -75,24 +75,24 @@ def cloned(env: Any, step: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 
 def tensors(actions: Actions) -> dict[str, Any]:
-    """Actions by role as torch's tensors."""
+    """Actions by role as torch tensors."""
     return {role: to_place(values, TORCH) for role, values in actions.items()}
 
 
 def fill(into: dict[str, Any], actions: dict[str, Any]) -> None:
-    """Writes other actions to where a graph reads them."""
+    """Copies actions into the tensors that a graph reads."""
     for role, values in actions.items():
         into[role].copy_(values)
 
 
 @pytest.fixture
 def torch() -> Any:
-    """The module, which has few types where CUDA is concerned."""
+    """The torch module, as Any: its CUDA functions lack type hints."""
     return pytest.importorskip("torch")
 
 
 def captured(torch: Any, act: Callable[[], Any]) -> tuple[Any, Any]:
-    """A graph of what is done, and what it returned."""
+    """Captures ``act()`` in a CUDA graph; returns the graph and the result."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -106,7 +106,7 @@ def captured(torch: Any, act: Callable[[], Any]) -> tuple[Any, Any]:
 @parametrize_variants(FEW)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> None:
-    """Steps follow torch's current stream: behind what is queued there, before what comes after."""
+    """Steps run on torch's current stream, after earlier and before later work there."""
     plain, env = pair(make, variant, TORCH, mode)
     block = [tensors(action) for action in draw_actions(env, STEPS)]
     expected = [cloned(plain, plain.step(join_actions(plain, action))) for action in block]
@@ -114,7 +114,7 @@ def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> N
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # noqa: SLF001 - tens of milliseconds, in which another stream would run ahead
+        torch.cuda._sleep(50_000_000)  # noqa: SLF001 - tens of milliseconds: work on another stream would overtake
         for into, action in zip(given, block, strict=True):
             fill(into, action)
         kept = [cloned(env, env.step(join_actions(env, action))) for action in given]
@@ -125,7 +125,7 @@ def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> N
 
 @parametrize_variants(FEW)
 def test_changing_streams(make: Make, torch: Any, variant: Variant) -> None:
-    """Each step asks for the stream anew."""
+    """Each step uses the current stream."""
     plain, env = pair(make, variant, TORCH)
     streams = [torch.cuda.Stream() for _ in range(3)]
     for t, action in enumerate(draw_actions(env, 2 * STEPS)):
@@ -141,7 +141,7 @@ def test_changing_streams(make: Make, torch: Any, variant: Variant) -> None:
 
 @parametrize_variants(FEW)
 def test_cupy_streams(make: Make, variant: Variant) -> None:
-    """With CuPy output, steps follow CuPy's current stream."""
+    """With CuPy output, steps run on CuPy's current stream."""
     import cupy
 
     plain, env = pair(make, variant, CUPY)
@@ -162,15 +162,15 @@ def test_cupy_streams(make: Make, variant: Variant) -> None:
 
 
 @pytest.mark.timing
-def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
-    """A step in which few replicas begin anew takes little longer than one in which none does."""
+def test_steps_with_few_restarts_are_fast(make: Make, torch: Any) -> None:
+    """A step takes little longer if few replicas restart in it."""
     times: dict[bool, list[float]] = {}
     for staggered in (False, True):
         env = make("MountainCar-v0", 2**22, **TORCH._asdict(), autoreset_mode="SameStep")
         env.reset(seed=0)
         if staggered:
             env.stagger(seed=1)  # one in 200 ends in each step
-            env.rollout(200)  # and none is cut short any more
+            env.rollout(200)  # later episodes have no offset
         action = torch.zeros(2**22, dtype=torch.int64, device="cuda")
         env.step(action)
         graph = torch.cuda.CUDAGraph()
@@ -185,7 +185,7 @@ def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
             end.record()
             end.synchronize()
             times[staggered].append(begin.elapsed_time(end))
-    assert min(times[True]) < 1.25 * min(times[False]), times  # 1.04 on an H200, and 1.75 while they did
+    assert min(times[True]) < 1.25 * min(times[False]), times  # 1.04 on an H200; 1.75 before a fix
 
 
 # --- graphs ---
@@ -194,7 +194,7 @@ def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
 @parametrize_variants(GAMES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: str) -> None:
-    """16 steps captured once and replayed, through restarts, are the eager steps bit for bit."""
+    """16 steps, captured once and replayed, including restarts, equal the eager steps bit for bit."""
     plain, env = pair(make, variant, TORCH, mode)
     given = [tensors(action) for action in draw_actions(env, STEPS)]
     storage: dict[str, dict[str, Array]] = {name: {} for name in RESULTS}
@@ -237,7 +237,7 @@ def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: s
 
 @parametrize_variants(FEW)
 def test_graph_of_the_simulators_memory(make: Make, torch: Any, variant: Variant) -> None:
-    """A captured step may also leave its results where they are, infos included."""
+    """A captured step may return the simulator's memory, infos included."""
     plain, env = pair(make, variant, TORCH)
     given = tensors(draw_actions(env, 1)[0])
     for one in (env, plain):
@@ -252,17 +252,17 @@ def test_graph_of_the_simulators_memory(make: Make, torch: Any, variant: Variant
         assert_same_bits(kept[4]["_episode"], expected[4]["_episode"])
 
 
-# --- offences of the device ---
+# --- invalid actions on the device ---
 
 
 def offend(env: Any, actions: dict[str, Any], replica: int, role: str, number: int) -> None:
-    """Gives an agent an action that is none."""
+    """Sets an agent's action to an invalid one."""
     at = (replica, number) if env.env_spec.has_team else replica
     actions[role][at] = 99 if has_integer_actions(env) else float("nan")
 
 
 def named(env: Any, replica: int, role: str, number: int) -> str:
-    """What the message says of who offends."""
+    """The agent's description in the error message."""
     return f"replica {replica}, {role}_{number}" if env.env_spec.has_team else f"replica {replica}"
 
 
@@ -272,14 +272,14 @@ def ends_of(env: Any) -> list[tuple[str, int]]:
 
 
 @parametrize_variants(FEW)
-def test_offences_are_kept(make: Make, variant: Variant) -> None:
-    """On the device a wrong action counts as the nearest right one, NaN as zero; the first is kept for ``check``."""
+def test_the_first_invalid_action_is_reported_by_check(make: Make, variant: Variant) -> None:
+    """Invalid actions on the device are clipped, NaN becomes zero; ``check`` reports the first one."""
     plain, env = pair(make, variant, TORCH)
     for one in (plain, env):
         one.reset(seed=3, options=distant_starts(one) if variant != GAMES["spread"] else None)
     first, last = ends_of(env)[0][0], ends_of(env)[-1]
     third = 2 if variant.has_team else 0
-    block = [zero_actions(env), zero_actions(env), *draw_actions(env, 2)]  # nobody is tagged before
+    block = [zero_actions(env), zero_actions(env), *draw_actions(env, 2)]  # no agent is tagged earlier
     mended = [{role: values.copy() for role, values in action.items()} for action in block]
     for step, replica, role, number in (
         *((1, env.num_envs - 1, first, 0), (1, 1, first, third), (1, 1, *last), (2, 0, first, third // 2)),
@@ -297,8 +297,8 @@ def test_offences_are_kept(make: Make, variant: Variant) -> None:
 
 
 @parametrize_variants(FEW)
-def test_offence_of_any_agent(make: Make, variant: Variant) -> None:
-    """The message names the agent, be it the first or the last, and the step of its episode."""
+def test_invalid_actions_of_any_agent(make: Make, variant: Variant) -> None:
+    """The message names the agent, the first or the last, and the step of its episode."""
     env = pair(make, variant, TORCH)[1]
     for role, number in ends_of(env):
         env.reset(seed=3)
@@ -312,8 +312,8 @@ def test_offence_of_any_agent(make: Make, variant: Variant) -> None:
 
 
 @parametrize_variants(FEW)
-def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
-    """A replayed step keeps the first wrong action for ``check``, too."""
+def test_graphs_report_invalid_actions(make: Make, torch: Any, variant: Variant) -> None:
+    """``check`` also reports the first invalid action of a replayed step."""
     env = pair(make, variant, TORCH)[0]
     given = tensors(zero_actions(env))
     env.step(join_actions(env, given))
@@ -335,7 +335,7 @@ def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
 def test_step_does_not_wait(
     make: Make, torch: Any, sync_debug_mode: Callable[[str], None], variant: Variant, mode: str
 ) -> None:
-    """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
+    """With torch actions and outputs, a step, reset or rollout never synchronises the host."""
     env = pair(make, variant, TORCH, mode)[0]
     env.allow_frozen_steps()
     given = place_actions(env, draw_actions(env, 1)[0], TORCH)
@@ -344,7 +344,7 @@ def test_step_does_not_wait(
     out = Step(rewards=join_actions(env, rewards))
     sync_debug_mode("error")
     with pytest.raises(RuntimeError):
-        mask.cpu()  # so it is on guard
+        mask.cpu()  # the synchronisation check works
     for _ in range(LIMIT):
         infos = env.step(given)[4]
         env.step(given, out=out)
@@ -360,7 +360,7 @@ def test_step_does_not_wait(
 
 @parametrize_variants(FEW)
 def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant: Variant) -> None:
-    """The host is done with a step long before the device is, which torch's mode cannot see of CuPy's launches."""
+    """A step returns before the device is done; torch's synchronisation check does not cover CuPy."""
     env = pair(make, variant, TORCH)[0]
     given = place_actions(env, draw_actions(env, 1)[0], TORCH)
     env.step(given)
@@ -376,7 +376,7 @@ def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant:
 
 @parametrize_variants(SMALL)
 def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Variant) -> None:
-    """A tensor of the kernel's type is not copied: the step reads what is at its address when it runs."""
+    """A tensor of the kernel's dtype is not copied: the step reads its memory when it runs."""
     env = pair(make, variant, TORCH)[0]
     by_role = tensors(draw_actions(env, 1)[0])
     given = join_actions(env, by_role)
@@ -393,7 +393,7 @@ def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Varian
 @pytest.mark.usefixtures("torch")
 @parametrize_variants(SMALL)
 def test_libraries_share_memory(make: Make, variant: Variant) -> None:
-    """CuPy reads a tensor that the simulator writes, where it is."""
+    """CuPy reads a tensor that the simulator writes, without a copy."""
     import cupy
 
     env = pair(make, variant, TORCH)[0]
@@ -404,7 +404,7 @@ def test_libraries_share_memory(make: Make, variant: Variant) -> None:
 
 
 class Counted:
-    """Memory on the device that notes each transfer to the host."""
+    """Device memory that counts transfers to the host."""
 
     def __init__(self, array: Any, transfers: list[Any]) -> None:
         self.array, self.transfers = array, transfers
@@ -413,19 +413,19 @@ class Counted:
         return getattr(self.array, name)
 
     def get(self, **how: Any) -> Any:
-        """Brings it to the host."""
+        """Copies to the host."""
         self.transfers.append(self)
         return self.array.get(**how)
 
 
 @parametrize_variants(SMALL)
 def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> None:
-    """Whatever a step gives, and a second where episodes end in it; what was given stays as it was."""
+    """One transfer per step, and a second one if episodes end; arrays that were returned do not change."""
     envs = [
         make_variant(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)
     ]
     transfers: list[Any] = []
-    for memory in envs[0].simulation.arrays._together:  # noqa: SLF001 - the block of memory that results share
+    for memory in envs[0].simulation.arrays._blocks:  # noqa: SLF001 - the blocks of memory that results share
         memory.device = Counted(memory.device, transfers)
     for env in envs:
         env.reset(seed=1)
@@ -439,7 +439,7 @@ def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> Non
         assert_same_bits(step_outcome(envs[0], one), step_outcome(envs[1], other))
 
 
-# --- memory around what a step writes ---
+# --- memory around the outputs of a step ---
 
 SIZES = {n: GAMES[n] for n in (*IDS, "grid-full", "grid-nearest", "continuous-nearest", "continuous-full", "block")}
 
@@ -447,7 +447,7 @@ SIZES = {n: GAMES[n] for n in (*IDS, "grid-full", "grid-nearest", "continuous-ne
 @parametrize_variants(SIZES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_sizes_around_a_block(make: Make, variant: Variant, mode: str) -> None:
-    """Batches that end within a warp, at a block, one past it, are all whole, and write no more than their own."""
+    """Batches that end within a warp, at a block or one past it are complete and write only their arrays."""
     for count in (1, 31, 32, 33, *((51, 52) if variant.has_team else (4097,)), 127, 128, 129):
         env = make_variant(make, variant, count, CUPY, autoreset_mode=mode, max_episode_steps=3)
         cpu = make_variant(make, variant, count, autoreset_mode=mode, max_episode_steps=3)
@@ -472,7 +472,7 @@ def test_sizes_around_a_block(make: Make, variant: Variant, mode: str) -> None:
 @parametrize_variants(GAMES)
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_rows_of_any_alignment(make: Make, variant: Variant, first: int) -> None:
-    """Storage that begins at any element, which vector writes must heed, gets what it should, in every schedule."""
+    """Arrays of any alignment, which vector stores must respect, get correct values in every schedule."""
     import cupy
 
     plain, env = pair(make, variant, CUPY)
@@ -492,11 +492,11 @@ def test_rows_of_any_alignment(make: Make, variant: Variant, first: int) -> None
 
 @pytest.mark.parametrize(("env_id", "count"), [("CartPole-v1", 1_000_000), (CONTINUOUS, 1_000)])
 def test_memory_runs_out(make: Make, torch: Any, env_id: str, count: int) -> None:
-    """Where others hold the memory that the device has: a MemoryError, and nothing is kept of what was begun."""
+    """If the device has too little memory: a MemoryError, and all allocations are released."""
     gc.collect()
     others = torch.cuda.memory_allocated()
     env = make(env_id, count, **TORCH._asdict())
-    size = (torch.cuda.memory_allocated() - others) // count  # bytes a replica, or somewhat more
+    size = (torch.cuda.memory_allocated() - others) // count  # bytes per replica, or slightly more
     free, total = torch.cuda.mem_get_info()
     held = torch.empty(free * 3 // 4, dtype=torch.uint8, device="cuda")
     before = torch.cuda.memory_allocated()

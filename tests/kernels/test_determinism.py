@@ -1,4 +1,4 @@
-"""A trajectory depends on seed, actions and parameters, and on nothing else: bit for bit."""
+"""A trajectory depends only on seed, actions and parameters, bit for bit."""
 
 import copy
 import functools
@@ -60,11 +60,11 @@ CLANG = ["clang++"] if shutil.which("clang++") else []
 
 KEPT = [(mode, place) for place in PLACES if place != ("cuda", "numpy") for mode in MODES]
 KEPT = [(mode, place) for mode, place in KEPT if place == HOST or mode == "SameStep"]
-"""Modes on the host, and one of them in every other library and on every other device."""
+"""All modes on the host, and one mode in every other library and on every other device."""
 
 
 def start(env: Any, seed: Any) -> dict[str, np.ndarray]:
-    """What is observed after a reset."""
+    """The observations after a reset."""
     return numpy_by_role(env, env.reset(seed=seed)[0])
 
 
@@ -76,7 +76,7 @@ def start(env: Any, seed: Any) -> dict[str, np.ndarray]:
 def test_replica_is_single_environment(
     make: Make, variant: Variant, device: str, automatic: str, precision: str
 ) -> None:
-    """Replica i of a batch seeded s is the single environment seeded s + i, and a batch of 7 is the first 7."""
+    """Replica i of a batch with seed s equals a single environment with seed s + i; a batch of 7 equals the first 7."""
     size, place = 70 if variant.has_team else 4096, Place(device, "numpy")
     arguments = {"autoreset_mode": automatic, "precision": precision}
     batch = make_variant(make, variant, size, place, **arguments)
@@ -105,7 +105,7 @@ def test_replica_is_single_environment(
     ],
 )
 def test_thread_count_changes_nothing(make: Make, env_id: str, mode: str) -> None:
-    """One thread and two give the same, in steps and in rollouts."""
+    """One thread and two threads give the same bits, in steps and in rollouts."""
     variant = Variant(env_id, {})
     results: list[Any] = []
     for threads in (1, 2):
@@ -126,7 +126,7 @@ def test_thread_count_changes_nothing(make: Make, env_id: str, mode: str) -> Non
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 @pytest.mark.parametrize(("block_size", "precision"), [(32, "float32"), (256, "float32"), (1024, "float64")])
 def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int, precision: str) -> None:
-    """Launches of other shapes give the same, also where the last block is not full."""
+    """Launches of other shapes give the same bits, also if the last block is not full."""
     count = 5_001
     actions, results = random_actions(env_id, 12, count), []
     for size in (None, block_size):
@@ -140,9 +140,9 @@ def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int, pr
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 @pytest.mark.parametrize("replicas_own", [False, True])
 def test_cpu_and_cuda_agree(make: Make, env_id: str, replicas_own: bool) -> None:
-    """4,096 replicas for 1,000 steps are the same on the CPU and on CUDA, also with parameters of their own."""
+    """4,096 replicas for 1,000 steps are the same on the CPU and on CUDA, also with per-replica parameters."""
     count, steps = 4096, 1000
-    shift = 1 + np.random.default_rng(3).uniform(0, 0.1, count)  # the order of pairs is kept
+    shift = 1 + np.random.default_rng(3).uniform(0, 0.1, count)  # keeps the order of pairs
     real = {name: p.default * shift for name, p in gpu_envs.spec(env_id).params.items() if p.kind == "real"}
     params = real if replicas_own else {}
     envs = [make(env_id, count, device=d, autoreset_mode="SameStep", **params) for d in ("cpu", "cuda")]
@@ -158,9 +158,9 @@ def test_cpu_and_cuda_agree(make: Make, env_id: str, replicas_own: bool) -> None
 def test_compilers_agree(
     make: Make, monkeypatch: pytest.MonkeyPatch, variant: Variant, mode: str, compiler: str
 ) -> None:
-    """Most tests do not optimise, and speak for what is shipped. Clang is asked in one mode."""
+    """Unoptimised code, as in most tests, equals optimised code; clang is tested in one mode."""
     if compiler and mode != "SameStep":
-        pytest.skip("the compiler itself is asked in every mode")
+        pytest.skip("the default compiler is tested in every mode")
     results: list[Any] = []
     for command in (compiler, UNOPTIMISED):
         monkeypatch.setenv("CXX", command)
@@ -172,7 +172,7 @@ def test_compilers_agree(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ALL)
-def test_they_agree_where_states_have_arrays_and_bools(
+def test_compilers_agree_on_states_with_arrays_and_bools(
     make: Make, monkeypatch: pytest.MonkeyPatch, env_id: str
 ) -> None:
     envs: list[Any] = []
@@ -194,7 +194,7 @@ def test_they_agree_where_states_have_arrays_and_bools(
 
 @each_variant
 def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> None:
-    """A reset with a seed begins anew, whatever was before; so does another environment."""
+    """A reset with a seed gives the same episodes, whatever was before, and in another environment."""
     env, other = (make_variant(make, variant, 33, Place(device, "numpy")) for _ in range(2))
     actions = draw_actions(env, STEPS)
     runs = [(start(one, 4), record(one, actions)) for one in (env, env, other)]
@@ -204,10 +204,10 @@ def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> N
 
 @pytest.mark.fast_cases(4)
 def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, place: Place) -> None:
-    """A reset without a seed begins the episode that an automatic restart would, and all of them differ."""
+    """A reset without a seed starts the same next episode as an autoreset; all episodes differ."""
     by_hand = make_variant(make, variant, 33, place)
     by_itself = make_variant(make, variant, 33, place, autoreset_mode="SameStep", max_episode_steps=1)
-    whole = slice(-1 if variant.has_team else None)  # of a team without the time, which it shows
+    whole = slice(-1 if variant.has_team else None)  # without the time feature of a team
     seen = [agent_rows(by_hand, start(by_hand, 4))[..., whole]]
     by_itself.reset(seed=4)
     for action in draw_actions(by_hand, 3):
@@ -221,20 +221,20 @@ def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, pl
 
 @pytest.mark.slow
 def test_replicas_differ(make: Make, variant: Variant, place: Place) -> None:
-    """No two replicas begin alike, nor two environments without seeds; but where nothing is drawn all do."""
+    """Replicas, and environments without seeds, start differently, unless nothing is random."""
     env, other = (make_variant(make, variant, 20, place) for _ in range(2))
     firsts = [row.tobytes() for one in (env, other) for row in join_agents(one, one.reset()[0])]
     assert len(set(firsts)) == (40 if variant.draws else 1)
 
 
-def test_a_first_list_of_seeds_may_leave_some_open(make: Make, variant: Variant, device: str) -> None:
+def test_the_first_list_of_seeds_may_have_none(make: Make, variant: Variant, device: str) -> None:
     env, counted = (make_variant(make, variant, 3, Place(device, "numpy")) for _ in range(2))
     assert_same_bits(agent_rows(env, start(env, [None, 10, None]))[1], agent_rows(counted, start(counted, 9))[1])
 
 
 @pytest.mark.parametrize("seed", [2**63, 2**64 - 1, 2**70, 2**200 + 1])
 def test_long_seeds(make: Make, variant: Variant, device: str, seed: int) -> None:
-    """A seed may be of any length; one longer than 64 bits is hashed, not cut."""
+    """Seeds may have any length; longer ones than 64 bits are hashed, not truncated."""
     env, one = (make_variant(make, variant, count, Place(device, "numpy")) for count in (3, 1))
     given, again, cut = (agent_rows(env, start(env, s)) for s in (seed, seed, seed % 2**64))
     assert_same_bits(given, again)
@@ -259,7 +259,7 @@ def test_long_seeds(make: Make, variant: Variant, device: str, seed: int) -> Non
     ],
 )
 def test_bad_seeds(make: Make, variant: Variant, device: str, seed: Any, error: type[Exception]) -> None:
-    """A seed that is none is refused, and changes nothing."""
+    """Invalid seeds raise an error and change nothing."""
     env = make_variant(make, variant, 3, Place(device, "numpy"))
     env.reset(seed=0)
     assert_refused(env, lambda: env.reset(seed=seed), error, "seed")
@@ -272,11 +272,11 @@ def test_bad_seeds(make: Make, variant: Variant, device: str, seed: Any, error: 
 @each_variant
 @pytest.mark.parametrize(("mode", "place"), KEPT, ids=[f"{mode}-{'-'.join(place)}" for mode, place in KEPT])
 def test_snapshots_continue(make: Make, variant: Variant, mode: str, place: Place) -> None:
-    """A state set again, here or elsewhere, a pickled and a deep copy go on as the original does."""
+    """A restored state, here or elsewhere, a pickle and a deep copy continue like the original."""
     env, elsewhere = (make_variant(make, variant, 30, place, autoreset_mode=mode) for _ in range(2))
     env.reset(seed=6)
     actions = draw_actions(env, STEPS)
-    record(env, actions[: 2 * LIMIT - 1], place)  # in the midst, with agents out and restarts pending
+    record(env, actions[: 2 * LIMIT - 1], place)  # mid-episode, with inactive agents and pending restarts
     state = env.get_state()
     elsewhere.set_state(state)
     copies = [elsewhere, pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
@@ -291,7 +291,7 @@ def test_snapshots_continue(make: Make, variant: Variant, mode: str, place: Plac
 
 
 def test_unused_copies(make: Make, variant: Variant, device: str) -> None:
-    """Environments copied before their first reset, and after they were closed, stay what they were."""
+    """Copies before the first reset, and of closed environments, have the same status."""
     limit = -1 if gpu_envs.spec(variant.env_id).longest_episode is None else LIMIT
     fresh = make_variant(make, variant, 2, Place(device, "numpy"), max_episode_steps=limit)
     twin = pickle.loads(pickle.dumps(fresh))
@@ -303,7 +303,7 @@ def test_unused_copies(make: Make, variant: Variant, device: str) -> None:
 
 @pytest.mark.fast_cases(2)
 def test_bad_snapshots(make: Make, variant: Variant) -> None:
-    """A state of another size, kind or shape is refused, and changes nothing."""
+    """A state of another size, environment or shape raises an error and changes nothing."""
     env, larger = (make_variant(make, variant, count) for count in (3, 4))
     other = next(v for v in VARIANTS.values() if v.has_team == variant.has_team and v.env_id != variant.env_id)
     strangers, size = [larger, make_variant(make, other, 3)], ""
@@ -339,6 +339,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.slow
-def test_stepping_goes_on_after_fork() -> None:
-    """A child forked after its parent stepped with several threads steps with several, too."""
+def test_stepping_works_after_fork() -> None:
+    """A child, forked after its parent used several threads, also steps with several."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=60)

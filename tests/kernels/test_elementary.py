@@ -1,4 +1,4 @@
-"""The functions of math.cuh and elementary.cuh: how exact they are, and that every device gives the same bits."""
+"""The functions of math.cuh and elementary.cuh: their errors, and the same bits on every device."""
 
 import math
 from fractions import Fraction
@@ -22,7 +22,7 @@ SAMPLES = 100_000
 ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "atan": np.arctan, "log2": np.log2, "log10": np.log10}
 TWO = {"atan2": np.arctan2, "power": np.power, "hypot": np.hypot}
 FUNCTIONS: dict[str, Any] = {**ONE, **TWO}
-"""Those of elementary.cuh."""
+"""The functions of elementary.cuh."""
 MATH = {"sin": "sincos({}).sin", "cos": "sincos({}).cos", "exp": "exp({})", "log": "log({})"}
 MANY = 200_000
 
@@ -38,7 +38,7 @@ def all_of_math(real: str, x: Array) -> dict[str, Array]:
 
 
 def samples(name: str, real: str, seed: int) -> list[Array]:
-    """Numbers of all sizes, and more of them where the functions bend."""
+    """Numbers of all magnitudes, and more of them in critical ranges."""
     rng, info = np.random.default_rng(seed), np.finfo(real)
     near = [rng.normal(0, size, SAMPLES).astype(real) for size in (1e-4, 0.3, 1, 10, 100)]
     first: Array = np.concatenate([random_bits(real, SAMPLES, seed), *near])
@@ -84,8 +84,8 @@ def test_zeros_infinities_and_signs(real: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MATH])
 @pytest.mark.parametrize("real", REALS)
-def test_one_by_one_as_together(real: str, name: str) -> None:
-    """One number at a time takes the loop's remainder, many take its vectorised body."""
+def test_single_numbers_and_batches_agree(real: str, name: str) -> None:
+    """A single number runs the loop's remainder, a batch its vectorised body."""
     given = [part[:40] for part in samples(name, real, seed=3)]
     together = evaluate(name, real, *given)
     alone = np.concatenate([evaluate(name, real, *(part[k : k + 1] for part in given)) for k in range(len(together))])
@@ -94,7 +94,7 @@ def test_one_by_one_as_together(real: str, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "base"), [("log2", 2), ("log10", 10)])
 @pytest.mark.parametrize("real", REALS)
-def test_logarithms_of_powers_are_whole(real: str, name: str, base: int) -> None:
+def test_logarithms_of_powers_are_integers(real: str, name: str, base: int) -> None:
     most = int(np.finfo(real).maxexp * math.log(2, base))
     exponents = range(3 - most, most)
     powers = np.array([float(Fraction(base) ** k) for k in exponents]).astype(real)
@@ -135,7 +135,7 @@ def test_the_gpu_gives_the_same_bits(real: str, name: str) -> None:
 
 
 def near_quarter_turns(real: str, limit: float) -> Array:
-    """The numbers closest to multiples of pi/2: the reduced angle has the fewest good bits there."""
+    """The numbers closest to multiples of pi/2, where the reduced angle has the fewest correct bits."""
     most = int(limit / (np.pi / 2)) - 1
     turns = np.unique(np.concatenate([np.arange(0, min(most, 70_000)), np.geomspace(1, most, 70_000).astype(np.int64)]))
     nearest: Array = (turns * (np.longdouble(np.pi) / 2)).astype(real)
@@ -153,7 +153,7 @@ def test_sin_and_cos_within_2_ulp_in_the_documented_range(real: str, limit: floa
     rng = np.random.default_rng(1)
     parts: list[Array] = [rng.uniform(-most, most, MANY).astype(real) for most in (1.0, 10.0, 1e3, limit)]
     x = np.concatenate([*parts, near_quarter_turns(real, limit)])
-    x = x[x != 0]  # below: zero has no sign that an angle needs
+    x = x[x != 0]  # the sign of zero is not tested
     got, exact = all_of_math(real, x), x.astype(np.longdouble)
     assert max_ulp_error(got["sin"], np.sin(exact), real) <= 2
     assert max_ulp_error(got["cos"], np.cos(exact), real) <= 2
@@ -210,7 +210,7 @@ def test_exp_and_log_do_not_decrease(real: str) -> None:
 
 
 @pytest.mark.parametrize("real", REALS)
-def test_sin_and_cos_of_any_finite_number_lie_in_their_range_and_are_symmetric(real: str) -> None:
+def test_sin_and_cos_are_in_range_and_symmetric(real: str) -> None:
     angles = np.random.default_rng(7).uniform(0, 100, MANY).astype(real)
     x = random_bits(real, 5 * MANY, seed=6)
     x = np.concatenate([angles, x[np.isfinite(x)], np.array([np.finfo(real).max, np.finfo(real).min], real)])
@@ -253,7 +253,7 @@ abs(real x) { return real(7); }
 
 
 def stepped(folder: Path, step: str, before: str = "", **more: Any) -> float:
-    """What a step of ``s.x`` 0.5 and ``s.pace`` 0.25 leaves in ``s.x``."""
+    """``s.x`` after a step from ``s.x`` 0.5 and ``s.pace`` 0.25."""
     spec = walk(folder, more=more, reset="s.x = real(0.5); s.pace = real(0.25);", step=f"{step} return {{0, false}};")
     header = Path(spec.header)
     header.write_text(before + header.read_text())
@@ -265,7 +265,7 @@ def stepped(folder: Path, step: str, before: str = "", **more: Any) -> float:
     return made
 
 
-def test_headers_call_them(tmp_path: Path) -> None:
+def test_rules_may_call_elementary_functions(tmp_path: Path) -> None:
     made = stepped(tmp_path, f"const real x = s.x, y = s.pace; s.x = {WORDS};")
     x, y = 0.5, 0.25
     expected = 2 + math.atan(y) + math.atan2(y, x) + math.expm1(x) + math.hypot(x, y, x) + math.log1p(x)
@@ -273,19 +273,19 @@ def test_headers_call_them(tmp_path: Path) -> None:
     assert made == pytest.approx(expected, rel=1e-14)
 
 
-def test_a_headers_names_are_its_own(tmp_path: Path) -> None:
+def test_rules_may_define_functions_with_these_names(tmp_path: Path) -> None:
     made = stepped(tmp_path, "s.x = tanh(s.x) + power(s.x, s.pace) + abs(s.x) + atan(s.x);", OWN)
     assert made == pytest.approx(50 + 0.75 + 7 + math.atan(0.5), rel=1e-14)
 
 
-def test_names_of_fields_and_parameters_may_be_those_of_functions(tmp_path: Path) -> None:
+def test_fields_and_parameters_may_have_names_of_functions(tmp_path: Path) -> None:
     more: dict[str, Any] = {"state": ("x", "pace", "tanh"), "params": {"power": gpu_envs.Param(3.0)}}
     step = "s.tanh = tanh(s.x); const real atan = power(s.x, p.power); s.x = s.tanh + atan;"
     assert stepped(tmp_path, step, **more) == pytest.approx(math.tanh(0.5) + 0.125, rel=1e-14)
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
-def test_a_gpus_compiler_takes_ours_and_not_its_own(tmp_path: Path) -> None:
+def test_builtin_functions_of_nvrtc_are_refused(tmp_path: Path) -> None:
     spec = walk(tmp_path, step=f"const real x = s.x, y = s.pace; s.x = {WORDS}; return {{0, false}};")
     config = SimulationConfig(spec, 4, "SameStep", "float32", 20, {})
     layout = layout_of(config, Device(on_gpu=True))

@@ -1,4 +1,4 @@
-"""NVRTC compiles every kernel of every environment, with no GPU needed: to machine code, without surprises in it."""
+"""NVRTC compiles every kernel of every environment, without a GPU; the machine code is checked."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def _nvrtc() -> None:
 @pytest.mark.parametrize(("architecture", "mode"), [*zip(ARCHITECTURES, AUTORESET_MODES, strict=True)])
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles(env_id: str, architecture: str, mode: str) -> None:
-    """For every architecture and in every mode, though not in every mode for each."""
+    """Every architecture and every mode, but not all combinations."""
     for program in programs(env_id, mode, "float32"):
         check_program(program, architecture, "float32")
 
@@ -43,29 +43,29 @@ def test_particles_compile(env_id: str, continuous: bool) -> None:
         check_program(program, "sm_90a", "float32")
 
 
-def in_turn(*kinds: Any) -> pytest.MarkDecorator:
-    """Each environment is of one kind, and of every kind are some of one agent and some with a team."""
+def cycled(*kinds: Any) -> pytest.MarkDecorator:
+    """Assigns the kinds to the environments in turn: each kind gets single-agent and team environments."""
     return pytest.mark.parametrize(("env_id", "kind"), [*zip([*IDS, *TEAM_IDS], itertools.cycle(kinds), strict=False)])
 
 
 @pytest.mark.fast_cases(2)
-@in_turn(("float32", True), ("float64", False), ("float64", True))
+@cycled(("float32", True), ("float64", False), ("float64", True))
 def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool]) -> None:
-    """And in float64 with parameters that all share."""
+    """Also in float64 with shared parameters."""
     precision, per_replica = kind
     for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
         check_program(program, "sm_90a", precision)
 
 
 @pytest.mark.fast_cases(2)
-@in_turn("NextStep", "SameStep", "Disabled")
+@cycled("NextStep", "SameStep", "Disabled")
 def test_compiles_without_statistics(env_id: str, kind: str) -> None:
     for program in programs(env_id, kind, "float32", statistics=False):
         check_program(program, "sm_90", "float32")
 
 
 def drawn_params(env_id: str) -> dict[str, Distribution]:
-    """Parameters of an environment that can be drawn: four numbers from a distribution of each kind, and all arrays."""
+    """Distributions for an environment's parameters: four numbers with different distributions, and all arrays."""
     kinds = [Uniform(0, 1), Normal(0, 1), LogUniform(0.1, 1), Choice(1, 2, 5)]
     params = gpu_envs.spec(env_id).params.items()
     free = [n for n, p in params if p.kind == "real" and not (p.fixed or p.baked or isinstance(p, Derived))]
@@ -74,7 +74,7 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
 
 
 @pytest.mark.fast_cases(2)
-@in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
+@cycled(*itertools.product(AUTORESET_MODES, PRECISIONS))
 def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
     for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
         check_program(program, "sm_90a", kind[1])
@@ -116,16 +116,16 @@ HOOKS = {
     "begin_params(p, call.params, team);": "",
     "EpisodeParams": "const Params",
 }
-"""What drivers do for parameters that are drawn, and what they would do if there were none."""
+"""Code in drivers for randomised parameters, and the code without them."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
-def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
-    """The machine code is that of drivers that know nothing of it."""
+def test_unused_randomisation_costs_nothing(mode: str) -> None:
+    """The machine code equals that of drivers without randomised parameters."""
     found = set()
     for program in [p for env in ("CartPole-v1", "TagGridWorld-v0") for p in programs(env, mode, "float32")]:
-        driver = program.source.rindex("drawn.cuh")  # (in a #line before the header)
+        driver = program.source.rindex("drawn.cuh")  # in the #line directive before the header
         found |= {hook for hook in HOOKS if hook in program.source[driver:]}
         bare = program.source[driver:]
         for hook, without in HOOKS.items():
@@ -138,7 +138,7 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_programs_without_rules_compile(architecture: str) -> None:
-    """The painter, what copies rows, and what stands between the steps of a team."""
+    """The painter, the copy of rows, and the kernel between the steps of a team."""
     check_program(paint_program(), architecture, "float32")
     check_program(row_copies.copy_program(16), architecture, "float32")
     check_program(row_copies.copy_program(24, threads=32), architecture, "float32")
@@ -166,15 +166,15 @@ def strings(ptx: str) -> set[bytes]:
 
 
 @pytest.mark.fast_cases(2)
-@in_turn(True, False)
-def test_a_build_that_looks_at_every_index_compiles(env_id: str, kind: bool) -> None:
+@cycled(True, False)
+def test_a_checked_build_compiles(env_id: str, kind: bool) -> None:
     for program in programs(env_id, "SameStep", "float32", checked=True, statistics=kind):
         ptx_of(program.source)
 
 
 @pytest.mark.slow
-def test_a_build_that_looks_at_every_index_names_lines_of_the_rules() -> None:
-    """Not those of the header that looks."""
+def test_a_checked_build_names_lines_of_the_rules() -> None:
+    """And not lines of checked.cuh."""
     for env_id in ("TagContinuous-v0", "TagGridWorld-v0"):
         header = str(gpu_envs.spec(env_id).header)
         for program in programs(env_id, "SameStep", "float32", checked=True):

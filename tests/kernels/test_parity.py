@@ -1,4 +1,4 @@
-"""One step from injected states against Gymnasium's own environments, and 100,000 against oracles pinned to those."""
+"""One step from injected states against Gymnasium's environments, and from 100,000 against tested oracles."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ VARIANTS = [*(Variant(name) for name in IN_GYMNASIUM), *OPTIONS]
 REPLICAS, STEPS = 500, 200
 STATES = REPLICAS * STEPS
 LOOPED = 2_000
-"""States for which Gymnasium's environment itself is stepped, one by one."""
+"""Number of states; Gymnasium's environment takes a step from each, one at a time."""
 
 MIXED = {"MountainCarContinuous-v0", "Pendulum-v1"}
 """Environments whose step, in Gymnasium, mixes float32 into float64."""
@@ -27,7 +27,7 @@ where = pytest.mark.parametrize("where", ["rollout", "box"])
 
 
 class Stepped(NamedTuple):
-    """What a step gave."""
+    """The results of a step."""
 
     states: Reals
     observations: npt.NDArray[np.float32]
@@ -36,7 +36,7 @@ class Stepped(NamedTuple):
 
 
 def draw_states(variant: Variant, where: str) -> Reals:
-    """States of random-policy rollouts, or from the whole box of observations: ``[STATES, fields]``."""
+    """States of random rollouts, or uniform in the observation space: ``[STATES, fields]``."""
     oracle = ORACLES[variant.env_id]
     if where == "box":
         # Acrobot's bounds over the box depend on this draw: of 12 others, 6 went beyond 2e-3 in float32 (worst 1.5e-2),
@@ -53,7 +53,7 @@ def draw_states(variant: Variant, where: str) -> Reals:
 
 
 def draw_actions(variant: Variant, precision: str) -> np.ndarray:
-    """Random actions; real ones as float64, though representable in float32 where the environment is float32."""
+    """Random actions; reals are float64, but representable in float32 if the environment is float32."""
     actions = random_actions(variant.env_id, STATES, seed=4)
     if is_discrete(variant.env_id):
         return actions
@@ -91,7 +91,7 @@ def step_oracle(variant: Variant, states: Reals, actions: np.ndarray) -> Outcome
 
 
 def assert_close(variant: Variant, given: Reals, expected: Reals, bound: float) -> None:
-    """Fails where states or rewards differ by more than ``bound * max(1, abs(expected))``."""
+    """Fails if states or rewards differ by more than ``bound * max(1, abs(expected))``."""
     error = np.abs(given - expected)
     if error.ndim == 2:
         for angle in ORACLES[variant.env_id].angles:
@@ -110,7 +110,7 @@ def bound_float64(variant: Variant, where: str) -> float:
 @where
 @each_variant
 def test_float64_is_gymnasium(make: Make, device: str, variant: Variant, where: str) -> None:
-    """In float64 a step is Gymnasium's, but for what Gymnasium itself rounds to float32."""
+    """In float64 a step equals Gymnasium's, except numbers that Gymnasium rounds to float32."""
     states, actions = draw_states(variant, where)[:: STATES // LOOPED], random_actions(variant.env_id, LOOPED, seed=4)
     ours = step_ours(make, variant, device, "float64", states, actions)
     theirs = step_gymnasium(variant.gymnasium(), states, actions)
@@ -128,8 +128,8 @@ def test_float64_is_gymnasium(make: Make, device: str, variant: Variant, where: 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @where
 @each_variant
-def test_a_step_is_the_formula(make: Make, device: str, variant: Variant, where: str, precision: str) -> None:
-    """From 100,000 states: in float64 to 12 digits, in float32 nearly, and ends are its but for a hair's breadth."""
+def test_a_step_matches_the_formula(make: Make, device: str, variant: Variant, where: str, precision: str) -> None:
+    """From 100,000 states: 12 digits in float64, nearly in float32; terminations agree except at the threshold."""
     exact = precision == "float64"
     states, actions = draw_states(variant, where), draw_actions(variant, precision)
     states = states if exact else states.astype(np.float32).astype(np.float64)
@@ -143,12 +143,12 @@ def test_a_step_is_the_formula(make: Make, device: str, variant: Variant, where:
     else:
         assert_close(variant, ours.rewards[clear], oracle.rewards[clear], 1e-12 if exact else near)
     if where == "box" and variant.env_id != "Pendulum-v1":
-        assert 0 < oracle.terminations.sum() < STATES  # so that the comparison above means something
+        assert 0 < oracle.terminations.sum() < STATES  # so that the comparison covers both cases
 
 
 @pytest.mark.slow
 def test_acrobot_noise_is_uniform(make: Make, device: str) -> None:
-    """A disturbed torque lies between its bounds, evenly, and is drawn anew in each step."""
+    """Torque noise is uniform between its bounds, and drawn in each step."""
     count, noise, variant = 10_000, 0.5, Variant("Acrobot-v1")
     env = make(variant.env_id, count, device=device, precision="float64", torque_noise_max=noise, low=0.0, high=0.0)
     env.reset(seed=0)

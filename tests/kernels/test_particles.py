@@ -47,7 +47,7 @@ def named(kind: Any) -> str:
 
 
 def stepped(make: Make, env_id: str, data: Recording, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A step of ours from each of the states."""
+    """A step of this package from each of the states."""
     env = make(env_id, len(data.rewards), max_episode_steps=-1, autoreset_mode="Disabled", **kwargs)
     env.reset(seed=0)
     write_state(env, data.before)
@@ -55,13 +55,13 @@ def stepped(make: Make, env_id: str, data: Recording, **kwargs: Any) -> tuple[An
 
 
 def assert_close(ours: Any, theirs: np.ndarray, tolerance: float, kept: np.ndarray) -> None:
-    """Within the tolerance, of larger numbers a share of them."""
-    found, wanted = numpy_of(ours).astype(np.float64).reshape(theirs.shape)[kept], theirs[kept]
-    assert (np.abs(found - wanted) <= tolerance * np.maximum(1, np.abs(wanted))).all()
+    """Fails unless all values agree within the absolute or relative tolerance."""
+    actual, expected = numpy_of(ours).astype(np.float64).reshape(theirs.shape)[kept], theirs[kept]
+    assert (np.abs(actual - expected) <= tolerance * np.maximum(1, np.abs(expected))).all()
 
 
 def assert_neighbours(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Equal, or the next number of float32; next to zero, where that is nearer than float64 was, within 1e-9."""
+    """Fails unless values are equal or adjacent in float32, or, near zero, within 1e-9."""
     inward, outward = np.nextafter(theirs, np.float32(0)), np.nextafter(theirs, np.copysign(np.float32(np.inf), theirs))
     assert ((ours == theirs) | (ours == inward) | (ours == outward) | (np.abs(ours - theirs) < 1e-9)).all()
 
@@ -94,7 +94,7 @@ def check(
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("env_id", PARTICLES)
 def test_steps_and_episodes(env_id: str, continuous: bool, device: str, make: Make) -> None:
-    """One test, since recording takes longer than all else."""
+    """One test for both, as the recording takes most of the time."""
     for precision in ("float64", "float32"):
         check(make, (env_id, {}), STATES, precision, device, continuous)
 
@@ -141,8 +141,8 @@ def test_the_same_bits_in_any_batch_and_on_any_device(env_id: str, continuous: b
 
 
 @pytest.mark.parametrize("env_id", PARTICLES)
-def test_starts_are_spread_as_mpe2s_are(env_id: str, device: str, make: Make) -> None:
-    """Means and greatest values of 20,000 uniform draws; every goal as often as any other."""
+def test_starts_have_mpe2_s_distribution(env_id: str, device: str, make: Make) -> None:
+    """Means and maxima of 20,000 uniform draws; all goals are equally frequent."""
     count = 20_000
     env = make(env_id, count, device=device)
     env.reset(seed=0)
@@ -151,7 +151,7 @@ def test_starts_are_spread_as_mpe2s_are(env_id: str, device: str, make: Make) ->
     for name, most in (("x", 1.0), ("y", 1.0), ("landmark_x", reach), ("landmark_y", reach)):
         assert np.abs(state[name]).max() <= most
         assert (np.abs(state[name]).max(0) > 0.999 * most).all()
-        # the mean of so many has a deviation of most / sqrt(3 count), 0.0041
+        # the mean has a standard deviation of most / sqrt(3 count), 0.0041
         assert (np.abs(state[name].mean(0)) < 5 * most / np.sqrt(3 * count)).all()
     for name in {"goal", "key"} & state.keys():
         goals = state[name].reshape(count, -1)
@@ -161,8 +161,8 @@ def test_starts_are_spread_as_mpe2s_are(env_id: str, device: str, make: Make) ->
     assert not any(state[name].any() for name in ("x_dot", "y_dot", "c") if name in state)
 
 
-def test_discs_in_one_place_and_wrong_goals_are_survived(device: str, make: Make) -> None:
-    """What a user may write into the state neither divides by zero nor reads beyond an array."""
+def test_equal_positions_and_invalid_goals_are_safe(device: str, make: Make) -> None:
+    """User-written states cause no division by zero and no access out of bounds."""
     env = make("SimplePush-v3", 2, device=device, checking=device == "cpu")
     env.reset(seed=0, options={"x": [0.5, 0.5], "y": [0.5, 0.5]})
     env.state["goal"] = np.array([-3, 99])
@@ -191,8 +191,8 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
 
 
 @pytest.mark.slow
-def test_rules_of_others_use_the_same_physics(tmp_path: Path) -> None:
-    """Discs that begin apart and go on until they are at rest lie apart; how many there are is a function."""
+def test_user_rules_may_use_the_physics(tmp_path: Path) -> None:
+    """Discs that start apart do not overlap once they rest; metrics count them."""
     header = tmp_path / "bumpers.cuh"
     header.write_text(BUMPERS)
     spec = TeamSpec(

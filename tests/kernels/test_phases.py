@@ -1,4 +1,4 @@
-"""The checker finds phases that depend on the order of agents, though the results are right on a CPU."""
+"""The checker finds phases that depend on the order of agents, although the results are correct on a CPU."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from gpu_envs.testing.report import FailedError
 
 
 @pytest.mark.slow
-def test_good_ones_pass(tmp_path: Path) -> None:
-    """As do all that are registered, which are checked whole."""
+def test_correct_phases_pass(tmp_path: Path) -> None:
+    """All registered environments pass, too: another test checks them completely."""
     assert check_message(builds.phases, CARRIERS) == ""
     step = """FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; if (i == 0) { w.least = 99; w.first = 0; } }
     FOR_EACH_AGENT(i, AGENTS) { add(w.hits[i / 2], 1); lower(w.least, i); w.first = 1; }
@@ -61,7 +61,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "told"), BROKEN.values(), ids=BROKEN)
-def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
+def test_wrong_phases_are_reported(tmp_path: Path, step: str, told: str) -> None:
     found = check_message(builds.phases, chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))
     assert found
     assert told in found
@@ -80,7 +80,7 @@ def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
         "FOR_EACH_AGENT(i, n) { } return;",
     ],
 )
-def test_what_is_allowed(body: str) -> None:
+def test_allowed_statements(body: str) -> None:
     check_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")
 
 
@@ -94,6 +94,6 @@ def test_what_is_allowed(body: str) -> None:
         ("FOR_EACH_AGENT(i, n) {\n for (int k = 0; k < 3; ++k) { }\n break; }", 4),
     ],
 )
-def test_what_is_not(body: str, line: int) -> None:
+def test_forbidden_statements(body: str, line: int) -> None:
     with pytest.raises(FailedError, match=f"^x.cuh:{line}: "):
         check_phases("x.cuh", f"FN void step(World& w, Team& team) {{\n{body}\n}}\n")

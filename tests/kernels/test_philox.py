@@ -1,4 +1,4 @@
-"""The random numbers: the published known answers, and what is drawn from them."""
+"""Random numbers: the published known answers, and the distributions."""
 
 import numpy as np
 import pytest
@@ -32,8 +32,8 @@ def draws(real: str, expression: str, count: int, stream: int = STEP, per_replic
     return function(np.arange(count), out_shape=(count, per_replica))[0]
 
 
-def test_known_answers() -> None:
-    """And of any counters those of the algorithm in NumPy, to which other tests hold what is drawn."""
+def test_published_answers() -> None:
+    """Other counters agree with the algorithm in NumPy, which other tests use as an oracle."""
     rows = np.array([[int(word, 16) for word in line.split()] for line in KNOWN_ANSWERS.split("\n") if line], np.uint32)
     apply = compile_kernel("float32", ["uint32"], ["uint32"], PHILOX)
     np.testing.assert_array_equal(apply(rows[:, :6], out_shape=(len(rows), 4))[0], rows[:, 6:])
@@ -46,7 +46,7 @@ def test_known_answers() -> None:
 
 
 def test_draws_come_in_the_counter_s_order() -> None:
-    """Four words of block 0, then of block 1...; the counter is (block, step, episode, stream and agent)."""
+    """Four words of block 0, then of block 1, and so on; the counter is (block, step, episode, stream and agent)."""
     got = draws("float32", "random.bits()", 3)
     counters = np.array([[block, 5, 7, STEP << 24 | 3] for block in range(3)], np.uint32)
     for seed in range(3):
@@ -67,7 +67,7 @@ def test_every_part_of_the_counter_and_of_the_seed_counts() -> None:
 
 
 @pytest.mark.parametrize(("real", "step"), [("float32", 2.0**-24), ("float64", 2.0**-32)])
-def test_unit_numbers_lie_in_0_to_1_without_1(real: str, step: float) -> None:
+def test_unit_numbers_are_in_0_to_1_without_1(real: str, step: float) -> None:
     words = np.array([0, 1, 0xFF, 0x100, 0x7FFFFFFF, 0x80000000, 0xFFFFFF00, 0xFFFFFFFF], np.uint32)
     unit = compile_kernel(real, ["uint32"], [real], "to_unit(in0[i], out0[i]);")(words)[0]
     assert unit[0] == 0

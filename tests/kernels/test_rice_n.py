@@ -1,4 +1,4 @@
-"""RiceN against recordings of its authors' program: a step from every state, starts, ends, regions of one's own."""
+"""RiceN against recordings of its authors' program: a step from every state, starts, ends, user-defined regions."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpu_envs.envs.rice_n import REGION_PARAMS, regions, rice_n
 RECORDED = sorted((Path(__file__).parents[1] / "recordings" / "rice_n").glob("*.npz"))
 
 CANCELLING = ("utility", "social_welfare", "consumption", "current_balance", "last_reward")
-"""What is a difference of larger numbers."""
+"""Fields that are differences of larger numbers, so that rounding errors are larger."""
 
 NAMES = {
     **{f: f"{f}_all_regions" for f in ("capital", "labor", "production_factor", "intensity", "capital_depreciation")},
@@ -34,11 +34,11 @@ NAMES = {
     "exogenous_forcing": "global_exogenous_emissions",
     "land_emissions": "global_land_emissions",
 }
-"""The recordings' names of the state's fields."""
+"""Names in the recordings of the state's fields."""
 
 
 def recorded(file: Path) -> tuple[dict[str, np.ndarray], bool]:
-    """A recording, and whether regions negotiate in it."""
+    """A recording, and whether its regions negotiate."""
     with np.load(file) as found:
         return dict(found), "nego" in file.stem
 
@@ -81,7 +81,7 @@ def test_a_step_from_every_recorded_state(file: Path, precision: str, place: Pla
 
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
-def test_the_start_is_the_recorded_one(file: Path, make: Make) -> None:
+def test_the_start_equals_the_recording(file: Path, make: Make) -> None:
     data, talks = recorded(file)
     env = make(RICE, 2, num_regions=27, negotiation=talks, device="cpu")
     assert env.max_episode_steps is None
@@ -94,7 +94,7 @@ def test_the_start_is_the_recorded_one(file: Path, make: Make) -> None:
 
 
 def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
-    """It is the limit of those beside it, where the formula divides zero by zero."""
+    """At 1 the formula divides zero by zero; its limit is the logarithm."""
     env = make(RICE, 3, device="cpu", precision="float64", risk_aversion=[1 - 1e-5, 1.0, 1 + 1e-5])
     env.reset(seed=0)
     for _ in range(3):
@@ -102,8 +102,8 @@ def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
     np.testing.assert_allclose(rewards[1], (rewards[0] + rewards[2]) / 2, rtol=1e-6)
 
 
-def test_regions_of_ones_own(make: Make) -> None:
-    """A table of any length; what its regions do follows from their own numbers."""
+def test_user_defined_regions(make: Make) -> None:
+    """Tables may have any length; each region depends on its row."""
     table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in REGION_PARAMS}
     with restored_registry():
         gpu_envs.register(rice_n(table, "Mine-v0"))
@@ -116,13 +116,13 @@ def test_regions_of_ones_own(make: Make) -> None:
         for _ in range(4):
             env.step({"region": np.full((2, 5, 13), 2)})
         utility = env.state["utility"]
-        assert utility[0, 0] == pytest.approx(utility[0, 4], rel=1e-5)  # they are alike, and do the same
+        assert utility[0, 0] == pytest.approx(utility[0, 4], rel=1e-5)  # equal regions with equal actions
         assert len(np.unique(np.round(utility[0], 5))) == 4
         with pytest.raises(ValueError, match=r"num_regions.*from 2 to 5"):
             make("Mine-v0", 2, num_regions=6)
 
 
-def test_the_numbers_keep_their_notice() -> None:
+def test_the_data_has_its_license_notice() -> None:
     text = (Path(gpu_envs.__file__).parent / "envs" / "rice_n.json").read_text()
     assert {"BSD-3-Clause", "Salesforce.com"} <= set(json.loads(text)["notice"].replace(",", " ").split())
     assert {len(values) for values in regions().values()} == {27}

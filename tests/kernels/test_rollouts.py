@@ -1,4 +1,4 @@
-"""Many steps at once are the single steps, in every mode and for every output, bit for bit."""
+"""A rollout equals single steps bit for bit, in every mode and for every output."""
 
 import functools
 from typing import Any
@@ -56,8 +56,8 @@ each_mode = pytest.mark.parametrize("mode", MODES)
 each_one, each_of_few = parametrize_variants(VARIANTS | OTHERS), parametrize_variants(FEW)
 
 
-def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT) -> Any:
-    """With limits that replicas do not reach together; of one agent more replicas, for longer."""
+def started(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT) -> Any:
+    """A new environment after its first reset, with replicas at different steps; more replicas for single agents."""
     count, more = (count, {}) if variant.has_team else (300, {"max_episode_steps": 20})
     env = make_variant(make, variant, count, place, autoreset_mode=mode, **more)
     env.reset(seed=8)
@@ -68,35 +68,36 @@ def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: i
 
 
 def block(env: Any, actions: list[Actions], place: Place) -> Any:
-    """The actions of several steps, as a rollout takes them."""
+    """The actions of several steps, in the form that ``rollout`` takes."""
     return place_actions(env, {role: np.stack([step[role] for step in actions]) for role in actions[0]}, place)
 
 
 def stepped(env: Any, actions: list[Actions], place: Place = HOST) -> dict[str, dict[str, np.ndarray]]:
-    """What single steps give, ``[steps, num_envs, ...]`` by result and role."""
+    """The results of single steps, ``[steps, num_envs, ...]`` by result and role."""
     steps = [take_step(env, action, place) for action in actions]
     return {name: {r: np.stack([step[name][r] for step in steps]) for r in actions[0]} for name in RESULTS}
 
 
-def given(env: Any, result: Any) -> dict[str, dict[str, np.ndarray]]:
-    """The same of a rollout."""
+def rollout_results(env: Any, result: Any) -> dict[str, dict[str, np.ndarray]]:
+    """The results of a rollout, in the same form."""
     return {name: numpy_by_role(env, getattr(result, name)) for name in RESULTS}
 
 
 def step_by_step(mode: str) -> str:
-    """The mode in which each step is a step of an episode."""
+    """The mode whose single steps equal a rollout's: SameStep for NextStep, which has steps that only restart."""
     return "Disabled" if mode == "Disabled" else "SameStep"
 
 
 @each_one
 @each_mode
-def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
-    """In two parts as in one; restarts of NextStep mode cost no step; nothing changes beyond an end in Disabled."""
-    many = begun(make, variant, mode, place)
-    single = begun(make, variant, step_by_step(mode), place)
+def test_a_rollout_equals_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """Also in two parts; NextStep restarts take no step; in Disabled mode nothing changes after an end."""
+    many = started(make, variant, mode, place)
+    single = started(make, variant, step_by_step(mode), place)
     actions = draw_actions(many, STEPS)
     parts = [
-        given(many, many.rollout(len(p), block(many, p, place), per_step=True)) for p in (actions[:7], actions[7:])
+        rollout_results(many, many.rollout(len(part), block(many, part, place), per_step=True))
+        for part in (actions[:7], actions[7:])
     ]
     found = {n: {r: np.concatenate([part[n][r] for part in parts]) for r in actions[0]} for n in RESULTS}
     assert_same_bits(found, stepped(single, actions, place))
@@ -106,10 +107,10 @@ def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, plac
 
 @each_one
 @each_mode
-def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
-    """In the order of steps; an agent's end counts once, where it goes out, and returns where episodes end."""
-    many = begun(make, variant, mode, place)
-    single = begun(make, variant, step_by_step(mode))
+def test_sums_equal_those_of_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """Sums are in the order of steps; an agent's end counts once, returns count when episodes end."""
+    many = started(make, variant, mode, place)
+    single = started(make, variant, step_by_step(mode))
     actions = draw_actions(many, STEPS)
     result = many.rollout(STEPS, block(many, actions, place))
     roles, count, view = list(actions[0]), many.num_envs, RoleInterface(many)
@@ -145,10 +146,10 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
 
 @each_one
 @each_mode
-def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Variant, mode: str, place: Place) -> None:
-    """In two parts as in one, in a batch of another size, and as single steps with the actions that were drawn."""
-    whole, parted, summed = (begun(make, variant, mode, place) for _ in range(3))
-    single = begun(make, variant, step_by_step(mode), place)
+def test_random_actions_depend_on_seed_episode_and_step(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """The same in two parts, in a batch of another size, and in single steps with the recorded actions."""
+    whole, parted, summed = (started(make, variant, mode, place) for _ in range(3))
+    single = started(make, variant, step_by_step(mode), place)
     result = whole.rollout(STEPS, per_step=True)
     halves = [parted.rollout(n, per_step=True) for n in (5, STEPS - 5)]
     for name in (*RESULTS, "actions"):
@@ -157,7 +158,7 @@ def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Varian
         assert_same_bits(numpy_by_role(whole, getattr(result, name)), joined, name)
     drawn = numpy_by_role(whole, result.actions)
     actions = [{r: values[t] for r, values in drawn.items()} for t in range(STEPS)]
-    assert_same_bits(given(whole, result), stepped(single, actions, place))
+    assert_same_bits(rollout_results(whole, result), stepped(single, actions, place))
     sums = summed.rollout(STEPS)
     for r, rewards in numpy_by_role(whole, result.rewards).items():
         total = functools.reduce(np.add, rewards, np.zeros_like(rewards[0]))
@@ -176,12 +177,12 @@ UNMASKED = {
 
 
 @parametrize_variants(UNMASKED)
-def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, device: str) -> None:
-    """Words of Philox for seed, episode, step and agent, four to a call, in the order of an action's elements.
+def test_random_actions_are_philox_words(make: Make, variant: Variant, device: str) -> None:
+    """Philox words for seed, episode, step and agent, four per call, in the order of an action's elements.
 
-    Of one agent whose action is one number, the four are of four steps; of one with two choices a word is of 32.
+    A single agent with one-element actions uses one word per step; with two choices, one bit per step.
     """
-    ends = 3 if variant.has_team else 6  # steps of an episode, before which none ends by itself
+    ends = 3 if variant.has_team else 6  # steps before any episode terminates
     env = make_variant(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
     env.reset(seed=2**32 + 5)
     actions, first = numpy_by_role(env, env.rollout(8, per_step=True).actions), 0
@@ -209,7 +210,7 @@ def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, dev
 
 
 @parametrize_variants({name: TEAM_VARIANTS[name] for name in ("rice", "rice-talks", "covid")})
-def test_random_actions_are_drawn_fairly_from_the_possible(make: Make, variant: Variant, device: str) -> None:
+def test_random_actions_are_uniform_over_possible_ones(make: Make, variant: Variant, device: str) -> None:
     env = make_variant(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
     env.reset(seed=1)
     masks = on_host(env.action_mask)
@@ -230,10 +231,10 @@ def test_random_actions_are_drawn_fairly_from_the_possible(make: Make, variant: 
 
 
 @each_mode
-def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, place: Place) -> None:
-    """Masks are those of the state, though the last step's went into memory of the user's."""
+def test_masks_follow_the_state_after_user_steps(make: Make, mode: str, place: Place) -> None:
+    """Rollouts use the state's masks, although the last step wrote its masks into user memory."""
     variant = TEAM_VARIANTS["rice-talks"]
-    one, other = (begun(make, variant, mode, place) for _ in range(2))
+    one, other = (started(make, variant, mode, place) for _ in range(2))
     action = block(one, draw_actions(one, 1), place)
     shape, kind = one.simulation.shapes["action_mask.region"]
     elsewhere = gpu_envs.Step(action_mask={"region": to_place(np.zeros(shape, kind), place)})
@@ -247,7 +248,7 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
 @each_of_few
 @pytest.mark.parametrize("kwargs", [{"precision": "float64"}, {"statistics": False, "autoreset_mode": "SameStep"}])
 def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs: dict[str, Any], device: str) -> None:
-    """Sums are of the environment's precision; without statistics there are no returns."""
+    """Sums have the environment's precision; without statistics there are no returns."""
     mode = kwargs.get("autoreset_mode", "NextStep")
     many = make_variant(make, variant, COUNT, Place(device, "numpy"), **kwargs)
     single = make_variant(
@@ -265,8 +266,8 @@ def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs
     assert_same_bits(trajectory_state(many), trajectory_state(single))
 
 
-def test_it_refuses_what_it_cannot_do(make: Make, variant: Variant, place: Place) -> None:
-    """Before a reset, for no steps or more than an int of the kernels holds, with a block of another length."""
+def test_invalid_rollouts_raise_errors(make: Make, variant: Variant, place: Place) -> None:
+    """Before a reset, for zero steps or more than a C++ int holds, or with actions of another length."""
     env = make_variant(make, variant, 3, place)
     with pytest.raises(Exception, match=r"reset\(\) before rollout"):
         env.rollout(5)
@@ -278,7 +279,7 @@ def test_it_refuses_what_it_cannot_do(make: Make, variant: Variant, place: Place
     )
 
 
-def test_a_teams_block_is_looked_at_before_its_first_step(make: Make, place: Place) -> None:
+def test_a_team_s_actions_are_checked_before_the_first_step(make: Make, place: Place) -> None:
     env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, place)
     env.reset(seed=0)
     good = block(env, draw_actions(env, 5), HOST)
@@ -295,7 +296,7 @@ def test_a_teams_block_is_looked_at_before_its_first_step(make: Make, place: Pla
 
 
 @pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
-def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
+def test_check_reports_actions_from_a_device(make: Make) -> None:
     place = Place("cuda", "torch")
     env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, place)
     env.reset(seed=0)
@@ -307,7 +308,7 @@ def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
 
 
 def test_frozen_replicas_may_be_rolled_out(make: Make, device: str) -> None:
-    """And are not afterwards taken for ones that may be stepped."""
+    """Afterwards they still count as finished."""
     env = make_variant(make, TEAM_VARIANTS["grid-full"], 3, Place(device, "numpy"), autoreset_mode="Disabled")
     env.reset(seed=0)
     env.rollout(2 * LIMIT)
@@ -318,8 +319,8 @@ def test_frozen_replicas_may_be_rolled_out(make: Make, device: str) -> None:
 
 
 def test_checking_names_the_step(make: Make, device: str) -> None:
-    """That of the first number that is not finite."""
-    params: dict[str, Any] = {"tagging_distance": 0.1, "tag_reward_for_tagger": 3e38}  # two tags at once are too much
+    """The step of the first non-finite number."""
+    params: dict[str, Any] = {"tagging_distance": 0.1, "tag_reward_for_tagger": 3e38}  # two tags in a step overflow
     env: Any = make(CONTINUOUS, 2, device=device, checking=True, autoreset_mode="SameStep", **params)
     env.reset(seed=0)
     twin: Any = make(CONTINUOUS, 2, device=device, autoreset_mode="SameStep", **params)
@@ -336,8 +337,8 @@ def test_checking_names_the_step(make: Make, device: str) -> None:
 @each_one
 @each_mode
 def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
-    """Random actions and sums, too."""
-    envs = [begun(make, variant, mode, Place(device, "numpy"), 300) for device in ("cpu", "cuda")]
+    """Also random actions and sums."""
+    envs = [started(make, variant, mode, Place(device, "numpy"), 300) for device in ("cpu", "cuda")]
     assert_all_same(on_host(env.rollout(STEPS)) for env in envs)
     assert_all_same(on_host(env.rollout(5, per_step=True)) for env in envs)
     assert_all_same(trajectory_state(env) for env in envs)
@@ -345,7 +346,7 @@ def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
 
 @needs_cuda
 def test_a_large_team_agrees(make: Make) -> None:
-    """Whose steps are a launch a phase."""
+    """Its steps have one launch per phase."""
     params = Team(100, 2900).params
     envs: list[Any] = [
         make(CONTINUOUS, 2, device=d, autoreset_mode="NextStep", max_episode_steps=4, **params) for d in ("cpu", "cuda")
@@ -358,12 +359,12 @@ def test_a_large_team_agrees(make: Make) -> None:
 
 @pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
 @each_mode
-def test_a_rollout_can_be_a_graph(make: Make, mode: str) -> None:
-    """Nothing of it waits for the host: captured, it does the same each time."""
+def test_a_rollout_can_be_captured(make: Make, mode: str) -> None:
+    """A rollout never synchronises the host, and a captured one repeats exactly."""
     import torch
 
     place = Place("cuda", "torch")
-    one, other = (begun(make, Variant(GRID, {}), mode, place) for _ in range(2))
+    one, other = (started(make, Variant(GRID, {}), mode, place) for _ in range(2))
     actions = block(one, draw_actions(one, 6), place)
     other.rollout(6, actions)  # compiles
     other.set_state(one.get_state())

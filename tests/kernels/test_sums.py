@@ -1,4 +1,4 @@
-"""Sums, greatest and least numbers of many turns: those of a NumPy model, bit for bit, on every schedule."""
+"""Sums, maxima and minima over many turns equal a NumPy model, bit for bit, in every schedule."""
 
 import dataclasses
 
@@ -82,7 +82,7 @@ def observe(w: World, p: Params, agent: int, row: Row) -> None:
 
 @pytest.fixture(scope="module", params=["in C++", "in Python"])
 def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TeamSpec:
-    """Agents who do nothing but be added up, of rules in one language or the other."""
+    """A team whose step only computes sums, with rules in C++ or in Python."""
     folder = tmp_path_factory.mktemp("adding")
     made: TeamSpec = chase(
         folder,
@@ -105,7 +105,7 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def added(values: np.ndarray) -> np.ndarray:
-    """Over the last dimension, in the order that the header names."""
+    """The sum over the last dimension, in the order of sums.cuh."""
     n = values.shape[-1]
     lanes = np.zeros((*values.shape[:-1], LANES), values.dtype)
     for k in range(n):
@@ -125,8 +125,8 @@ def added(values: np.ndarray) -> np.ndarray:
     ("many", "wide"),
     [(1, 1), (2, 2), (3, 3), (5, 1), (16, 16), (17, 9), (31, 31), (32, 32), (33, 33), (70, 65), (300, 100), (2100, 3)],
 )
-def test_they_are_a_models(spec: TeamSpec, place: Place, precision: str, many: int, wide: int) -> None:
-    """Several replicas a block, one a block, and a team over the whole GPU."""
+def test_sums_equal_the_model(spec: TeamSpec, place: Place, precision: str, many: int, wide: int) -> None:
+    """Several replicas per block, one per block, and a team over the full GPU."""
     env = gpu_envs.MultiAgentEnv(
         spec, 3, device=place.device, output=place.output, precision=precision, many=many, wide=wide
     )
@@ -160,7 +160,7 @@ def test_block_sizes_change_nothing(spec: TeamSpec, device: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
+def test_the_checker_treats_sums_as_phases(spec: TeamSpec) -> None:
     assert check_message(builds.phases, spec) == ""
 
 

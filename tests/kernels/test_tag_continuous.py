@@ -44,10 +44,10 @@ from tag_oracles import (
 import gpu_envs
 
 Player: TypeAlias = Callable[..., list[Outcome[World]]]
-"""Takes parameters, worlds and actions; the oracle, or this package."""
+"""Steps worlds with parameters and actions: the oracle, or this package."""
 
 PRECISIONS = {"large": ["float32"], "two": ["float64"]}
-"""In which to compute these variants, so that fewer programs are compiled; the others in both."""
+"""The precision of these variants, to compile fewer programs; other variants run in both."""
 
 each_variant = pytest.mark.parametrize(
     ("name", "precision"),
@@ -56,18 +56,18 @@ each_variant = pytest.mark.parametrize(
 
 
 def as_float64(world: World) -> World:
-    """The same state, so that the oracle's step from it is the formula's."""
+    """The same state in float64, so that the oracle's step is exact."""
     return dataclasses.replace(world, **{name: getattr(world, name).astype(np.float64) for name in REALS})
 
 
 def apart(given: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """How far angles are apart, the shorter way round."""
+    """The absolute difference of angles, at most pi."""
     difference = np.abs(given.astype(np.float64) - expected) % TURN
     return np.asarray(np.minimum(difference, TURN - difference))
 
 
 def assert_worlds_near(given: World, expected: World, bound: float) -> None:
-    """Fails unless the numbers of two states differ by less than ``bound``, and all else not at all."""
+    """Fails unless the reals of two states differ by less than ``bound``, and all other fields are equal."""
     for name in REALS:
         one, other = getattr(given, name), getattr(expected, name)
         error = apart(one, other) if name == "heading" else np.abs(one.astype(np.float64) - other)
@@ -87,8 +87,8 @@ def assert_outcomes_near(given: Outcome[World], expected: Outcome[World], bound:
 
 @pytest.mark.fast_cases(4)
 @each_variant
-def test_one_step_is_the_rules(make: MakeTeam, device: str, name: str, precision: str) -> None:
-    """From states far and wide a step is the formula's, and what agents see is what the new state shows."""
+def test_one_step_matches_the_oracle(make: MakeTeam, device: str, name: str, precision: str) -> None:
+    """From random states, a step equals the formula, and observations match the new state."""
     params = VARIANTS[name]
     count = 4_000 // num_agents(params)
     worlds = draw_worlds(params, precision, count, seed=1)
@@ -101,14 +101,14 @@ def test_one_step_is_the_rules(make: MakeTeam, device: str, name: str, precision
     for before, action, ours in zip(worlds, actions, given, strict=True):
         moved = move(params, as_float64(before), action)
         expected = settle(params, moved.world, moved.hits)
-        seen = observe(params, ours.world, seeing=before.in_game)  # in order of distance without a doubt
+        seen = observe(params, ours.world, seeing=before.in_game)  # no two distances are nearly equal
         np.testing.assert_allclose(ours.observations, seen, rtol=0, atol=5e-7)
         clear = min(moved.clearances.min(), tag_clearance(params, moved.world.x, moved.world.y, moved.world.in_game))
         if clear > hair:
             assert_outcomes_near(ours, expected, bound)
             totals += 1, len(expected.tags), moved.hits.sum(), expected.over
     assert totals[0] >= 0.98 * count
-    assert totals.min() > 0.02 * count  # so that the comparison above means something
+    assert totals.min() > 0.02 * count  # so that the comparison covers enough cases
 
 
 # The numbers of nearest on both sides of where the kernel changes from sorting to a heap are among these.
@@ -121,7 +121,7 @@ def test_one_step_is_the_rules(make: MakeTeam, device: str, name: str, precision
     ],
 )
 def test_nearest_are_in_order(make: MakeTeam, device: str, variant: str, cells: int, nearest: int) -> None:
-    """On a lattice, where most distances tie, the nearest come in order, of equals the lowest number first."""
+    """On a lattice, where most distances tie, equally near agents come in the order of their numbers."""
     params = {**VARIANTS[variant], "num_other_agents_observed": nearest}
     agents, rng = num_agents(params), np.random.default_rng(nearest)
     count = 600 // agents
@@ -132,7 +132,7 @@ def test_nearest_are_in_order(make: MakeTeam, device: str, variant: str, cells: 
     in_game[:, : params["num_taggers"]] = True
     env.state["x"] = rng.integers(0, cells, (count, agents))
     env.state["y"] = rng.integers(0, cells, (count, agents))
-    env.state["speed"] = rng.permuted(np.tile(np.linspace(0.1, 1, agents), (count, 1)), axis=1)  # tells agents apart
+    env.state["speed"] = rng.permuted(np.tile(np.linspace(0.1, 1, agents), (count, 1)), axis=1)  # identifies agents
     env.state["in_game"] = in_game
     seen = join_agents(env, env.observe())
     for world, rows in zip(unstacked(World, env.state), seen, strict=True):
@@ -140,12 +140,12 @@ def test_nearest_are_in_order(make: MakeTeam, device: str, variant: str, cells: 
         np.testing.assert_allclose(rows[players], expected[players], rtol=0, atol=5e-7)
         for speeds in rows[players, 2 * nearest : 3 * nearest]:
             shown = speeds[: players.sum() - 1]
-            assert len(set(shown.tolist())) == len(shown)  # nobody twice
-            assert 0 not in shown  # nor oneself
+            assert len(set(shown.tolist())) == len(shown)  # no agent twice
+            assert 0 not in shown  # not the agent itself
 
 
 LAST = 19
-"""The step of the episode that is followed by its last."""
+"""The step before the episode's last."""
 
 
 @pytest.fixture(params=["oracle", *DEVICES])
@@ -167,7 +167,7 @@ def flags_of(*numbers: int) -> list[bool]:
 
 
 def test_a_distance_equal_to_the_margin_is_no_tag(player: Player) -> None:
-    """A runner is tagged nearer than the margin, and not at it."""
+    """A runner is tagged below the margin, but not at it."""
     at, nearer = 5.0, float(np.nextafter(5.0, 4.0))
     worlds = [scene(((4.0, 4.0), *CORNERS[1:]), ((x, 4.0), *AWAY[1:])) for x in (at, nearer)]
     worlds[0].x[4] = worlds[1].x[4] = 6.0  # the second runner out of reach
@@ -183,8 +183,8 @@ def test_a_distance_equal_to_the_margin_is_no_tag(player: Player) -> None:
     assert not tagged.over
 
 
-def test_the_last_tag_ends_it_for_everybody(player: Player) -> None:
-    """All runners out, before T and exactly at it: both flags then for taggers, runners only terminated and unpaid."""
+def test_the_last_tag_ends_the_episode(player: Player) -> None:
+    """All runners tagged, before T and exactly at T: there taggers get both flags, runners only terminate, unpaid."""
     for elapsed, truncated in ((3, ()), (LAST, (0, 1, 2))):
         taggers, runners = ((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), *AWAY[1:])
         world = scene(taggers, runners, in_game={4: False, 5: False, 6: False}, elapsed=elapsed)
@@ -195,12 +195,12 @@ def test_the_last_tag_ends_it_for_everybody(player: Player) -> None:
         assert outcome.over
         assert outcome.world.runners_left == 0
         assert outcome.world.in_game.tolist() == flags_of(0, 1, 2)
-        assert outcome.observations[:4].any(axis=1).all()  # the runner's last view, too
+        assert outcome.observations[:4].any(axis=1).all()  # the runner's final observation, too
         assert not outcome.observations[4:].any()
 
 
 def test_observation_in_full(player: Player) -> None:
-    """Every other agent by number, feature after feature: offsets, differences, kind, in the game or not; then time."""
+    """Every other agent by number, one feature after another: offsets, differences, role, in_game; then time."""
     params = {**SCENE, "num_taggers": 1, "num_runners": 2, "max_speed": 2.0}
     world = scene(((1.0, 1.0),), ((4.0, 5.0), (1.0, 1.5)), elapsed=4)
     world.speed[2], world.heading[:] = 0.5, (6.0, 1.0, math.pi / 2)
@@ -228,11 +228,11 @@ EPISODES: dict[str, tuple[int, Params]] = {
     "large": (2, {"num_taggers": 5, "num_runners": 60, "grid_length": 20.0, "tagging_distance": 0.03}),
     "two": (12, {**TWO, "grid_length": 2.0, "tagging_distance": 0.15}),
 }
-"""How many replicas play, and what is unlike ``PLAIN``."""
+"""The number of replicas, and the changes to ``PLAIN``."""
 
 
 def settle_ours(params: Params, before: World, ours: World, moved: Moved) -> Outcome[World]:
-    """What the rules make of the places that this package moved everybody to, in integers exactly."""
+    """The oracle's outcome for the positions that this package computed; its integers must be equal."""
     start = dataclasses.replace(
         moved.world, x=ours.x, y=ours.y, speed=ours.speed, heading=ours.heading, acceleration=ours.acceleration
     )
@@ -242,8 +242,8 @@ def settle_ours(params: Params, before: World, ours: World, moved: Moved) -> Out
 
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(("count", "changes"), EPISODES.values(), ids=EPISODES)
-def test_whole_episodes_in_integers(make: MakeTeam, device: str, count: int, changes: Params) -> None:
-    """Who is tagged by whom and when, who is left, the flags and the order of the nearest are the rules', exactly."""
+def test_full_episodes_agree_in_integers(make: MakeTeam, device: str, count: int, changes: Params) -> None:
+    """Tags, remaining runners, flags and the order of the nearest agents equal the oracle's exactly."""
     params = {**PLAIN, **changes}
     env = make(CONTINUOUS, count, device=device, autoreset_mode="NextStep", **params)
     env.reset(seed=3)
@@ -270,7 +270,7 @@ def test_whole_episodes_in_integers(make: MakeTeam, device: str, count: int, cha
             expected = settle_ours(params, before, after, moved)
             assert np.array_equal(after.in_game, expected.world.in_game)
             assert (after.elapsed, after.runners_left) == (expected.world.elapsed, expected.world.runners_left)
-            assert np.array_equal(result.rewards[i], expected.rewards)  # whole numbers: who tagged whom
+            assert np.array_equal(result.rewards[i], expected.rewards)  # integers, which identify the tagger
             assert np.array_equal(result.terminated[i], expected.terminated)
             assert np.array_equal(result.truncated[i], expected.truncated)
             if t % 3 == 0 or expected.over:
@@ -299,8 +299,8 @@ def test_spaces(make: MakeTeam, device: str) -> None:
     actions = env.single_action_spaces
     for role in env.roles:
         space: Any = env.single_observation_spaces[role]
-        assert set(space.high[: 2 * 16]) == set(-space.low[: 2 * 16]) == {1.0}  # places, as shares of the arena
-        assert (set(space.low[5 * 16 :]), set(space.high[5 * 16 :])) == ({0.0}, {1.0})  # kinds, in_game and the time
+        assert set(space.high[: 2 * 16]) == set(-space.low[: 2 * 16]) == {1.0}  # positions relative to the arena
+        assert (set(space.low[5 * 16 :]), set(space.high[5 * 16 :])) == ({0.0}, {1.0})  # roles, in_game and time
         assert np.isfinite([space.low, space.high]).all()
         np.testing.assert_allclose(actions[role].low, [-0.2, -1.0], rtol=1e-7)
         np.testing.assert_allclose(actions[role].high, [0.3, 2.0], rtol=1e-7)
@@ -311,13 +311,13 @@ START: Params = {**SCENE, "num_taggers": 1, "num_runners": 3}
 
 
 def layout(env: gpu_envs.MultiAgentEnv) -> np.ndarray:
-    """Who stands where, and looks where: ``[replicas, 3 * agents]``."""
+    """Positions and headings: ``[replicas, 3 * agents]``."""
     return np.concatenate([numpy_of(env.state[name]) for name in ("x", "y", "heading")], axis=1)
 
 
 @pytest.mark.parametrize("start", ["random", "fixed"])
 def test_every_start(make: MakeTeam, device: str, start: str) -> None:
-    """Everybody is in the game, standing in the square, looking along an axis; what they see is the state."""
+    """All agents are in the game, at rest in the square, heading along an axis; observations match the state."""
     env = make(CONTINUOUS, 200, device=device, start=start, **START)
     observations, infos = env.reset(seed=0)
     state = {name: numpy_of(values) for name, values in env.state.items()}
@@ -335,8 +335,8 @@ def test_every_start(make: MakeTeam, device: str, start: str) -> None:
         assert not rows[:, -1].any()
 
 
-def test_random_starts_are_even(make: MakeTeam, device: str) -> None:
-    """Places and headings are uniform and independent."""
+def test_random_starts_are_uniform(make: MakeTeam, device: str) -> None:
+    """Positions and headings are uniform and independent."""
     env = make(CONTINUOUS, 5_000, device=device, **START)
     env.reset(seed=0)
     state = {name: numpy_of(values) for name, values in env.state.items()}
@@ -371,7 +371,7 @@ def test_fixed_start(make: MakeTeam, device: str) -> None:
 
 
 PUBLISHED = {name: value for name, value in CONTINUOUS_DEFAULTS.items() if name not in ("max_speed", "actions")}
-"""WarpDrive's published run configuration of the game in the plane; that of the grid is all of its defaults."""
+"""WarpDrive's published configuration of this game; for the grid it uses all defaults."""
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ PUBLISHED = {name: value for name, value in CONTINUOUS_DEFAULTS.items() if name 
 def test_a_published_configuration_ports_by_copying(
     device: str, env_id: str, published: Params, defaults: Params
 ) -> None:
-    """WarpDrive's names and values are taken as they are, and are the defaults; a length may be a whole number."""
+    """WarpDrive's names and values are valid, and are the defaults; a length may be an integer."""
     settings = gpu_envs.spec(env_id).params
     assert {name: settings[name].default for name in defaults} == dict(defaults)
     assert settings["start"].default == "random"
@@ -411,8 +411,8 @@ def test_observations_stay_within_their_space(make: MakeTeam, device: str, param
         seen = env.step({role: space.sample() for role, space in env.action_spaces.items()})[0]
 
 
-def test_time_is_a_share_of_the_length(make: MakeTeam, device: str) -> None:
-    """Also where another limit is shorter."""
+def test_time_is_relative_to_the_episode_length(make: MakeTeam, device: str) -> None:
+    """Also if the time limit is shorter."""
     others = {name: value for name, value in START.items() if name != "episode_length"}
     env = make(CONTINUOUS, 1, device=device, episode_length=4, max_episode_steps=3, **others)
     env.reset(seed=0)

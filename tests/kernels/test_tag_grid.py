@@ -30,13 +30,13 @@ UNEVEN: Params = {
     "tag_penalty_for_runner": 5.0,
     "step_cost_for_tagger": 0.0625,
 }
-"""Parameters of which no two could be taken for each other, and whose sums float32 holds exactly."""
+"""Parameters that are distinguishable in any reward, with sums that are exact in float32."""
 
 each_view_and_precision = pytest.mark.parametrize(("full", "precision"), [(True, "float32"), (False, "float64")])
 
 
 def grid(places: Any, elapsed: int) -> Grid:
-    """A state with agents in these cells, ``[agents, 2]``; the runner last."""
+    """A state with agents in these cells, ``[agents, 2]``, the runner last."""
     x, y = np.array(places, np.int32).T.copy()
     return Grid(x, y, np.ones(len(x), bool), elapsed, 1)
 
@@ -45,7 +45,7 @@ def grid(places: Any, elapsed: int) -> Grid:
 
 
 def assert_steps_equal(given: Sequence[Outcome[Grid]], expected: Sequence[Outcome[Grid]]) -> None:
-    """Fails unless states, flags, and rewards that float32 holds exactly, are equal, and views nearly."""
+    """Fails unless states, flags and rewards are equal, and observations nearly."""
     for ours, theirs in zip(given, expected, strict=True):
         for name in ("x", "y", "in_game", "elapsed", "runners_left"):
             assert np.array_equal(getattr(ours.world, name), getattr(theirs.world, name)), name
@@ -79,8 +79,8 @@ def test_every_step_of_a_small_grid(
 
 
 @pytest.mark.parametrize(("taggers", "full"), [(4, False), (40, True), (40, False)])
-def test_one_step_is_the_rules(make: MakeTeam, device: str, taggers: int, full: bool) -> None:
-    """From states far and wide, crowds and walls among them."""
+def test_one_step_matches_the_oracle(make: MakeTeam, device: str, taggers: int, full: bool) -> None:
+    """From random states, including crowded cells and walls."""
     params = {**UNEVEN, "num_taggers": taggers, "use_full_observation": full}
     count, rng = 6_000 // taggers, np.random.default_rng(1)
     places = rng.integers(0, 101, (count, taggers + 1, 2))
@@ -97,14 +97,14 @@ def test_one_step_is_the_rules(make: MakeTeam, device: str, taggers: int, full: 
     assert max(tags) > 1
 
 
-# --- Views worked out by hand, for the oracle to which this package is held ------------------------------------------
+# --- observations worked out by hand, which test the oracle ------------------------------------------
 
 SCENE: Params = {**UNEVEN, "num_taggers": 2, "grid_length": 4}
 STAY, RIGHT, LEFT = range(3)
 
 
 def test_observation_in_full() -> None:
-    """Columns, rows and kinds of all, which one oneself is, and the time."""
+    """Columns, rows and roles of all agents, a one-hot of the agent itself, and time."""
     outcome = step_grid(SCENE, grid(((1, 2), (4, 3), (0, 4)), elapsed=14), (RIGHT, STAY, STAY))
     common = [0.5, 1, 0, 0.5, 0.75, 1, 0, 0, 1]
     expected = [[*common, *mark, 0.5] for mark in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
@@ -112,7 +112,7 @@ def test_observation_in_full() -> None:
 
 
 def test_observation_in_part() -> None:
-    """Oneself and the runner, or, for the runner, the nearest tagger, of equals the lowest; kind and time."""
+    """The agent itself and the runner or, for the runner, its nearest tagger (ties: the lowest number); role; time."""
     params = {**SCENE, "use_full_observation": False, "num_taggers": 3}
     world = grid(((0, 4), (4, 3), (4, 1), (2, 2)), elapsed=14)
     assert step_grid(params, world, [STAY] * 4).observations.tolist() == [
@@ -129,8 +129,8 @@ def test_observation_in_part() -> None:
 
 
 @each_view_and_precision
-def test_whole_episodes_are_the_rules(make: MakeTeam, device: str, full: bool, precision: str) -> None:
-    """From each start the oracle plays on by itself, and both agree to the end of the episode, many times."""
+def test_full_episodes_match_the_oracle(make: MakeTeam, device: str, full: bool, precision: str) -> None:
+    """From many starts, the oracle and this package agree until the end of the episode."""
     params = {**UNEVEN, "num_taggers": 3, "grid_length": 5, "use_full_observation": full}
     count, steps, rng = 30, 120, np.random.default_rng(2)
     env = make(GRID, count, device=device, precision=precision, autoreset_mode="NextStep", **params)
@@ -165,8 +165,8 @@ def test_whole_episodes_are_the_rules(make: MakeTeam, device: str, full: bool, p
 # --- Starts ----------------------------------------------------------------------------------------------------------
 
 
-def test_random_starts_are_even(make: MakeTeam, device: str) -> None:
-    """The runner is in any cell, each tagger in any but the runner's, all equally likely."""
+def test_random_starts_are_uniform(make: MakeTeam, device: str) -> None:
+    """The runner is uniform over all cells, each tagger over all but the runner's."""
     params = {**UNEVEN, "num_taggers": 2, "grid_length": 2}
     count = 20_000
     env = make(GRID, count, device=device, start="random", **params)
@@ -200,7 +200,7 @@ def test_fixed_start(make: MakeTeam, device: str, length: int) -> None:
 
 
 def test_published_rewards(make: MakeTeam, device: str) -> None:
-    """Rewards of a step that hits a wall and of one that tags, under the defaults."""
+    """Default rewards of a step into a wall, and of a tag."""
     places = [(0, 0), (9, 9), (9, 9), (9, 9)]
     worlds = [grid([*places, runner], elapsed=3) for runner in ((50, 50), (10, 9))]
     actions = np.array([[LEFT, STAY, STAY, STAY, STAY], [LEFT, STAY, STAY, RIGHT, STAY]])
