@@ -70,7 +70,7 @@ def _unmarked(code: str, at: int, end: int) -> Iterator[tuple[int, str]]:
             function = re.search(r"([\w~]+|operator[^\w\s]+)\s*\([^{}]*\)[\s\w]*$", head)
             if re.search(r"\b(?:struct|class|union|namespace)\b[^()]*$", head):
                 yield from _unmarked(code, at + 1, after - 1)
-            elif function and not re.search(r"\b(?:FN|SELDOM)\b", head) and "=" not in head[: function.start()]:
+            elif function and not re.search(r"\b(?:FN|NOINLINE)\b", head) and "=" not in head[: function.start()]:
                 start = begin + len(head) - len(head.lstrip())
                 yield code.count("\n", 0, start) + 1, function[1]
             begin = at = after

@@ -246,7 +246,7 @@ def test_tables_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Any, values: Any) -> Any:
         raise RuntimeError(f"no room for {values.size}")
 
-    monkeypatch.setattr(NumpyArrays, "full_of", full)
+    monkeypatch.setattr(NumpyArrays, "from_numpy", full)
     spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table([0.0, 1.0])})
     with pytest.raises(MemoryError, match=r"make the tables smaller \(no room for 2\)"):
         gpu_envs.VectorEnv(spec, 2, device="cpu")
