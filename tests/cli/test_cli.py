@@ -232,7 +232,7 @@ def test_presets_may_set_single_policies(presets: dict[str, Any]) -> None:
     for words, expected in (
         ([], values),
         (["--fox.gamma=0.6"], values | {"fox.gamma": 0.6}),
-        (["--gamma=0.7"], {"fox.hidden": [8]}),  # options stand above presets
+        (["--gamma=0.7"], {"fox.hidden": [8]}),  # the option overrides the preset
         (["--policy=runner=random"], {"tagger.gamma": 0.9}),
         (["--policy=tagger=fox"], {"fox.gamma": 0.5, "fox.hidden": [8]}),
         (["--preset=none"], {}),
