@@ -179,7 +179,7 @@ def test_errors(spec: TeamSpec, tmp_path: Path) -> None:
         header = tmp_path / "less.cuh"
         header.write_text(Path(str(spec.header)).read_text().replace("observe_shared", "observe_none"))
     with pytest.raises(
-        error, match=r"a role has a shared_observation, but the rules have no observe_shared"
+        error, match=r"a role has a shared_observation, but .* no (function )?observe_shared"
     ):
         MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
     wrong: tuple[Any, ...] = (4, -1, "wide", True, 1.5)
@@ -206,7 +206,7 @@ def test_errors(spec: TeamSpec, tmp_path: Path) -> None:
     for name in ("CartPole-v1", "TagGridWorld-v0"):
         with pytest.raises(ValueError, match=r"shared_observations=True, but no role has a shared_observation"):
             gpu_envs.make(name, 2, device="cpu", shared_observations=True)
-    with pytest.raises(ValueError, match=r"shared_observations is 1; True or False"):
+    with pytest.raises(ValueError, match=r"shared_observations is 1; give True or False"):
         gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)  # type: ignore[call-overload]  # a wrong type
 
 
