@@ -122,7 +122,7 @@ def test_steps_into_out(spec: TeamSpec, device: str) -> None:
     assert infos["shared_observations"]["prey"].data_ptr() == mine["prey"].data_ptr()
     assert (mine["hunter"][0, :, 1:] == torch.arange(100, 170, device=device)).all()
     assert (mine["prey"][1] == -1).all()  # no episode has ended
-    with pytest.raises(ValueError, match=r"out\.shared_observations names the role 'guard'"):
+    with pytest.raises(ValueError, match=r"out\.shared_observations has no role 'guard'"):
         env.step(actions, out=gpu_envs.Step(shared_observations={"guard": mine["prey"][0]}))
     plain = MultiAgentEnv(spec, 5, device=device, output="torch")
     plain.reset(seed=0)
