@@ -126,7 +126,7 @@ def test_steps_into_out(spec: TeamSpec, device: str) -> None:
         env.step(actions, out=gpu_envs.Step(shared_observations={"guard": mine["prey"][0]}))
     plain = MultiAgentEnv(spec, 5, device=device, output="torch")
     plain.reset(seed=0)
-    with pytest.raises(ValueError, match=r"out\.final_shared is written in .*SameStep.* with shared_observations=True"):
+    with pytest.raises(ValueError, match=r"out\.final_shared is written in .*SameStep.* with .*shared_observations=True"):
         plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
 
 
