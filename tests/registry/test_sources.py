@@ -335,7 +335,7 @@ def test_a_missing_header(folder: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         gpu_envs.make(f"{folder}/drift.py", device="cpu")
     assert str(caught.value) == (
-        "Drift-v0: there is no header 'drift.cuh'. Did you mean 'drifts.cuh'? "
+        "Drift-v0: found no header 'drift.cuh'. Did you mean 'drifts.cuh'? "
         f"Tried: {folder}/drift.cuh, and the headers of gpu_envs/kernels"
     )
 
