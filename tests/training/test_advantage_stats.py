@@ -138,17 +138,17 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
         alive[:, spans[empty]] = False
     told: list[Tensor] = []
 
-    class Two:
+    class TwoProcesses:
         size = 2
 
-        def gathered(self, own: Tensor) -> Tensor:
+        def all_gather(self, own: Tensor) -> Tensor:
             told.append(own.clone())
             return torch.stack([told[0], told[-1]])
 
     found: list[Any] = []
     for span in spans:
         one, two, three = (part[:, span].contiguous() for part in (rewards, values, alive))
-        stats, *both = measured(one, two, three, group=Two())
+        stats, *both = measured(one, two, three, group=TwoProcesses())
         found.append(both)
         last = stats, written(stats)
     assert [part[0].item() for part in told] == [alive[:, span].sum().item() for span in spans]
@@ -163,9 +163,8 @@ def test_final_observations_of_truncated_episodes_are_found(steps: int, groups: 
     rows = groups * each
     at = rng.integers(-steps, steps, groups)
     truncations = np.repeat(np.arange(steps)[:, None] == at, each, 1)
-    truncations[:, each - 1 :: each] &= (
-        rng.random(groups) < 0.7 if each > 1 else True
-    )  # an agent may be inactive before
+    if each > 1:  # an agent may be inactive earlier
+        truncations[:, each - 1 :: each] &= rng.random(groups) < 0.7
     terminations = (rng.random((steps, rows)) < 0.3) & ~truncations
     expected = np.where(np.repeat(at, each) < 0, -1, np.repeat(at, each) * rows + np.arange(rows))
     if each == 1:  # terminated and truncated: counts as terminated

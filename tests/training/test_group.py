@@ -240,7 +240,7 @@ def test_episodes_restart_with_another_number_of_processes(tmp_path: Path) -> No
 
 
 def test_a_wrong_number_of_processes_is_refused() -> None:
-    with pytest.raises(ValueError, match="gpus is 4, and as many processes"):
+    with pytest.raises(ValueError, match="gpus is 4, but the group has 1 process"):
         Trainer(config_of("plain", "cpu", gpus=4))
 
 
@@ -280,12 +280,12 @@ def test_modules_may_be_in_any_order(tmp_path: Path) -> None:
 
 def differing(group: Any, device: str, folder: Path) -> list[str]:
     rank = torch.distributed.get_rank(group)
-    with pytest.raises(ValueError, match=r"gamma is 0.9 in the first and 0.8 in number 1") as settings:
+    with pytest.raises(ValueError, match=r"gamma is 0.9 in process 0 and 0.8 in process 1") as settings:
         Trainer(config_of("plain", device, gamma=0.9 - 0.1 * rank), group=group)
     header = folder / f"{rank}.cuh"
     header.write_text(header_text("environments/cartpole.cuh") + "// edited\n" * rank)
     gpu_envs.register(dataclasses.replace(catalog.spec("CartPole-v1"), id="Edited-v0", header=header))
-    with pytest.raises(ValueError, match=r"code is 'gpu_envs .* in the first and 'gpu_envs .* in number 1") as code:
+    with pytest.raises(ValueError, match=r"code is 'gpu_envs .* in process 0 and 'gpu_envs .* in process 1") as code:
         Trainer(config_of("plain", device, env="Edited-v0"), group=group)
     return [str(settings.value), str(code.value)]
 

@@ -238,14 +238,14 @@ def advice(config: Run, error: Exception, device: str = "cpu") -> str:
 @pytest.mark.parametrize(
     ("error", "need"),
     [
-        (RuntimeError("can't allocate memory: you tried to allocate 8589934592 bytes."), "8.0 GiB"),
+        (RuntimeError("can't allocate memory: you tried to allocate 8589934592 bytes."), "than 8.0 GiB"),
         (MemoryError("std::bad_alloc"), "memory than is free"),
     ],
     ids=["torch", "numpy"],
 )
 def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) -> None:
     said = advice(default_run("CartPole-v1", "cpu", num_envs=1000, horizon=50), error)
-    assert said.startswith(f"1,000 replicas with a horizon of 50 need more than {need} on cpu")
+    assert said.startswith(f"1,000 replicas with a horizon of 50 need more {need} on cpu")
     assert ": lower num_envs to 500, or horizon to 25" in said
 
 
