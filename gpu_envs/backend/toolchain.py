@@ -200,11 +200,11 @@ def prepare_folder(folder: Path) -> None:
         OSError: It cannot be created, or is not safe.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if writable_by_others(folder):
+    if writable_by_other_users(folder):
         raise PermissionError("other users can write to it, and its files are executed; empty it and chmod 700 it")
 
 
-def writable_by_others(folder: Path) -> bool:
+def writable_by_other_users(folder: Path) -> bool:
     """Whether another user may write there, who could then run code as this user.
 
     A group whose id equals the user's id is the user's private group on most systems, so it counts as the user.

@@ -215,7 +215,7 @@ def _cache() -> Status:
     folder, libraries = toolchain.cache_folder(), toolchain.cache_files()
     size = sum(_size(path) for path in libraries)
     text = f"{folder}: {len(libraries)} compiled programs, {size / 1e6:.1f} MB"
-    if folder.is_dir() and toolchain.writable_by_others(folder):
+    if folder.is_dir() and toolchain.writable_by_other_users(folder):
         return Status(
             f"{text}; it is not used, because other users can write to it",
             f"{folder} is not used, because other users can write to it: empty it and chmod 700 it, or set "

@@ -162,7 +162,7 @@ def test_cupy_streams(make: Make, variant: Variant) -> None:
 
 
 @pytest.mark.timing
-def test_steps_with_few_restarts_are_fast(make: Make, torch: Any) -> None:
+def test_steps_with_some_restarts_are_fast(make: Make, torch: Any) -> None:
     """A step takes little longer if few replicas restart in it."""
     times: dict[bool, list[float]] = {}
     for staggered in (False, True):

@@ -210,7 +210,7 @@ def test_random_actions_are_philox_words(make: Make, variant: Variant, device: s
 
 
 @parametrize_variants({name: TEAM_VARIANTS[name] for name in ("rice", "rice-talks", "covid")})
-def test_random_actions_are_uniform_over_possible_ones(make: Make, variant: Variant, device: str) -> None:
+def test_random_actions_are_uniform_over_possible_actions(make: Make, variant: Variant, device: str) -> None:
     env = make_variant(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
     env.reset(seed=1)
     masks = on_host(env.action_mask)
