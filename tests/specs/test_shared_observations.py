@@ -126,7 +126,9 @@ def test_steps_into_out(spec: TeamSpec, device: str) -> None:
         env.step(actions, out=gpu_envs.Step(shared_observations={"guard": mine["prey"][0]}))
     plain = MultiAgentEnv(spec, 5, device=device, output="torch")
     plain.reset(seed=0)
-    with pytest.raises(ValueError, match=r"out\.final_shared is written in .*SameStep.* with .*shared_observations=True"):
+    with pytest.raises(
+        ValueError, match=r"out\.final_shared is written in .*SameStep.* with .*shared_observations=True"
+    ):
         plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
 
 
@@ -178,9 +180,7 @@ def test_errors(spec: TeamSpec, tmp_path: Path) -> None:
     else:
         header = tmp_path / "less.cuh"
         header.write_text(Path(str(spec.header)).read_text().replace("observe_shared", "observe_none"))
-    with pytest.raises(
-        error, match=r"a role has a shared_observation, but .* no (function )?observe_shared"
-    ):
+    with pytest.raises(error, match=r"a role has a shared_observation, but .* no (function )?observe_shared"):
         MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
     wrong: tuple[Any, ...] = (4, -1, "wide", True, 1.5)
     with pytest.raises(ValueError, match=r"shared_at is the position of a shared_observation, which is missing"):
