@@ -59,7 +59,9 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         self._observation_parts = {r.name: r.observation_parts for r in layout.roles}
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
         self.single_shared_spaces: dict[str, gymnasium.Space[Any]] = {
-            r.name: r.observation_parts.shared for r in layout.roles if r.separate_shared and r.observation_parts.shared is not None
+            r.name: r.observation_parts.shared
+            for r in layout.roles
+            if r.separate_shared and r.observation_parts.shared is not None
         }
         self.single_action_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.action for r in layout.roles}
         self._readers = [
