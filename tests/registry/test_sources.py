@@ -316,7 +316,7 @@ def test_an_error_in_an_installed_module(folder: Path, monkeypatch: pytest.Monke
     assert refusal(folder / "wrong.py") == f"{folder}/wrong.py:2: ValueError: no\n    library_of_somebody.fail()"
 
 
-def test_a_team_whose_file_fails_is_unregistered(tmp_path: Path) -> None:
+def test_a_failed_file_unregisters_its_team(tmp_path: Path) -> None:
     pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
     file = tmp_path / "failing.py"
     text = "import dataclasses, gpu_envs\nMINE = dataclasses.replace(gpu_envs.spec('TagGridWorld-v0'), id='MyTag-v0')\n"
