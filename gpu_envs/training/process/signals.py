@@ -21,8 +21,8 @@ def signal_reader(read: Callable[[socket.socket], None]) -> Iterator[None]:
     """Run ``read`` in a thread, with a socket that receives a byte per signal: its number.
 
     Signal handlers run in the main thread, which may be waiting for a GPU whose kernels wait for another process;
-    Python writes to the socket at once. At the end the socket is closed, which must end ``read``. Outside of the main thread
-    nothing is run.
+    Python writes to the socket at once. At the end the socket is closed, which must end ``read``. Outside of the main
+    thread nothing is run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
