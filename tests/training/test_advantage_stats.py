@@ -158,7 +158,7 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
 
 
 @pytest.mark.parametrize(("steps", "groups", "each"), [(1, 1, 1), (9, 130, 1), (33, 50, 3), (8, 3, 2)])
-def test_final_observations_of_truncated_episodes_are_found(steps: int, groups: int, each: int, device: str) -> None:
+def test_final_observations_of_truncated_episodes(steps: int, groups: int, each: int, device: str) -> None:
     rng = np.random.default_rng(steps)
     rows = groups * each
     at = rng.integers(-steps, steps, groups)
@@ -191,7 +191,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
-def test_torch_does_few_operations_outside_of_networks(env: str, device: str) -> None:
+def test_learning_outside_of_networks_is_little_work_for_torch(env: str, device: str) -> None:
     trainer: Any = Trainer(small_run(device, env))
     trainer.roll_out()
     for learner in trainer.learners.values():
