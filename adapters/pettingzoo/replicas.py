@@ -21,8 +21,8 @@ from gpu_envs.adapters.pettingzoo.agents import (
     metadata,
 )
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
-from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.results import Step
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.state import LiveState
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.catalog import team_spec

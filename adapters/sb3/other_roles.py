@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.random_actions import choices, sample_masked
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import derived_seed
 

@@ -10,8 +10,8 @@ from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 
 from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.skrl.wrapper import BaseWrapper, InitialState, from_zero
-from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.results import Step
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed
 from gpu_envs.specs.base import Spec

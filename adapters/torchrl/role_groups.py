@@ -10,8 +10,8 @@ from torchrl.data import Composite
 
 from gpu_envs.adapters.torchrl.groups import END_KEYS, Group, Specs, not_done, unchecked
 from gpu_envs.adapters.torchrl.specs import MASK, flag_spec
-from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.engine.results import Step
+from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.seeds import Seeds
 
 Current: TypeAlias = dict[str, dict[str, torch.Tensor]]
@@ -30,7 +30,9 @@ class RoleGroups:
         self._column: Final = torch.Size((env.num_envs, 1))
         self._masked: Final = env.action_mask is not None
         self._groups: Final = {
-            name: Group(role, by_role.batch_shape(name), env.precision, device, categorical=categorical, masked=self._masked)
+            name: Group(
+                role, by_role.batch_shape(name), env.precision, device, categorical=categorical, masked=self._masked
+            )
             for name, role in by_role.roles.items()
         }
         self._actions: Final = {role: self._key(role, "action") for role in self._groups}

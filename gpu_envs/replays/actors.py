@@ -6,8 +6,8 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.engine.random_actions import choices, sample_masked
+from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.seeds import derived_seed
 
 AnyEnv: TypeAlias = Any
