@@ -231,7 +231,7 @@ def test_vector_env_errors(team_id: str, place: Place) -> None:
     agent = env.possible_agents[1]
     fraction = to_place(np.full(env.action_space(agent).shape, 0.5, np.float32), place)
     wrong: list[tuple[type[Exception], str, Any]] = [
-        (ActionError, f"no action for '{agent}'", {name: a for name, a in agents.items() if name != agent}),
+        (ActionError, f"the action of '{agent}' is missing", {name: a for name, a in agents.items() if name != agent}),
         (ValueError, f"actions of '{agent}' have shape", agents | {agent: agents[agent][:-1]}),
         (ValueError, "no agent 'nobody_0'", agents | {"nobody_0": agents[agent]}),
         (ValueError, "no role", actions | {agent: agents[agent]}),

@@ -67,7 +67,7 @@ def test_every_reset_is_staggered(device: str) -> None:
 
 def test_staggering_requires_a_time_limit(device: str) -> None:
     venv = make_vec("CartPole-v1", 2, device=device, max_episode_steps=-1, stagger=True)
-    with pytest.raises(ValueError, match="none; leave it out"):
+    with pytest.raises(ValueError, match="no limit: leave it out"):
         venv.reset()
 
 

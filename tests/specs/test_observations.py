@@ -111,7 +111,7 @@ def test_out_with_some_keys(place: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"imag": 0}, r"out.observations names the key 'imag'. Did you mean 'image'\?"),
+        ({"imag": 0}, r"out.observations has no key 'imag'. Did you mean 'image'\?"),
         ({"bag": np.zeros((REPLICAS, 3), np.float32)}, r"out.observations\['bag'\] has dtype float32; expected int32"),
         (np.zeros((REPLICAS, 3)), "out.observations is ndarray; give a mapping from keys to arrays"),
     ],

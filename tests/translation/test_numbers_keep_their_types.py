@@ -47,7 +47,7 @@ def test_conversions_in_team_rules(tmp_path: Path) -> None:
     first, cut, second, double = messages.splitlines()
     assert (cut, double) == ("    w.caught = 0.7;", "    w.x[i] = w.x[i] * 0.7;")
     assert ":11: " in first
-    assert "cut" in first
+    assert "truncates" in first
     assert ":12: " in second
     assert "double" in second
 
@@ -74,4 +74,4 @@ CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' ch
 def test_clang_warnings_are_parsed() -> None:
     messages = list(numbers.conversions(CLANG, "/a/b.cuh"))
     assert [line for line, _ in messages] == [3, 4, 5]
-    assert ["cut" in message for _, message in messages] == [True, True, False]
+    assert ["truncates" in message for _, message in messages] == [True, True, False]

@@ -6,9 +6,9 @@
 // one_step.cuh.
 
 struct RowsOfWarp {
-    Index replica, end;  // this thread's replica, and the end of the warp's replicas
+    Index replica, count;  // this thread's replica, and the number of replicas up to the end of the warp's
     FN Index index(int) const { return replica; }
-    FN bool  has(int) const { return replica < end; }
+    FN bool  has(int) const { return replica < count; }
 };
 
 // Moves the arguments' pointers to the next step's row of `count` replicas.
