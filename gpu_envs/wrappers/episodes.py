@@ -137,7 +137,11 @@ class RecordEpisodeStatistics(TorchWrapper):
             "time_queue": self._zeros(buffer_length),
         }
         self._episode_counts: Final = self._zeros(2, dtype=torch.int64)
-        shared = {"blocks": blocks, "counts": self._zeros(blocks, dtype=torch.int32), "episode_counts": self._episode_counts}
+        shared = {
+            "blocks": blocks,
+            "counts": self._zeros(blocks, dtype=torch.int32),
+            "episode_counts": self._episode_counts,
+        }
         for kernel in (record, enqueue, begin):
             kernel.fill(rows=rows, rows_of_block=per_block)
         self._record: Final = record.fill(**running, **shared).bind(blocks)
