@@ -67,7 +67,8 @@ class Recorder(lightning.Callback):
 
     def on_train_batch_start(self, trainer, ppo, batch, number):
         if "first" not in self.records:
-            self.records |= {"first": ppo.replicas.role_storage.observations[0].cpu().clone(), "epoch": trainer.current_epoch}
+            first = ppo.replicas.role_storage.observations[0].cpu().clone()
+            self.records |= {"first": first, "epoch": trainer.current_epoch}
             self.weights("before", ppo)
 
     def on_train_end(self, trainer, ppo):
