@@ -44,4 +44,4 @@ def next_commands(folder: Path, *, team: bool) -> str:
     spec_path = shlex.quote(f"{folder / name}.py:{name.upper()}")
     program = program_command()
     train = f"  {program} train {spec_path} --target-return {target} --run-dir {run}"
-    return f"{train}\n  {program} play {run} --trust\n  pytest {shlex.quote(str(folder))}"
+    return f"{train}\n  {program} play {run}\n  pytest {shlex.quote(str(folder))}"

@@ -20,7 +20,7 @@ from gpu_envs.errors import display
 def training_report(result: Any, *, trust: bool = False, gpus: str | None = None) -> str:
     """Format a training run's ``Result``: returns, steps, times, and the commands to evaluate and watch it.
 
-    ``trust``: add ``--trust`` to the commands, because the environment is the user's file or module.
+    ``trust``: add ``--trust`` to the commands, which need it to import the environment.
     ``gpus``: the value of ``--gpus``, None without it.
     """
     from gpu_envs.training.record.summary import result_rows

@@ -381,7 +381,10 @@ def _report(result: Any, args: Any, context: ProcessContext) -> None:
     if context.is_first and args.json:
         echo_json(dataclasses.asdict(result))
     elif context.is_first:
-        echo(training_report(result, trust=args.trust, gpus=args.gpus))
+        from gpu_envs.training.record.run_directory import RunDirectory
+
+        trust = args.trust and bool(result.run_dir) and RunDirectory.open(result.run_dir).needs_trust
+        echo(training_report(result, trust=trust, gpus=args.gpus))
 
 
 def _report_processes(context: ProcessContext, num_envs: int, *, error: bool = False) -> None:

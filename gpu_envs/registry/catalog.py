@@ -14,7 +14,7 @@ from pathlib import Path
 import gymnasium
 
 from gpu_envs.errors import SourceError, UnknownEnvironmentError, UntrustedError, did_you_mean
-from gpu_envs.registry import importing, loading, sources
+from gpu_envs.registry import importing, loading, sources, trusted
 from gpu_envs.registry.sources import BY_HAND, Origin
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
@@ -163,13 +163,14 @@ def spec(id: str | Spec) -> Spec:
 def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
     """Returns the spec that a run's folder or a settings file names. Another person may have written the file.
 
-    Installed packages are imported, and files that this process imported by name before; others only with ``trust``.
+    Imports installed packages, files that this process has imported by name, and files that this user has trained with
+    and not changed; others only with ``trust``.
 
     Raises:
         UntrustedError: A file, or a module of the working folder, would have to be imported.
     """
     reference = sources.parse_spec_path(name)
-    if trust or reference is None or _was_imported(reference):
+    if trust or reference is None or _was_imported(reference) or not needs_trust(name):
         return spec(name)
     if not reference.is_file:
         with contextlib.suppress(SourceError), importing.without_working_folder():
@@ -179,6 +180,19 @@ def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
         f"{source} names {what} as its environment, and importing it runs its code: read it, and if you trust it, "
         "add --trust (trust=True in Python)"
     )
+
+
+def needs_trust(name: str) -> bool:
+    """Whether a new process needs ``--trust`` for a run of this environment: its file is not recorded as trusted."""
+    reference = sources.parse_spec_path(name)
+    return reference is not None and not (reference.is_file and trusted.is_trusted(reference.source))
+
+
+def remember_trusted(name: str) -> None:
+    """Records that this user trusts the file that a spec path names, until the file changes."""
+    reference = sources.parse_spec_path(name)
+    if reference is not None and reference.is_file:
+        trusted.remember(reference.source)
 
 
 def _was_imported(reference: sources.SpecPath) -> bool:

@@ -91,7 +91,8 @@ class Tuning:
             return f"the smallest that was tried; total_steps is still less than {MIN_UPDATES} updates"
         if self.chosen * 2 > self.max_updating:
             return f"the largest power of two for which total_steps is at least {MIN_UPDATES} updates"
-        return "the fewest within 5 % of the fastest training"
+        updates = f" among those with at least {MIN_UPDATES} updates" * (self.chosen != self.knee)
+        return f"the fewest within 5 % of the fastest training{updates}"
 
 
 def max_fitting(sizes: Sequence[Size], estimate: MemoryEstimate, capacity: float) -> int:

@@ -40,7 +40,7 @@ def test_the_printed_commands(options: tuple[str, ...], tmp_path: Path, capsys: 
     few = ["--device=cpu", "--num-envs=64", "--total-steps=20_000", "--no-progress"]
     assert train.startswith("gpu-envs train a_boat/a_boat.py:A_BOAT --target-return ")
     assert "return" in output_of(capsys, *shlex.split(train)[1:], *few)
-    assert play == "gpu-envs play runs/a_boat --trust"
+    assert play == "gpu-envs play runs/a_boat"
     output_of(capsys, *shlex.split(play)[1:], "--html=boat.html", "--replicas=2", "--steps=20", "--device=cpu")
     assert "ABoat-v0" in (tmp_path / "boat.html").read_text()
     assert test == "pytest a_boat"

@@ -110,3 +110,29 @@ def test_installed_code_runs(untrusted_run: Path, tmp_path: Path, capsys: pytest
         run_process("eval", str(untrusted_run), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode
         == 0
     )
+
+
+def test_a_file_that_the_user_trained_with_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until it changes, and not a copy of it elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "mine.py"
+    file.write_text(SPEC)
+    few = ("--num-envs=4", "--horizon=16", "--hidden=8", "--total-steps=64", "--device=cpu", "--no-progress")
+    trained = run_process("train", "mine.py:MINE", "--run-dir=run", *few, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
+    assert trained.returncode == 0, trained.stderr
+    assert "--trust" not in trained.stdout
+    words = ("eval", "run", "--episodes=2", "--device=cpu")
+    file.write_text(SPEC + "\n")
+    assert "--trust" in error_of(capsys, *words)
+    file.write_text(SPEC)
+    shutil.copy(file, tmp_path / "copy.py")
+    set_environment(tmp_path / "run", str(tmp_path / "copy.py:MINE"))
+    assert "--trust" in error_of(capsys, *words)
+    set_environment(tmp_path / "run", f"{file}:MINE")
+    (tmp_path / "cache").chmod(0o777)
+    assert "--trust" in error_of(capsys, *words)
+    (tmp_path / "cache").chmod(0o700)
+    assert main([*words]) == 0

@@ -68,6 +68,12 @@ def test_the_chosen_size_leaves_enough_updates(most: int, chosen: int, why: str)
     assert (found.knee, found.chosen, found.reason) == (256, chosen, why)
 
 
+def test_the_reason_says_that_larger_sizes_were_excluded() -> None:
+    tuning = Tuning(tuple(sizes_of(10, 10, 10, 40)), 5000, 300, "")
+    assert (tuning.knee, tuning.chosen) == (512, 64)
+    assert tuning.reason == "the fewest within 5 % of the fastest training among those with at least 200 updates"
+
+
 def test_max_fitting_follows_the_measured_memory() -> None:
     """The estimate is 1,000 bytes per replica."""
     stored = MemoryEstimate(1000)

@@ -20,7 +20,7 @@ import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.toolchain import processor_name
 from gpu_envs.errors import did_you_mean, display
-from gpu_envs.registry.catalog import id_of, spec_of_run
+from gpu_envs.registry.catalog import id_of, needs_trust, portable_name, remember_trusted, spec_of_run
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, Checkpoints, atomic_write
@@ -68,6 +68,7 @@ class RunDirectory:
         except BaseException:
             (folder / _LOCK).unlink(missing_ok=True)  # so that the same command succeeds once the disk has space
             raise
+        remember_trusted(portable_name(config.env))  # the user named it for this run
         return run
 
     @classmethod
@@ -94,6 +95,11 @@ class RunDirectory:
                 f"{self.path / _CONFIG} has it, as 'env': write the new place there, where it has moved"
             )
         return config
+
+    @property
+    def needs_trust(self) -> bool:
+        """Whether a new process needs ``--trust`` to import the run's environment."""
+        return needs_trust(self.config().env)
 
     def spec(self, *, trust: bool) -> Spec:
         """Return the spec of the run's environment; with ``trust`` its file is imported if it is not registered."""
