@@ -2,7 +2,7 @@
 // and ends the program. They replace the plain arrays of `World` and `State`, tables, rows of observations and action
 // masks; such a build is slow; its results are the same.
 
-// An index, and the file and line of the rules that use it, from the default arguments.
+// An index, with the file and line of the rules that pass it: default arguments are evaluated at the call.
 struct CheckedIndex {
     Index       at;
     const char* file;

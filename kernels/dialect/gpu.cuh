@@ -5,6 +5,7 @@
 #define FN                  __device__ __forceinline__
 #define NOINLINE              __device__ __noinline__
 #define KERNEL(name, Call)  KERNEL_AS(name, Call, )
+// `threads` per block, and the minimum of `blocks` per multiprocessor, which limits a thread's registers.
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL_AS(name, Call, __launch_bounds__(threads, blocks))
 #define KERNEL_AS(name, Call, bounds)                                                 \
     FN void name##_body(const Call& call);                                            \

@@ -158,7 +158,7 @@ template <class Real> FN Real log(Real x) {
     const Real s2    = s * s;
     const Real tail  = s * s2 * polynomial(s2, C::logarithm);
     const Real lead  = Real(2) * s;
-    // exactly 2s = f - s f, so this recovers the rounding error of the division
+    // without rounding 2s = f - s f; so the difference is the error of the rounded division
     const Real error = fma(-s, f, f - lead);
     return logarithm(x, fma(k, C::ln2[0], lead + (tail + (error + k * C::ln2[1]))));
 }

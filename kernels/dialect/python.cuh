@@ -32,7 +32,7 @@ template <class Real> FN bool not_a_number(Real x) { return x != x; }
 template <class Real> FN bool by_infinity(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
 template <class Real> FN Real floor_divided(Real a, Real b) {
     const Real rounded = round_down(a / b), rest = fma(-rounded, b, a);
-    // (a / b may have been rounded up to an integer)
+    // (if a / b was rounded up to an integer, the floor is one too large and the remainder has the wrong sign)
     const Real quotient = (b > 0 ? rest < 0 : rest > 0) ? rounded - Real(1) : rounded;
     return by_infinity(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : finite(a) ? quotient : a - a;
 }

@@ -1,4 +1,4 @@
-// Returns, lengths and durations of episodes, and queues of the last ones. One thread per replica.
+// Returns, lengths and durations of episodes, and queues of the last ones. A thread takes one replica at a time.
 //
 // Generated before it: clock_now(host): nanoseconds of the device's clock, or the host's time of the launch.
 

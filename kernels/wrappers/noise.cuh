@@ -133,7 +133,8 @@ KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
     }
 }
 
-// Pushes each replica at its episode's interval of steps, unless the episode is over. One thread per replica.
+// Pushes each replica at its episode's interval of steps, unless the episode is over. A thread takes one replica at a
+// time.
 KERNEL_OF_BLOCKS(kernel_push, PushCall, TEAM, 1) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);

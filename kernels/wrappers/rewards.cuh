@@ -1,4 +1,5 @@
-// Divides rewards by the standard deviation of the discounted return. One thread per replica.
+// Divides rewards by the standard deviation of the discounted return. A thread takes one replica at a time; blocks sum
+// the statistics.
 
 // discounted = gamma discounted + reward, or only the reward in a step that terminates. Adds the result to the
 // statistics, for replicas whose episode was not over before; in SameStep it is then reset if an episode ended.

@@ -16,7 +16,8 @@ FN float clipped_log_std(const float* outputs, Index row, int d) {
     return clip(outputs[row * OUTPUTS + LOG_STD + d], MIN_LOG_STD, MAX_LOG_STD);
 }
 
-// Element d of the action; a deterministic one gets noise of at most `noise_limit`. Adds its log-probability to `log_prob`.
+// Element d of the action. STOCHASTIC: the tanh of a normal number; adds its log-probability to `log_prob`. Otherwise:
+// the tanh of the mean, plus noise of at most `noise_limit`.
 FN float action_element(const float* outputs, const float* normal, Index row, int d, float noise, float noise_limit,
                         float& log_prob) {
     const float mean = outputs[row * OUTPUTS + d];

@@ -1,8 +1,8 @@
-// PQN, one thread per row: greedy values, epsilon-greedy logits and the loss, from Q-values [rows, PARAMETERS] of the choices
-// of each element of an action. An action's Q-value is the mean over its elements.
+// PQN, one thread per row: greedy values, epsilon-greedy logits and the loss, from Q-values [rows, PARAMETERS], one per
+// choice of each action element. An action's Q-value is the mean over its elements.
 //
-// Generated before it, of an action: WIDTH (elements), PARAMETERS (choices of all elements), size_of(d), offset_of(d),
-// start_of(d); VALUE_LOSS and ALIVE of SUM_COUNT sums.
+// Generated before it: WIDTH (an action's elements), PARAMETERS (choices of all elements), and for each element d
+// size_of(d), offset_of(d), start_of(d); SUM_COUNT (sums of the loss), and the indices VALUE_LOSS and ALIVE among them.
 
 constexpr float MIN_PROBABILITY = 1e-30f;  // keeps logarithms finite
 
@@ -27,6 +27,7 @@ template <class Call> FN const u8* mask_of_row(const Call& call, Index row) {
     return call.action_mask == nullptr ? nullptr : call.action_mask + row * PARAMETERS;
 }
 
+// The highest Q-value of each row's allowed actions.
 KERNEL(kernel_greedy_values, GreedyValuesCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {

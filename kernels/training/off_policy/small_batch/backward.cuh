@@ -1,4 +1,4 @@
-// Backward passes of several networks side by side, 16 rows; and the gradients of their weights over all rows.
+// Backward passes of several networks side by side, for 16 rows; and the gradients of their weights over all rows.
 
 // One network's pass: the indices of its first layer tile and of a tile to overwrite; `grads`, gradients of this block's
 // slice before the activation; and the slice of the last hidden layer.

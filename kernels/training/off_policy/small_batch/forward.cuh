@@ -1,4 +1,4 @@
-// Forward passes of several networks side by side, 16 rows. What all of them load is waited for once.
+// Forward passes of several networks side by side, for 16 rows: a thread waits once for the loads of all networks.
 
 // One network's pass: the index of its first layer tile, its inputs, this block's slice of its last hidden layer and part of
 // its outputs, [16, outs].
@@ -44,12 +44,12 @@ template <int COUNT> FN void first_layer(const ForwardPass (&passes)[COUNT]) {
     }
 }
 
-// Products of layer L's slice. The warps of a group have eight columns each, and the groups divide the depth, in an order in
-// which a thread's factors are adjacent. Leaves each warp's partial sums in shared memory.
+// Computes this block's slice of layer L in parts: a group of warps takes a part of the inputs, each of its warps eight
+// columns. A thread's inputs are adjacent. Partial sums go to shared memory.
 template <int L, int COUNT> FN void partial_products(const ForwardPass (&passes)[COUNT]) {
     constexpr int  IN = width_of(L - 1), TILES = slice_width(L) / 8, GROUPS = WARPS / TILES;
     constexpr int  STEPS = (IN / 16 + GROUPS - 1) / GROUPS;
-    constexpr bool EVEN  = IN / 16 % GROUPS == 0;  // otherwise factors past the depth are zero
+    constexpr bool EVEN  = IN / 16 % GROUPS == 0;  // otherwise some groups' last step is past the depth: zeros
     const int      warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
     const auto     depth_of = [&](int step) { return (step * GROUPS + warp / TILES) * 16 + 4 * q; };
     float          c[COUNT][4] = {};
@@ -103,7 +103,8 @@ FN void finish_slice(const ForwardPass (&passes)[COUNT], const float (&biases)[C
 
 constexpr int OUTPUT_LANES = 8;  // threads that share a sum of the output layer
 
-// Output weights of this block's slice of the last hidden layers: each thread's first ones are loaded ahead of the slice.
+// Output weights of this block's slice of the last hidden layers. A thread loads its first ones before the slice is
+// computed.
 template <int COUNT> struct OutputWeights {
     static constexpr int EACH = slice_width(HIDDEN - 1) / OUTPUT_LANES;
     float                of[COUNT][EACH];
@@ -154,7 +155,7 @@ template <int COUNT> FN void gather_slices(const ForwardPass (&passes)[COUNT], i
     cluster_barrier();  // all blocks have read: the tiles may be overwritten
 }
 
-// All layers. Keeps this block's slice of the last hidden layer, and the others in full.
+// Runs all layers. Of the last hidden layer a block gets only its slice, of the others all columns.
 template <int L = 0, int COUNT> FN void forward(const ForwardPass (&passes)[COUNT]) {
     constexpr bool LAST = L == HIDDEN - 1;
     if constexpr (L == 0) {

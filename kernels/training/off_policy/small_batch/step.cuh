@@ -13,8 +13,8 @@ static __device__ __noinline__ void sum_rows(float* totals, const float* sums, i
     }
 }
 
-// Adam's step, and the target network's. `squares` is this thread's part of the gradient's; while other blocks finish
-// theirs, this one calls meanwhile().
+// Takes Adam's step, and moves the target network. `squares` is this thread's part of the gradient's squared norm;
+// meanwhile() runs while other blocks finish their parts.
 template <class Call, class Meanwhile>
 FN void step(const Call& call, float* target, float squares, u32* arrivals, const Meanwhile& meanwhile) {
     constexpr int AT_ONCE = 5;
@@ -60,7 +60,7 @@ FN void step(const Call& call, float* target, float squares, u32* arrivals, cons
     if (begin == 0) write_outcome(call, outcome, steps);
 }
 
-// Arguments of the temperature's step, as adam.cuh names them.
+// The temperature as a call of adam.cuh, which reads these names: a network of one weight, its logarithm.
 struct Temperature {
     const float* learning_rate;
     double       log_beta1, log_beta2;
@@ -72,20 +72,20 @@ struct Temperature {
     float *      message, *weights, *means, *squares, *metrics, *norm;
 };
 
-// By the block that has summed the temperature's gradient.
+// Adam's step of the temperature, by the block that has summed its gradient.
 template <class Call> FN void temperature_step(const Call& call) {
     block_barrier();
     if (thread_rank() != 0) return;
-    const Temperature own = {
+    const Temperature temperature = {
         call.learning_rate, call.log_beta1, call.log_beta2, call.temperature_steps, nullptr, 0.0f, 0.0f, 1, call.rate1,
         call.rate2, call.beta2, call.epsilon, call.temperature_message, call.log_temperature, call.temperature_means,
         call.temperature_squares, nullptr, call.temperature_norm,
     };
-    const i64     steps   = *own.steps + 1;
-    const Moments moments = moments_of(own, 0);
-    const Outcome outcome = outcome_of(own, false, elementary::abs(moments.gradient));
-    if (outcome.active) take_step(own, 0, moments, outcome.gradient_factor, rates_of(own, steps));
-    write_outcome(own, outcome, steps);
+    const i64     steps   = *temperature.steps + 1;
+    const Moments moments = moments_of(temperature, 0);
+    const Outcome outcome = outcome_of(temperature, false, elementary::abs(moments.gradient));
+    if (outcome.active) take_step(temperature, 0, moments, outcome.gradient_factor, rates_of(temperature, steps));
+    write_outcome(temperature, outcome, steps);
 }
 
 // --- 16 rows: sums over the cluster, and actions ---
@@ -100,7 +100,7 @@ FN void sum_outputs(RowValues& values, const Net& actor) {
     block_barrier();
 }
 
-// Q-values of `count` critics; those from NETS on are the targets'.
+// Q-values of the first `count` of: NETS critics, then their NETS targets.
 FN void sum_q(RowValues& values, int count, const float* critics, const float* targets) {
     cluster_barrier();
     NO_UNROLL
@@ -235,8 +235,8 @@ FN void actor_loss(const Call& call, RowValues& values, int row, bool valid, flo
     call.grad_temperature[row]                 = valid ? -(log_prob + call.target_entropy) : 0.0f;
 }
 
-// Adds this block's part of the gradients with respect to the actions, from those of a critic's first layer: of all its
-// columns, or of this block's slice if it is the only hidden layer.
+// Adds this block's part of the gradients with respect to the actions. With several hidden layers it comes from this
+// block's part of the gradients of all first-layer columns; with one, from the gradients of its slice.
 FN void add_action_gradients(RowValues& values, const BackwardPass& pass) {
     constexpr bool SLICED  = HIDDEN == 1;
     constexpr int  COLUMNS = SLICED ? slice_width(0) : width_of(0), STRIDE = SLICED ? SLICE_STRIDE : LAYER_STRIDE;

@@ -6,7 +6,8 @@
 //
 // Generated before it, beside what losses.cuh reads: HIDDEN (layers), width_of(l) of a hidden layer; offsets of parameters,
 // critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN; activation(x), and
-// slope(y), its derivative where it gave y; MAX_WIDTH of a layer, the stride of rows in memory; MAX_OUTPUTS of an actor.
+// slope(y), its derivative where its value is y; MAX_WIDTH of a layer, the stride of rows in memory; MAX_OUTPUTS of an
+// actor.
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP, ROWS = 16;
 constexpr int CLUSTER = 8;  // blocks; no such device allows more everywhere
@@ -116,7 +117,8 @@ FN u32     rounded(float x)      { return Tf32::rounded(x); }
 
 // --- between tiles and memory ---
 
-// Loads rows [count, columns], with `more` behind them, into a tile; the rest of the tile becomes zero.
+// Loads a tile. A row has `columns` numbers of `rows`, then `more_columns` of `more`, then zeros; rows from `count` on
+// are zero.
 FN void load_tile(float* tile, const float* rows, int columns, const float* more, int more_columns, int first_row,
                   int count) {
     _Pragma("unroll 2")
@@ -131,7 +133,7 @@ FN void load_tile(float* tile, const float* rows, int columns, const float* more
     }
 }
 
-// Stores this block's slice of layer l, at [count, MAX_WIDTH].
+// Stores this block's columns of layer l, from a tile to rows `first_row` and on of an array [count, MAX_WIDTH].
 FN void store_slice(float* rows, const float* tile, int stride, int l, int first_row, int count) {
     const int fours = slice_width(l) / 4;
     NO_UNROLL
@@ -144,7 +146,8 @@ FN void store_slice(float* rows, const float* tile, int stride, int l, int first
     }
 }
 
-// Stores the activations of a net's hidden layers, at [HIDDEN, count, MAX_WIDTH]; `last` has the slice of the last one.
+// Stores this block's columns of a net's hidden layers in an array [HIDDEN, count, MAX_WIDTH]; `last` is the last
+// layer's tile.
 FN void store_activations(float* activations, int first_tile, const float* last, int first_row, int count) {
     NO_UNROLL
     for (int l = 0; l < HIDDEN - 1; ++l) {
