@@ -245,7 +245,7 @@ def _compare_choice(op: ast.cmpop, kind: Choice, choice: Expr, string: Expr) -> 
     if string.kind != kind:
         if string.kind is not STATIC or not isinstance(name, str):
             other = describe(string.kind, name)
-            raise RefusedError(f"{describe(kind)} is compared with {other}", "Write a string of the parameter")
+            raise RefusedError(f"{describe(kind)} is compared with {other}", "Compare it with one of these strings")
         if name not in kind.options:
             options = ", ".join(map(repr, kind.options))
             raise RefusedError(f"{name!r} is not in {options}{did_you_mean(name, kind.options)}".rstrip("."))

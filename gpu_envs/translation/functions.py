@@ -56,7 +56,7 @@ class FunctionReader(Statements):
         return tree.Parameter(tree.Variable(name, cpp), kind, cpp_type, default)
 
     def body(self, parameters: Sequence[tree.Parameter], result: Type | None, is_phased: bool | None) -> Block:
-        """Read the function repeatedly until the types of its variables no longer change."""
+        """Read the body repeatedly until the types of its variables no longer change; ``result`` None: no result."""
         source, self.result, self.is_phased = self.source, result, is_phased
         self.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
         scope = scope_of(0, source.tree.body, lambda loop: bool(self.method_of(loop)))

@@ -109,11 +109,14 @@ def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) ->
         unexpected = "the rules have active, but the spec does not have active_heads=True"
         raise TranslationError(f"{spec.id}: {unhandled if has_active_heads else unexpected}; write both, or neither")
     if rules.allow is not None and spec.action_mask is None:
-        raise TranslationError(f"{spec.id}: the rules have allow; add action_mask=True to the spec")
+        raise TranslationError(
+            f"{spec.id}: Rules(allow=...) is given, but action_mask is None: add action_mask=True to the spec"
+        )
     if rules.allow is None and spec.masked:
         raise TranslationError(f"{spec.id}: action_mask is True, but the rules have no allow; add Rules(allow=...)")
     if rules.measure is not None and not spec.metrics:
-        raise TranslationError(f"{spec.id}: the rules have measure; add metrics={{'name': Metric()}} to the spec")
+        problem = "Rules(measure=...) is given, but the spec has no metrics"
+        raise TranslationError(f"{spec.id}: {problem}: add metrics={{'name': Metric()}}")
     if rules.measure is None and spec.metrics:
         problem = f"the spec has the metrics {', '.join(spec.metrics)}"
         raise TranslationError(f"{spec.id}: {problem}, but the rules have no measure; add Rules(measure=...)")

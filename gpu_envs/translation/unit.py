@@ -27,8 +27,9 @@ class SourceLine(Record):
 class Unit:
     """The translated rules of one spec."""
 
-    def __init__(self, arguments: Arguments) -> None:
-        self.arguments = arguments
+    def __init__(self, argument_types: Arguments) -> None:
+        """Start without functions."""
+        self.arguments = argument_types
         self.parts: list[tuple[str, list[SourceLine]]] = []
         """Author's file and lines of C++, in order of declaration."""
         self.functions: dict[types.FunctionType, Function | None] = {}

@@ -22,7 +22,7 @@ REFUSED_REDUCTIONS = {
     f"w.x[0] = {SUM}": "must go to a field of the replica\n.*shared_scratch",
     f"total = {SUM}": "must go to a field of the replica\n.*shared_scratch",
     f"w.board[w.left] = {SUM}": "must go to a field of the replica",
-    f"actions[0] = {SUM}": "cannot be assigned",
+    f"actions[0] = {SUM}": r"actions\[0\] is read-only",
     f"w.terminated = {SUM}": "returns a float or an int, but w.terminated stores neither",
     f"w.elapsed = {SUM}": "rules must not write elapsed",
     f"w.lfet = {SUM}": "Did you mean 'left'",
@@ -48,7 +48,7 @@ REFUSED_REDUCTIONS = {
     "w.mean = team.sum(w.x[i] for i in team.agents(1, 2))": "takes a number",
     "w.mean = team.sum(w.x[i] for i in team.agents(0.5))": "must be an int",
     "w.mean = team.sum(w.x[i] for i in team.agents() if w.in_game[i])": (
-        r"cannot filter with if\n.*Write w.x\[i\] if w.in_game\[i\] else 0 for i in"
+        r"generator of team.sum cannot have an if\n.*Write w.x\[i\] if w.in_game\[i\] else 0 for i in"
     ),
     "w.mean = team.max(w.x[i] for i in team.agents() if w.in_game[i])": r"else -math.inf for i in",
     "w.mean = team.sum((w.x[i] for i in team.agents()), double=w.left)": "the only option is double=True",
@@ -62,7 +62,7 @@ REFUSED_REDUCTIONS = {
     "w.mean = team.sum(roll(w, team) for i in team.agents())": "called inside one",
     "w.mean = team.sum(team.sum(w.x[j] for j in team.agents()) for i in team.agents())": "assign it to a field",
     f"if p.wide:  # <--\n    w.mean = {SUM}": "fixed=True",
-    f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is also the variable of the phase",
+    f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is already a variable of the loop around this team.sum",
     "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
     "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
     "for i in team.agents():\n    w.cargo[i, 0] = team.sum(w.left for j in team.agents())  # <--": (

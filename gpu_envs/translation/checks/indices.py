@@ -57,7 +57,7 @@ class IndexFacts(Record):
     """Loop variables for row and column, in a phase over the elements of a matrix."""
 
     def with_definition(self, variable: tree.Variable, value: Expr) -> "IndexFacts":
-        """Add a variable that is assigned here and nowhere else."""
+        """Add the value of a variable that has only this assignment."""
         loop = self.loop_variable(value)
         loops = {**self.loop_variables, variable: loop} if loop else self.loop_variables
         return dataclasses.replace(self, loop_variables=loops, definitions={**self.definitions, variable: value})
@@ -86,7 +86,7 @@ class IndexFacts(Record):
             ) == self.matrix_index:
                 return Span(row, 1, 0, 0)
             case tree.Element(indices=(agent, index)) if length:
-                return self._span_of_two(agent, index, length)
+                return self._span_of_agent_element(agent, index, length)
             case tree.Element(indices=(agent, *_)) if length and (loop := self.loop_variable(agent)):
                 return Span(loop, length, 0, length - 1)
             case tree.Element(indices=(index,)):
@@ -117,7 +117,8 @@ class IndexFacts(Record):
             n or 0 for n in array.sizes
         )
 
-    def _span_of_two(self, agent: Expr, element: Expr, length: int) -> Span | None:
+    def _span_of_agent_element(self, agent: Expr, element: Expr, length: int) -> Span | None:
+        """The elements at ``[agent, element]`` that an iteration accesses; ``length``: elements per agent."""
         loop = self.loop_variable(agent)
         if loop is not None:
             index = constant_value(element)

@@ -145,7 +145,8 @@ class Assignments(Expressions):
         if not roots <= {*self.arguments, *(name for scope in self.scopes for name in scope.assigned)}:
             problem = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
             raise RefusedError(problem, "Use a field of the spec's state for values that change", target)
-        raise RefusedError(f"{describe(place.kind, constant_value(place))} cannot be assigned", at=target)
+        hint = "Store the value in a local variable or a field"
+        raise RefusedError(f"{ast.unparse(target)} is read-only", hint, target)
 
     def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
         name, kind = target.id, value.kind

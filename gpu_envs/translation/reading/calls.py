@@ -97,8 +97,8 @@ class Calls(Reader):
                 raise RefusedError(f"{name} got {len(arguments)} arguments; it takes a field and a number")
             place, value = arguments
             if field_of(place)[0] != "World" or storage_type(place) != "int" or place.kind is not INT:
-                hint = "Use a field with Field('int') in the spec"
-                raise RefusedError(f"{name} changes a field of the world of type int", hint)
+                hint = "Declare the field as Field('int') in the spec"
+                raise RefusedError(f"the first argument of {name} must be an int field of the world", hint)
             return tree.Atomic(at, name, place, convert(value, INT))
 
     # --- methods ---

@@ -176,7 +176,7 @@ class Statements(Assignments):
     # --- phases, and the columns of a row ---
 
     def _called_method(self, node: ast.AST) -> tuple[str, str]:
-        """Return the argument's type and the method, for a call of a method of an argument."""
+        """Return type and method for a call of a method of the rules' argument, otherwise two empty strings."""
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=type_name), attr=name)) if type_name in self.arguments:
                 kind = self.arguments[type_name].kind
@@ -272,9 +272,10 @@ class Statements(Assignments):
         if ifs:
             neutral = {"sum": "0", "max": "-math.inf", "min": "math.inf"}[method]
             hint = f"Write {ast.unparse(elt)} if {ast.unparse(ifs[0])} else {neutral} for {name} in ..."
-            raise RefusedError(f"team.{method} cannot filter with if", hint, ifs[0])
+            raise RefusedError(f"the generator of team.{method} cannot have an if", hint, ifs[0])
         if in_loop and name in self.scopes[-1].assigned:
-            raise RefusedError(f"{name!r} is also the variable of the phase", "Use another name", call)
+            problem = f"{name!r} is already a variable of the loop around this team.{method}"
+            raise RefusedError(problem, "Use another name in the generator", call)
         count, place = self._counts(over, "agents")[0], self._result(target, method, in_loop=in_loop)
         flags = {keyword.arg: constant_value(self.expression(keyword.value)) for keyword in call.keywords}
         if flags and not (method == "sum" and place.kind is REAL and flags in ({"double": True}, {"double": False})):
