@@ -162,7 +162,18 @@ def _run_builds(
     command: tuple[str, ...] = (),
     longest: int = sys.maxsize,
 ) -> str:
-    """Runs builds in another process, and returns its verdict; raises an error if the process ends early."""
+    """Runs a subject in builds with these flags in another process; returns how their results differ, or "".
+
+    Raises an UnsafeError if the process ends early or does not end.
+
+    Args:
+        subject: The environment and the actions.
+        builds: Compiler flags of each build.
+        library: Library to preload, such as that of a sanitizer.
+        device: Device of the builds.
+        command: Prefix of the command.
+        longest: Maximum steps of a long run.
+    """
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         packed = to_bytes(subject.spec, subject.params, Path(folder))
         compare = len(builds) > 1

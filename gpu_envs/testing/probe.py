@@ -155,8 +155,11 @@ def _filled(array: Any, byte: int) -> np.ndarray:
     return np.full(array.nbytes, byte, np.uint8).view(str(array.dtype)).reshape(array.shape)
 
 
-def play(plan: Plan) -> str:
-    """Runs all builds step by step in each autoreset mode; returns the first difference, or an empty string."""
+def run_builds(plan: Plan) -> str:
+    """Runs builds of different compiler flags step by step; returns the first difference, or an empty string.
+
+    All builds run in the first autoreset mode, the last two in the others. Without ``plan.compare`` only crashes count.
+    """
     subject = Subject(from_bytes(plan.spec), plan.num_envs, plan.steps, plan.seed, plan.params)
     short = (_play(plan, subject, mode, subject.draws()) for mode in MODES)
     verdict = next(filter(None, short), "")
@@ -235,5 +238,5 @@ def main() -> None:
     """Runs the plan in the file that the command line names."""
     os.environ.pop("LD_PRELOAD", None)  # for this process only, not for a compiler that it starts
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
-    print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
+    print(f"{VERDICT}{json.dumps(run_builds(Plan(**plan)))}", flush=True)
     os._exit(0)  # skips reports of sanitizers about the interpreter's exit

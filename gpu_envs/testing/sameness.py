@@ -1,4 +1,7 @@
-"""Checks that a trajectory depends only on seed, actions and parameters, bit for bit."""
+"""Checks that a trajectory depends only on seed, actions and parameters, bit for bit.
+
+Each check returns details for the report, or raises a FailedError.
+"""
 
 import pickle
 
@@ -37,7 +40,7 @@ def _check_equal(one: list[Moment], other: list[Moment], what: str, advice: str)
 
 
 def seeds(subject: Subject, device: str) -> str:
-    """Runs twice with the same seed, and once with another."""
+    """Checks that equal seeds give equal results; reports whether another seed gives other results."""
     run, draws = subject.run(device=device), subject.draws()
     first = _trajectory(run, subject.seed, draws)
     for other, where in ((run, "when played again"), (subject.run(device=device), "in another environment")):
@@ -181,7 +184,7 @@ def observations(subject: Subject, device: str) -> str:
 
 
 def rollouts(subject: Subject, device: str) -> str:
-    """Compares a rollout with single steps."""
+    """Checks that a rollout equals single steps; returns details."""
     steps = subject.steps
     fused, single = (subject.run(device=device, autoreset_mode="SameStep") for _ in range(2))
     fused.reset(subject.seed)
@@ -218,7 +221,7 @@ def idle_elements(subject: Subject, device: str) -> str:
 
 
 def devices(subject: Subject, names: tuple[str, ...]) -> str:
-    """Compares the devices."""
+    """Checks that the devices give equal results; returns details."""
     if len(names) < 2:
         raise SkippedError(f"only {names[0]} is requested or available")
     for mode in ("NextStep", "SameStep"):

@@ -141,7 +141,10 @@ def _check_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
     for role in subject.roles.values():
         name = role.array_name("action_mask")
         if name not in moment:
-            raise FailedError(f"infos has no {name!r} {when}, though the spec says action_mask=True")
+            raise FailedError(
+                f"infos has no {name!r} {when}, though action_mask is True: this is a defect of gpu_envs, not of the "
+                "rules; please report it"
+            )
         mask, counts = moment[name], choices(role.action)
         shape = (*role.batch_shape(run.num_envs), sum(counts))
         if mask.shape != shape or mask.dtype != np.int8:

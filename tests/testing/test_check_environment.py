@@ -247,7 +247,7 @@ def test_a_mistake_in_inactive_replicas(tmp_path: Path) -> None:
 def test_every_autoreset_mode_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     subject = Subject(walk(tmp_path), 9, 40, 0, {})
     plan = probe.Plan(to_bytes(subject.spec, {}, tmp_path), {}, 3, 4, 7, 0, "cpu", ((),))
-    assert probe.play(plan) == ""
+    assert probe.run_builds(plan) == ""
     places = ["the first reset", *(f"step {t}" for t in range(1, 5))]
     expected = [f"{probe.PROGRESS}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
     long = ["the first reset", *(f"step {t} of a long run" for t in range(1, 8))]
