@@ -47,7 +47,7 @@ _NUM_ACTIONS = 16
 
 
 def bench(argv: Sequence[str]) -> int:
-    """``gpu-envs bench [ID ...]``."""
+    """``gpu-envs bench [ID ...]``: measure steps per second; return the exit code."""
     parser = _parser()
     args, ids = parse_many(parser, argv)
     if args.help:

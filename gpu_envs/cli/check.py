@@ -23,7 +23,7 @@ _EXAMPLES = """examples:
 
 
 def check(argv: Sequence[str]) -> int:
-    """``gpu-envs check ID ...``."""
+    """``gpu-envs check ID ...``: test environments for mistakes; return the exit code."""
     parser = _parser()
     args, names = parse_many(parser, argv)
     if args.help:

@@ -1,5 +1,6 @@
 """``gpu-envs demo``: train two environments, and write a page with replays, learning curves and speeds."""
 
+import argparse
 import dataclasses
 import html
 import importlib.metadata
@@ -143,8 +144,8 @@ def _parser() -> Parser:
     return parser
 
 
-def _train_example(env: str, preset: str, folder: Path, device: str, args: Any) -> TrainingExample:
-    """Train a preset, and record random actions and the trained policies."""
+def _train_example(env: str, preset: str, folder: Path, device: str, args: argparse.Namespace) -> TrainingExample:
+    """Train a preset in ``folder``, and record random actions and the trained policies."""
     from gpu_envs.replays import record
     from gpu_envs.training import train
 
@@ -173,7 +174,8 @@ def _train_example(env: str, preset: str, folder: Path, device: str, args: Any) 
 def _speeds(device: str) -> list[tuple[str, ...]]:
     """Measure CartPole in Gymnasium and in gpu_envs; return the rows of a table, with its header."""
     rates = [
-        (f"Gymnasium, {name}", count, _gymnasium_rate(kind, count)) for name, (kind, count) in _GYMNASIUM_ENVS.items()
+        (f"Gymnasium, {name}", count, _gymnasium_cartpole_rate(mode, count))
+        for name, (mode, count) in _GYMNASIUM_ENVS.items()
     ]
     reference, spec = rates[-1][-1], registry.spec(_CARTPOLE)
     count = default_replicas(spec, {}, device)
@@ -183,8 +185,8 @@ def _speeds(device: str) -> list[tuple[str, ...]]:
     return [("", "replicas", "steps/s", "relative"), *rows]
 
 
-def _gymnasium_rate(kind: str, count: int) -> float:
-    env: Any = gymnasium.make_vec(_CARTPOLE, count, vectorization_mode=kind)
+def _gymnasium_cartpole_rate(vectorization_mode: str, count: int) -> float:
+    env: Any = gymnasium.make_vec(_CARTPOLE, count, vectorization_mode=vectorization_mode)
     env.reset(seed=0)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(16)]

@@ -96,7 +96,7 @@ def collect_statuses() -> list[tuple[str, Status]]:
         ("device auto", _try(_default_device)),
         ("cache", _try(_cache)),
         ("other environments", _try(_external_environments)),
-        ("other libraries", _try(_other_libraries)),
+        ("other libraries", _try(_optional_libraries)),
     ]
     return rows
 
@@ -243,7 +243,8 @@ def _external_environments() -> Status:
     return Status(", ".join(entry_points) or f"none: no distribution has an entry point in {sources.GROUP}")
 
 
-def _other_libraries() -> Status:
+def _optional_libraries() -> Status:
+    """Versions of the libraries of extras, and how to install the missing ones."""
     versions = {extra: _version(distribution) for extra, distribution in EXTRAS.items()}
     installed = [f"{EXTRAS[extra]} {version}" for extra, version in versions.items() if version != "not installed"]
     missing = [extra for extra, version in versions.items() if version == "not installed"]

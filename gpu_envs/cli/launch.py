@@ -136,7 +136,7 @@ class Outcome(NamedTuple):
 
 
 def launch(
-    gpus: int, argv: Sequence[str], run: str | None, max_restarts: int, resume_options: Sequence[str] | None
+    gpus: int, argv: Sequence[str], run: str | None, max_restarts: int, repeated_options: Sequence[str] | None
 ) -> int:
     """Run ``gpu-envs train`` in several processes, and restart them after failures that a restart may cure.
 
@@ -145,7 +145,7 @@ def launch(
         argv: The command's arguments.
         run: The run directory in ``argv``; None: ``argv`` has none.
         max_restarts: The maximum number of restarts.
-        resume_options: The options of a new run that a restart repeats; None: ``argv`` resumes a run.
+        repeated_options: The options of a new run that a restart repeats; None: ``argv`` resumes a run.
 
     Returns:
         The exit code of the command.
@@ -155,14 +155,14 @@ def launch(
         outcome = _run_processes(gpus, [*argv, "--max-restarts", "0"], launch_id)
         if not outcome.message:
             return outcome.code
-        folder, done = _find_run(run, launch_id if resume_options is not None else None)
+        folder, done = _find_run(run, launch_id if repeated_options is not None else None)
         restartable = outcome.kind == FAILURE or (outcome.kind == OUT_OF_MEMORY and folder is not None)
         if not restartable or restart == max_restarts:
             break
         start = f"from update {done:,} of {folder}" if done else "from the beginning"
         echo(f"gpu-envs: {outcome.message}; restarting {start} (restart {restart + 1} of {max_restarts})", error=True)
-        if folder is not None and resume_options is not None:
-            argv = ["--resume", str(folder), *resume_options]
+        if folder is not None and repeated_options is not None:
+            argv = ["--resume", str(folder), *repeated_options]
     advice = f"; gpu-envs train --resume {folder} --gpus {gpus} resumes from update {done:,}"
     echo(f"gpu-envs: error: {outcome.message}{advice * (restartable and done > 0)}", error=True)
     return outcome.code

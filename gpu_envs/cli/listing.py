@@ -34,7 +34,7 @@ _HEADER = ("environment", "agents", "observation", "action", "limit", "solved", 
 
 
 def list_environments(argv: Sequence[str]) -> int:
-    """``gpu-envs list [ID ...]``."""
+    """``gpu-envs list [ID ...]``: list environments and their parameters; return the exit code."""
     parser = Parser("gpu-envs list", "gpu-envs list [ID ...] [--params]", _LIST, _EXAMPLES)
     parser.add_argument(
         "--params", action="store_true", help="list parameters, reset options and metrics, with defaults"

@@ -20,7 +20,7 @@ _EXAMPLES = """examples:
 
 
 def new(argv: Sequence[str]) -> int:
-    """``gpu-envs new NAME``."""
+    """``gpu-envs new NAME``: create the files of an environment; return the exit code."""
     parser = Parser("gpu-envs new", "gpu-envs new NAME [--multi-agent] [--python]", _NEW, _EXAMPLES)
     parser.add_argument("--multi-agent", action="store_true", help="create an environment with a team of agents")
     parser.add_argument("--python", action="store_true", help="write the rules in Python")

@@ -23,7 +23,7 @@ _MINIMA = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width"
 
 
 def play(argv: Sequence[str]) -> int:
-    """``gpu-envs play RUN_OR_ID``."""
+    """``gpu-envs play RUN_OR_ID``: record policies as a page or a video; return the exit code."""
     parser = _parser()
     args, source_name = parse_one(parser, argv, "run directory or environment ID")
     if args.help:

@@ -32,7 +32,7 @@ _EXAMPLE_GPU = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 
 
 def show(argv: Sequence[str]) -> int:
-    """``gpu-envs show ID``."""
+    """``gpu-envs show ID``: print an environment's C++ source; return the exit code."""
     parser = _parser()
     args, env = parse_one(parser, argv, "environment ID")
     if args.help:

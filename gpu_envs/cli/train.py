@@ -158,7 +158,7 @@ def _resume_run(parser: Parser, argv: Sequence[str], args: Any, env: str | None,
 
 
 def tune(argv: Sequence[str], trainer: Any = None) -> int:
-    """``gpu-envs tune ID``."""
+    """``gpu-envs tune ID``: measure which number of replicas trains fastest; return the exit code."""
     parser = _tune_parser()
     args, env = _parse(parser, argv)
     if args.help:
@@ -171,7 +171,7 @@ def tune(argv: Sequence[str], trainer: Any = None) -> int:
 
 
 def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
-    """``gpu-envs eval RUN``."""
+    """``gpu-envs eval RUN``: evaluate the policies of a run; return the exit code."""
     parser = Parser("gpu-envs eval", "gpu-envs eval RUN [options]", _EVAL)
     parser.add_integer("--episodes", "minimum number of episodes (default: 1000)", 1000)
     parser.add_greedy()
@@ -337,8 +337,8 @@ def _count_processes(args: Any, device: str, trained_processes: int = 1) -> int:
         return 1
     if args.gpus is None and trained_processes > 1:  # never start a number of processes that only a folder names
         raise ValueError(
-            f"the run was trained by {trained_processes} processes: give --gpus {trained_processes} to resume with the "
-            "same number, or another number, which restarts its episodes"
+            f"--gpus is missing, and {trained_processes} processes trained the run: give --gpus {trained_processes} to "
+            "continue its episodes; another number starts new ones"
         )
     count = 1 if args.gpus is None else process_count(args.gpus, device)
     if args.max_restarts and count == 1:
@@ -355,7 +355,7 @@ def _resume_options(args: Any) -> list[str]:
 
 
 def _read_run(run: str) -> tuple[Run | None, int]:
-    """Return a run's settings and the iterations of its last checkpoint; resuming it reports that it does not exist."""
+    """Return a run's settings and the iterations of its last checkpoint; None and 0 if it does not exist."""
     from gpu_envs.training.record.checkpoint import iteration_of
     from gpu_envs.training.record.run_directory import RunDirectory
 

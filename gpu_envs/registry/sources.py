@@ -127,7 +127,7 @@ def _imported(spec_path: SpecPath) -> types.ModuleType:
 
 
 def specs_of(module: types.ModuleType) -> dict[str, Spec]:
-    """Returns the specs of a module by name, without duplicates and without specs of this package."""
+    """Returns the specs of a module by name, without duplicates and without those of ``gpu_envs.envs``."""
     from gpu_envs.envs import ALL
 
     seen_ids = {id(spec) for spec in ALL}

@@ -53,7 +53,7 @@ class Painter:
         self._paint.fill(corners=MAX_CORNERS)
 
     def paint(self, picture: Picture, size: tuple[int, int]) -> np.ndarray:
-        """Return RGB pixels, ``[replicas, height, width, 3]`` uint8; ``size`` has the view's aspect ratio."""
+        """Return RGB pixels, ``[replicas, height, width, 3]`` uint8; ``size``: (width, height) in the view's ratio."""
         width, height = size
         replicas = len(picture.shapes[0].points)
         with np.errstate(all="ignore"):  # diverged states overflow float32

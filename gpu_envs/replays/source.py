@@ -119,9 +119,9 @@ def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
     if options.replicas is not None and isinstance(options.replicas, Sequence | np.ndarray):
         numbers = _check_numbers(np.asarray(options.replicas), env.num_envs)
     else:
-        count = _check_count(options.replicas)
+        count = _replica_count(options.replicas)
         if options.replicas is not None and count > env.num_envs:
-            raise ValueError(f"replicas is {count}; the environment has {env.num_envs}")
+            raise ValueError(f"replicas is {count}; the environment has {env.num_envs}: give {env.num_envs} or fewer")
         numbers = np.arange(min(count, env.num_envs))
     seed = options.seed
     observations = env.observe() if seed is None else env.reset(seed=seed)[0]
@@ -131,7 +131,7 @@ def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
 
 def _open_id(name: str, options: SourceOptions) -> ReplaySource:
     _check_drawing(registry.spec(name))
-    count, seed = _check_count(options.replicas), options.seed or 0
+    count, seed = _replica_count(options.replicas), options.seed or 0
     env = gpu_envs.make(name, count, device=options.device, autoreset_mode="NextStep", **(options.params or {}))
     observations, _ = env.reset(seed=seed)
     act, facts = _policy(env, options, seed)
@@ -186,7 +186,7 @@ def _open_policies(
     """Return a source whose first episodes are the same as in an evaluation with this seed."""
     from gpu_envs.training.process.device import explain_out_of_memory
 
-    count, config, device = _check_count(options.replicas), loaded.config, loaded.device
+    count, config, device = _replica_count(options.replicas), loaded.config, loaded.device
     with explain_out_of_memory(dataclasses.replace(config, num_envs=count, horizon=1), device):
         env = loaded.make(count)
         policies = loaded.acting_in(env, greedy=options.greedy, seed=seed)
@@ -214,7 +214,8 @@ def _params_fact(params: Mapping[str, Any] | None) -> dict[str, str]:
     return {"Parameters": ", ".join(values)} if values else {}
 
 
-def _check_count(replicas: Any) -> int:
+def _replica_count(replicas: Any) -> int:
+    """Return the number of replicas; None: ``REPLICAS``."""
     if replicas is None:
         return REPLICAS
     if isinstance(replicas, bool) or not isinstance(replicas, int | np.integer) or not 1 <= replicas <= MAX_TILES:

@@ -57,32 +57,33 @@ def _import(module: str) -> Any:
 def write(replay: Recorded, path: Path, width: int | None, fps: int | None, progress: bool | None) -> None:
     """Write a video of all replicas side by side; see ``Replay.save_video``."""
     check(path, fps, width)
-    size = replay.tile(width)
+    tile_size = replay.tile(width)
     columns = math.ceil(math.sqrt(replay.replicas))
-    height = math.ceil(replay.replicas / columns) * (size[1] + GAP)
-    if max(columns * (size[0] + GAP), height) > MAX_PIXELS:
+    height = math.ceil(replay.replicas / columns) * (tile_size[1] + GAP)
+    if max(columns * (tile_size[0] + GAP), height) > MAX_PIXELS:
         raise ValueError(f"the video would be wider or higher than {MAX_PIXELS} pixels; give a smaller width")
     bar = Progress(replay.frames, None if progress is None else not progress, unit="frames")
     with replacing(path) as partial:
         try:
             if path.suffix.lower() == ".gif":
                 rate = min(MAX_GIF_FPS, replay.drawing.frames_a_second) if fps is None else fps
-                _write_gif(replay, partial, size, rate, bar)
+                _write_gif(replay, partial, tile_size, rate, bar)
             else:
-                _write_mp4(replay, partial, size, replay.drawing.frames_a_second if fps is None else fps, bar)
+                _write_mp4(replay, partial, tile_size, replay.drawing.frames_a_second if fps is None else fps, bar)
         finally:
             bar.close()
 
 
-def _frames(replay: Recorded, size: tuple[int, int], bar: Progress) -> Iterator[np.ndarray]:
+def _frames(replay: Recorded, tile_size: tuple[int, int], bar: Progress) -> Iterator[np.ndarray]:
+    """Yield images with a tile per replica; ``tile_size`` is (width, height)."""
     painter, start = Painter(replay.device), time.perf_counter()
     for frame in range(replay.frames):
-        yield replay.pixels(frame, painter, size)
+        yield replay.pixels(frame, painter, tile_size)
         bar.update(frame + 1, (frame + 1) / max(1e-9, time.perf_counter() - start), {})
 
 
-def _write_mp4(replay: Recorded, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
-    frames = (_pad_to_even(frame) for frame in _frames(replay, size, bar))
+def _write_mp4(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: int, bar: Progress) -> None:
+    frames = (_pad_to_even(frame) for frame in _frames(replay, tile_size, bar))
     first = next(frames)
     height, width, _ = first.shape
     options = ["-crf", _QUALITY, "-movflags", "+faststart"]
@@ -102,11 +103,11 @@ def _pad_to_even(frame: np.ndarray) -> np.ndarray:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), constant_values=GAP_SHADE)
 
 
-def _write_gif(replay: Recorded, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
+def _write_gif(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: int, bar: Progress) -> None:
     image = _import("PIL.Image")
     painter = Painter(replay.device)
     sample = np.unique(np.linspace(0, replay.frames - 1, _PALETTE_FRAMES).astype(int))
-    palette = _Palette([replay.pixels(int(frame), painter, size) for frame in sample])
+    palette = _Palette([replay.pixels(int(frame), painter, tile_size) for frame in sample])
     # rounded start times in hundredths of a second: rounding errors of durations would add up
     starts = np.rint(np.arange(replay.frames + 1) * 100 / fps).astype(int)
 
@@ -115,7 +116,7 @@ def _write_gif(replay: Recorded, path: Path, size: tuple[int, int], fps: int, ba
         indexed.putpalette(palette.colours.tobytes())
         return indexed
 
-    images = map(to_image, _frames(replay, size, bar))
+    images = map(to_image, _frames(replay, tile_size, bar))
     next(images).save(
         path,
         format="GIF",

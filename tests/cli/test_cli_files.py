@@ -139,7 +139,7 @@ def test_the_preset_depends_on_the_algorithm(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("gama = 1", "my.toml: a training run has no setting 'gama'. Did you mean 'gamma'?"),
         ("gamma = ", "my.toml is not a valid TOML file"),
-        ("gamma = 'x'", "gamma is 'x'; give a number"),
+        ("gamma = 'x'", "gamma is 'x'; give a finite number"),
         (
             "[a]\ndevice = 'cpu'",
             "a.device: the setting 'device' applies to the whole run. A policy can set: algo",
@@ -150,10 +150,10 @@ def test_the_preset_depends_on_the_algorithm(monkeypatch: pytest.MonkeyPatch) ->
         ("a = 3", "my.toml: a training run has no setting 'a'"),
         ("[policies]\na = {gamma = 1}", "policies gives 'a' {'gamma': 1}; give a Policy, or a printable policy name"),
         ("params = 3", "my.toml: params is 3; give a table, [params]"),
-        ("[gamma]\nhidden = [3]", "gamma is {'hidden': [3]}; give a number"),
+        ("[gamma]\nhidden = [3]", "gamma is {'hidden': [3]}; give a finite number"),
         ("tau = 0.1", "ppo has no tau, which is a setting of sac, td3 and ddpg; leave it out"),
         (f"hidden = {'[' * 2000}{']' * 2000}", "my.toml is not a valid TOML file: maximum recursion"),
-        ("\ufeffgamma = 'x'", "gamma is 'x'; give a number"),
+        ("\ufeffgamma = 'x'", "gamma is 'x'; give a finite number"),
     ],
 )
 def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

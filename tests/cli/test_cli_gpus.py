@@ -405,7 +405,7 @@ def test_a_run_s_folder_does_not_choose_the_number_of_processes(
     monkeypatch.setattr("gpu_envs.cli.train.launch", lambda *_: pytest.fail("processes would be started"))
     RunDirectory.create(tmp_path / "run", small_run("cpu", gpus=65536))
     assert main(["train", "--resume", str(tmp_path / "run")]) == MISTAKE
-    assert "trained by 65536 processes: give --gpus 65536 to resume" in capsys.readouterr().err
+    assert "65536 processes trained the run: give --gpus 65536 to continue" in capsys.readouterr().err
 
 
 @pytest.mark.end_to_end
