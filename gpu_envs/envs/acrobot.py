@@ -23,7 +23,7 @@ THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws two links that hang from a joint, and the line that the tip must pass."""
+    """Draws, in each replica, two links that hang from a joint, and the line that the tip must pass."""
     inner, outer = state["theta1"] - math.pi / 2, state["theta1"] + state["theta2"] - math.pi / 2
     first, second = (per_replica(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
     unit = REACH / (first + second + 0.2)

@@ -41,7 +41,7 @@ TRACK = 100
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws a track that ends at the position threshold, with cart and pole."""
+    """Draws, in each replica, a track that ends at the position threshold, with cart and pole."""
     replicas = len(state["x"])
     metre = WIDE / (2 * per_replica(params["x_threshold"], replicas))
     wide, tall = CART

@@ -76,7 +76,7 @@ ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150),
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws three bars for each state: stringency, and the scaled shares of infected and unemployed people."""
+    """Draws, in each replica, three bars per state: stringency and the scaled shares of infected and unemployed."""
     del params
     states = len(load_data()["population"])
     replicas, width = len(state["stringency"]), 1 / states

@@ -44,7 +44,7 @@ def _height(position: Any) -> Any:
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws a car on the road between two hills, and a flag at the goal."""
+    """Draws, in each replica, a car on the road between two hills, and a flag at the goal."""
     position = state["position"]
     left, right, goal = (
         per_replica(params[n], len(position)) for n in ("min_position", "max_position", "goal_position")

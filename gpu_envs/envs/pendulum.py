@@ -26,7 +26,7 @@ REACH = 2.2
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws a rod that rotates about its end, with the goal upright; a rod too long for the picture is shortened."""
+    """Draws, in each replica, a rod that rotates about its end, shortened if too long for the picture."""
     length = np.minimum(per_replica(params["l"], len(state["theta"])), REACH - 0.2)
     tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
     rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]

@@ -55,7 +55,7 @@ HOTTEST = 6.0
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws two bars for each region, its savings and mitigation rates, and a thermometer of the air."""
+    """Draws, in each replica, two bars per region (savings and mitigation rates) and a thermometer of the air."""
     del params
     replicas, count = state["savings"].shape
     width = 0.9 / count

@@ -71,7 +71,7 @@ SIZE, MARGIN = 0.0125, 0.03
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws agents as arrows, taggers with their reach, and crosses at tagged runners."""
+    """Draws, in each replica, agents as arrows, taggers with their reach, and crosses at tagged runners."""
     side = per_replica(params["grid_length"], len(state["x"]))[:, None]
     x, y, gone = state["x"] / side, state["y"] / side, state["in_game"] == 0
     taggers = int(params["num_taggers"])

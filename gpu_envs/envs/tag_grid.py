@@ -35,7 +35,7 @@ MARGIN = 0.01
 
 
 def _draw(state: State, params: Params) -> Picture:
-    """Draws the grid, taggers and the runner, which is grey once it has been caught."""
+    """Draws, in each replica, the grid, taggers and the runner, which is grey once it has been caught."""
     cells = per_replica(params["grid_length"], len(state["x"])) + 1
     taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MAX_CELLS)
     centres = (np.stack([state["x"], state["y"]], -1) + 0.5) / cells[:, None, None]
