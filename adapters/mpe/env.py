@@ -34,12 +34,12 @@ class ParticleEnv(BaseParallelWrapper):
         precision: str = "float64",
         **kwargs: Any,
     ) -> None:
-        """Create the replica.
+        """Create the replica; there is no curriculum, so it must be False.
 
         Args:
             env_id: The id of the environment, such as ``SimpleTag-v3``.
             benchmark_data: Whether infos of steps contain ``benchmark_data``, as in mpe2.
-            curriculum: Must be False: pass parameters such as ``agent_max_speed`` instead.
+            curriculum: Pass parameters such as ``agent_max_speed`` instead.
             precision: Precision of state and reward; float64 in mpe2.
             **kwargs: Arguments of ``TeamEnv``. A number of neighbours of None means all of them.
         """

@@ -72,6 +72,7 @@ class RoleActions:
             raise self._find_error(actions) from None
 
     def _write_rows(self, values: Sequence[Any]) -> None:
+        """Write an array of actions for each active agent."""
         if {len(action) for action in values} != {self._width}:
             raise ValueError
         packed = self._flat if self.all else self._packed[: len(values) * self._width]
@@ -148,7 +149,7 @@ class TeamEnv(ParallelEnv):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        """Create the replica.
+        """Create the replica; ``max_episode_steps`` is another name of ``max_cycles``.
 
         Args:
             env_id: The id of the environment, such as ``TagContinuous-v0``.

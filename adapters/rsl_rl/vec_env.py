@@ -146,7 +146,7 @@ class VecEnv(RslRlVecEnv):
             first = int((offsets < 0).nonzero()[0])
             raise ValueError(
                 f"episode_length_buf got {int(steps[first])} for replica {first}, whose episode has "
-                f"{int(self.env.elapsed[first])} steps: use at least as many"
+                f"{int(self.env.elapsed[first])} steps: use {int(self.env.elapsed[first])} to {limit - 1}"
             )
         self.env.stagger(offsets=offsets)
 

@@ -84,7 +84,7 @@ class Results(ABC):
 
     @abstractmethod
     def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
-        """Return the results of the step as NumPy arrays.
+        """Return the results of the step as NumPy arrays; copy rows of ended episodes before the next step.
 
         Args:
             read: Reads a result of the environment by name.

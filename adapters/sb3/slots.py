@@ -178,7 +178,7 @@ class Replicas(Slots):
 
 
 @final
-class Agents(Slots):
+class RoleAgents(Slots):
     """One slot per agent of the trained role, ordered by replica and then by agent.
 
     A slot is done when its agent becomes inactive. It then observes zeros and gets no reward until the replica's
@@ -216,6 +216,7 @@ class Agents(Slots):
         return self._flat(np.array(to_numpy(observations[self._role])))
 
     def step(self, actions: Any) -> StepResults:
+        """Step all replicas; policies choose the actions of the other roles."""
         role_actions = np.reshape(self._env_actions(actions), (*self._rows, *(self.action_space.shape or ())))
         if self._chosen is None:
             self._chosen = self._others.act(self._seen)

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv as StableVecEnv
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.opening import open_env
 from gpu_envs.adapters.sb3.other_roles import OtherPolicy, OtherRoles
-from gpu_envs.adapters.sb3.slots import Agents, Replicas, SlotObservations, Slots, StepResults, select_rows
+from gpu_envs.adapters.sb3.slots import Replicas, RoleAgents, SlotObservations, Slots, StepResults, select_rows
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import RoleInterface
 from gpu_envs.errors import did_you_mean
@@ -94,7 +94,7 @@ class VecEnv(StableVecEnv):
     @property
     def alive(self) -> np.ndarray:
         """Bool array ``[num_envs]``: which environments have an active agent; all of them without a team."""
-        return self._slots.alive if isinstance(self._slots, Agents) else np.ones(self.num_envs, bool)
+        return self._slots.alive if isinstance(self._slots, RoleAgents) else np.ones(self.num_envs, bool)
 
     def action_masks(self) -> np.ndarray:
         """Return the mask of valid actions, bool ``[num_envs, choices]``; MultiDiscrete masks are concatenated."""
@@ -307,4 +307,4 @@ def _make_slots(
         raise ValueError(f"this environment has a team: select the role to train with role=: {roles}")
     if role not in by_role.roles:
         raise ValueError(f"role is {role!r}, which does not exist{did_you_mean(role, by_role.roles)} Roles: {roles}")
-    return Agents(by_role, role, OtherRoles(by_role, role, others))
+    return RoleAgents(by_role, role, OtherRoles(by_role, role, others))
