@@ -276,11 +276,12 @@ class AdvantageStats:
         """
         moments = self.moments
         if self._pooled is not None:
-            self._launch(moments, pooled=self._pooled, metrics=metrics, normaliser=None)
+            self._launch_measure(moments, pooled=self._pooled, metrics=metrics, normaliser=None)
             moments = self._group.all_gather(self._pooled).T
-        self._launch(moments, pooled=None, metrics=metrics, normaliser=normaliser)
+        self._launch_measure(moments, pooled=None, metrics=metrics, normaliser=normaliser)
 
-    def _launch(self, moments: Tensor, **outputs: Tensor | None) -> None:
+    def _launch_measure(self, moments: Tensor, **outputs: Tensor | None) -> None:
+        """Reduce moments ``[7, rows]`` to the outputs that are not None: pooled, metrics, normaliser."""
         rows, (moment_stride, row_stride) = moments.shape[1], moments.stride()
         blocks = min(_MAX_STATS_BLOCKS, -(-rows // _STATS_BLOCK))
         sizes = {"rows": rows, "row_stride": row_stride, "moment_stride": moment_stride, "blocks": blocks}
@@ -310,7 +311,7 @@ class Permutation:
             turn: Added to the counter; use a different one for each permutation until the counter changes.
         """
         if not 0 <= turn < 2**63:
-            raise ValueError(f"turn is {turn}; give 0 or more")
+            raise ValueError(f"turn, the offset of the random counter, is {turn}; give 0 to below 2^63")
         self._permute.launch(self._threads, stream=stream, turn=turn, indices=indices)
 
 

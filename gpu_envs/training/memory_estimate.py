@@ -51,7 +51,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
     stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0
     for role in plan.roles:
-        kinds = {"alone": not spec.has_team, "limited": limit is not None}
+        kinds = {"single_agent": not spec.has_team, "may_truncate": limit is not None}
         stored += _bytes_per_replica(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
     stored += 4 * horizon * len(spec.metrics)
     check_learning_policies("policies", config.policy_overrides, plan.policies)

@@ -447,7 +447,7 @@ def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> 
             )
         if parameter not in actor_only and gradient is None:
             raise ValueError(
-                f"the critics of the policy {name!r} do not use its parameter {key}, which is registered outside of "
-                "the actor, so that the critic loss should train it: register its module in the actor, or call "
+                f"the critics of the policy {name!r} do not use its parameter {key}, which the critic loss trains, as "
+                "it is not in the actor: if the actor uses it, register its module there; otherwise call "
                 "requires_grad_(False)"
             )

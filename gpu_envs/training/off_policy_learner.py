@@ -125,7 +125,7 @@ class OffPolicyLearner(Learner):
         return self.networks.optimisers
 
     def _set_warmup(self) -> None:
-        """Set the number of warm-up iterations that are left."""
+        """Set how many iterations still only fill the replay buffer, until it has ``learning_starts`` steps."""
         num_envs = self.policy_rows.num_envs
         missing = self.algorithm.learning_starts - int(self.replay.position.item()) * num_envs
         self.warmup_iterations = max(0, -(-missing // (self.horizon * num_envs)))

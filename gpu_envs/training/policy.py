@@ -68,7 +68,7 @@ def learns(policy: str) -> bool:
 
 
 def check_learning_policies(argument: str, names: Iterable[str], policies: Iterable[str]) -> None:
-    """Raise a ValueError if a name in the argument called ``argument`` is not a learning policy of the run."""
+    """Raise a ValueError if ``argument`` names a policy that does not learn; ``policies``: all of the run's."""
     learning = [policy for policy in policies if learns(policy)]
     for name in names:
         if name not in learning:

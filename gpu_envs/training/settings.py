@@ -159,7 +159,7 @@ def _check_int(field: Setting, value: Any) -> int:
 def _check_float(field: Setting, value: Any) -> float:
     real = as_float(value)
     if real is None or not math.isfinite(real):
-        raise ValueError(f"{field.name} is {value!r}; give a number")
+        raise ValueError(f"{field.name} is {value!r}; give a finite number")
     if not field.minimum <= real <= field.maximum or (field.exclusive_minimum and real == field.minimum):
         start = f"above {field.minimum:g}" if field.exclusive_minimum else f"from {field.minimum:g}"
         raise ValueError(f"{field.name} is {value!r}; give a number {start} to {field.maximum:g}")

@@ -212,7 +212,8 @@ class Trainer:
         with exclusive(), explain_out_of_memory(self.config, self.device), threads, precision, self._random, on_device:
             yield
 
-    def _advance(self) -> None:
+    def _run_iteration(self) -> None:
+        """Roll out a horizon and learn from it."""
         warming_up = any(learner.warmup_iterations for learner in self.learners.values())
         roll_out, learn = (self.roll_out, self.learn) if warming_up else self.phases
         started, rolled_out, _ = self._reports.next_events()
@@ -235,7 +236,7 @@ class Trainer:
         reports = []
         with self._settings():
             for number in range(count):
-                self._advance()
+                self._run_iteration()
                 for report in self._reports.receive(wait_for_all=number == count - 1):
                     self._process_report(report)
                     reports.append(report)
@@ -280,7 +281,7 @@ class Trainer:
         try:
             with self._settings(), peer_monitor(peers), interruption() as interrupted:
                 while not reason:
-                    self._advance()
+                    self._run_iteration()
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     reports = self._reports.receive(wait_for_all=last or due)
@@ -300,7 +301,7 @@ class Trainer:
                         if history.target_reached:
                             reason = "target_return"
                             if stopped and report.iteration == self.iteration and self._on_gpu and not (due or last):
-                                self._advance()  # without the interruption, this iteration would have been queued
+                                self._run_iteration()  # without the interruption, this iteration would have been queued
                             break  # later reports do not change the reason or the returns
                         if report.iteration % config.log_interval == 0:
                             history.write(report.iteration, self.seconds, speed)

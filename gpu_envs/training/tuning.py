@@ -214,6 +214,11 @@ def choose_num_envs(
     """Return the number of replicas for ``num_envs="auto"`` on this device, and the reason.
 
     Several processes use the smallest of their numbers.
+
+    Args:
+        config: The run.
+        modules: The user's modules by policy.
+        group: A process group of torch; None: a single process.
     """
     processes = Group(group)
     tuning = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, limit_updates=True)

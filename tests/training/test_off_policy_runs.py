@@ -331,7 +331,7 @@ def test_an_encoder_of_actor_and_critics_learns_once(algorithm: str, registered:
     ("registered", "use", "message"),
     [
         (("actor",), True, "the critics of the policy 'agent' use its parameter actor.registered.weight, which is"),
-        (("beside",), False, "the critics of the policy 'agent' do not use its parameter encoder.weight, which is"),
+        (("beside",), False, "the critics of the policy 'agent' do not use its parameter encoder.weight, which the"),
     ],
 )
 def test_parameters_that_their_loss_does_not_reach_are_refused(

@@ -111,7 +111,7 @@ def test_episodes_of_a_horizon(device: str) -> None:
     place: Any = resolve_device(device)
     head = Head("discrete", (2,), (0,), (), (), scalar=True)
     role = PolicyRole("agent", 2, 3, head, ("agent_0", "agent_1"))
-    storage = RoleStorage(role, 3, 2, place, alone=False, limited=True)
+    storage = RoleStorage(role, 3, 2, place, single_agent=False, may_truncate=True)
     storage.episode_return.fill_(float("nan"))  # arbitrary values where no episode ended
     storage.episode_length[1, 0] = torch.tensor([5, 7], dtype=torch.int32)
     storage.episode_return[1, 0] = torch.tensor([2.0, -3.0])

@@ -103,7 +103,7 @@ def test_invalid_choices_are_refused(name: str) -> None:
         ("hidden", (10**30,), "hidden is (1000"),
         ("env", None, "env is None; give an environment ID"),
         ("gamma", 1.01, "gamma is 1.01; give a number from 0 to 1"),
-        ("gamma", "0.9", "gamma is '0.9'; give a number"),
+        ("gamma", "0.9", "gamma is '0.9'; give a finite number"),
         ("clip", 0.0, "clip is 0.0; give a number above 0"),
         ("initial_std", 0.0067, "initial_std is 0.0067; give a number from 0.0068 to 7.38"),
         ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c, pqn"),

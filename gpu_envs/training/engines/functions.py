@@ -258,7 +258,7 @@ class WideFunctions(WideKernels, Functions):
             rows = rows_tensor(inputs[piece])
             return {"observations": rows, **slices, "rows": len(rows), "weights": int(weights)}
 
-        self._run_backward(len(inputs), members, None, weights=weights, packed=outputs is None)
+        self._run_backward(len(inputs), members, None, weight_gradients=weights, weights_packed=outputs is None)
 
 
 # --- on a CPU ---

@@ -201,10 +201,10 @@ _DESCRIBED = ("u64 left", '"l"(left)', 1)
 """A product's left factor, in registers or as a descriptor: declaration, operands and their number."""
 
 
-def group_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
-    """Products of a warpgroup, one instruction for each number of columns of the right factor.
+def warpgroup_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
+    """The part ``products`` of a program: ``Product<N>`` for each number of columns N of the right factor.
 
-    In bf16 the right factor may also be transposed (``add_across``).
+    A product is one instruction of a warpgroup. In bf16 the right factor may also be transposed (``add_across``).
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
     variants = [("add", _IN_REGISTERS, more), ("add", _DESCRIBED, 2 * more)]

@@ -83,9 +83,9 @@ class TorchActor(TorchNetworks):
         return outputs
 
     def choose(self, outputs: Tensor, normal: Tensor | None, actions: Tensor, acted: Tensor) -> None:
-        """Writes actions from the actor's outputs and standard normal numbers; with None, the most likely actions.
+        """Writes actions scaled to -1 and 1, and ``acted``, the same actions in the environment's bounds.
 
-        ``actions`` are scaled so that the bounds are -1 and 1, ``acted`` to the environment's bounds.
+        ``normal``: standard normal numbers; None: the most likely actions.
         """
         if normal is None:
             torch.tanh(outputs[:, : actions.shape[1]], out=actions)  # a stochastic actor's first outputs are means
@@ -193,7 +193,7 @@ class ActorCriticNetworks(TorchActor):
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restores what ``state`` returned."""
+        """Restores a result of ``state``: all but the parameters of the module."""
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load(saved)
         self.targets.load_state_dict(state["targets"])

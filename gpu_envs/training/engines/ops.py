@@ -187,7 +187,7 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 
 
 def program(head: Head, kernel: str) -> Program:
-    """The source of a kernel of ``Ops``; PQN's are one program."""
+    """The program of a kernel of ``Ops``; all kernels of PQN share one program."""
     settings = head_settings(head)
     if kernel in _PQN_CALLS:
         sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
@@ -213,6 +213,7 @@ class Ops:
     """
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
+        """Open the backend; kernels are compiled at first use."""
         self.head: Final = head
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
@@ -263,7 +264,7 @@ class Ops:
         if first_row < 0 or first_row + rows > 2**32:
             raise ValueError(f"rows {first_row} to {first_row + rows - 1} are given; give numbers from 0 to below 2^32")
         if not 0 <= turn < 2**63:
-            raise ValueError(f"turn is {turn}; give 0 or more")
+            raise ValueError(f"turn, the offset of the random counter, is {turn}; give 0 to below 2^63")
         self._kernel("sample").launch(
             rows * self._shares,
             rows=rows,

@@ -121,7 +121,7 @@ class Adam:
         threads: int | None = None,
         group: Group | None = None,
     ) -> None:
-        """Moves the parameters into one buffer; they become views of it.
+        """Moves the parameters into one flat buffer; they become views of it.
 
         Args:
             parameters: The parameters to train: float32, on the device, each once.
@@ -139,7 +139,7 @@ class Adam:
         for number, parameter in enumerate(parameters):
             if parameter.dtype != torch.float32 or parameter.device != torch.device(backend.device):
                 raise ValueError(
-                    f"parameter {number} is {parameter.dtype} on {parameter.device}; give float32 on {backend.device}"
+                    f"parameters[{number}] is {parameter.dtype} on {parameter.device}; give float32 on {backend.device}"
                 )
         self._shapes: Final = [parameter.shape for parameter in parameters]
         self.flat: Final = flattened(parameters)

@@ -18,9 +18,9 @@ from gpu_envs.training.engines.kernels import (
     Part,
     block_program,
     block_settings,
-    group_products,
     network_text,
     sizes_of,
+    warpgroup_products,
 )
 from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
 from gpu_envs.training.engines.optimiser import STEP_MEMBERS, SUM_NUMBERS
@@ -173,7 +173,7 @@ class SmallNetwork:
         """The kernel ``update``: each block's partial gradients."""
         sizes, products = self._update_sizes, PRODUCTS
         if self._by_groups:
-            products = group_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
+            products = warpgroup_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
         grid, calls, settings = self.update_grid, {"update": UPDATE_CALL}, self._settings(learns=True)
         parts = self._parts(grid.threads, *self._update_parts(products), learns=True)
         return block_program(parts, calls, settings, grid, "THREADS, UPDATE_BLOCKS", "<ONE_PROGRAM>")

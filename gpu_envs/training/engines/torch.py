@@ -130,8 +130,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """The module's outputs that enter the loss."""
 
     @abstractmethod
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
-        """Returns the gradients of the outputs of the summed loss; writes each sample's ``SUMS``."""
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
+        """Returns the summed loss's gradients with respect to the outputs; writes each sample's ``SUMS``."""
 
     @abstractmethod
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
@@ -230,11 +230,11 @@ class TorchPolicy(TorchPolicyNetworks):
     def _outputs_of(self, observations: Any) -> Outputs:
         return tuple(self.module(observations))
 
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
         parameters, values = outputs
         gradients = (torch.empty_like(parameters), torch.empty_like(values))
         batch, indices = minibatch.samples, minibatch.indices
-        self._ops.loss(parameters, values, batch, indices, self._algorithm, minibatch.scalars, *gradients, sums)
+        self._ops.loss(parameters, values, batch, indices, self._algorithm, minibatch.scalars, *gradients, sample_sums)
         return gradients
 
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
@@ -290,10 +290,10 @@ class TorchQValues(TorchPolicyNetworks):
     def _outputs_of(self, observations: Any) -> Outputs:
         return (self._q_values(observations),)
 
-    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
+    def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
         (q_values,) = outputs
         gradient = torch.empty_like(q_values)
-        self._ops.q_loss(q_values, minibatch.samples, minibatch.indices, gradient, sums)
+        self._ops.q_loss(q_values, minibatch.samples, minibatch.indices, gradient, sample_sums)
         return (gradient,)
 
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
@@ -380,7 +380,7 @@ class TorchEngine(Engine):
 
 
 def chosen_observations(minibatch: Minibatch) -> Rows:
-    """The observations of a minibatch; observations of inactive agents, which may be NaN, are zero."""
+    """The observations of a minibatch's ``indices``; those of inactive agents, which may be NaN, are zero."""
     rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
     if indices is not None:
         rows = select_rows(rows, indices)

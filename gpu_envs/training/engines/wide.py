@@ -96,7 +96,7 @@ def exceeded_limit(
 
 
 def wide_network(case: Case, module: Perceptron | SharedPerceptron, processors: int) -> WideNetwork:
-    """The compiled-in shape of a module, whose parameters are in one flat buffer."""
+    """The constants compiled into the wide kernels for a module: networks, sizes and offsets in its flat buffer."""
     (nets, log_std), net = nets_of(module), case.network
     count = sum(parameter.numel() for parameter in module.parameters())
     return WideNetwork(case.head, case.features, nets, net.activation, net.precision, count, log_std, processors)
@@ -138,22 +138,22 @@ class WideKernels:
         members: Callable[[slice], dict[str, MemberValue]],
         totals: Tensor | None,
         *,
-        weights: bool = True,
-        packed: bool = False,
+        weight_gradients: bool = True,
+        weights_packed: bool = False,
     ) -> None:
-        """Runs forward and backward in one launch, computes gradients in a second, and sums over blocks in a third.
+        """Three launches for each slice of samples: forward and backward; gradients; sums over blocks.
 
         Args:
             count: Number of samples, at least 1.
             members: Returns the arguments of the first launch for a slice of the samples.
             totals: Receives the sums of the loss.
-            weights: Whether to compute the gradients of the parameters.
-            packed: Whether the weights are packed already.
+            weight_gradients: Whether to compute the gradients of the parameters.
+            weights_packed: Whether the weights are packed already.
         """
         kernels, saved_unit_bytes = self._kernels, self.network.sizes["saved_unit_bytes"]
         max_rows = max(1, MAX_SAVED_BYTES // (2 * saved_unit_bytes)) * ROWS
         actors = self._blocks // len(self.network.nets)
-        if not packed:
+        if not weights_packed:
             self._pack_weights()
         for first in range(0, count, max_rows):
             piece = slice(first, min(first + max_rows, count))
@@ -162,7 +162,7 @@ class WideKernels:
                 self._saved = self._saved.new_empty(units * saved_unit_bytes)
             saved = {"units": units, "saved": self._saved, "saved_bytes": len(self._saved)}
             kernels["update"].launch(self._blocks, **members(piece), **saved, actors=actors)
-            if not weights:
+            if not weight_gradients:
                 continue
             kernels["gradient"].launch(self.network.sizes["gradient_blocks"], **saved)
             kernels["reduce"].launch(

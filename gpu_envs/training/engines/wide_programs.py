@@ -17,9 +17,9 @@ from gpu_envs.training.engines.kernels import (
     Part,
     block_program,
     block_settings,
-    group_products,
     network_text,
     sizes_of,
+    warpgroup_products,
 )
 from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
 from gpu_envs.training.heads import Head
@@ -176,7 +176,7 @@ class WideNetwork:
 
     def _program(self, calls: Mapping[str, Struct], shared_bytes: int) -> Program:
         columns = {8, *(layer.rows for layer in self.nets[0][:-1]), *(self.sizes[name] for name in _COLUMNS)}
-        parts = self._parts(group_products(self.precision, columns - {0}))
+        parts = self._parts(warpgroup_products(self.precision, columns - {0}))
         names = ("packed_bytes", "partials_size", "block_sums", "warp_norm_sums")
         settings = self._settings(**{name: self.sizes[name] for name in names})
         grid = Grid(threads=THREADS, replicas=1, shared_bytes=shared_bytes)

@@ -134,7 +134,7 @@ class PeerMemory:
         }
 
 
-class PeerLimit(NamedTuple):
+class PeerMemoryLimit(NamedTuple):
     """Limit of messages through peer memory in 32-bit words, or 0 and the reason why there is no peer memory."""
 
     words: int
@@ -166,7 +166,8 @@ class Group:
         self._small_kernels: list[Kernel] = []
 
     @functools.cached_property
-    def _peer_limit(self) -> PeerLimit:
+    def _peer_memory_limit(self) -> PeerMemoryLimit:
+        """Largest message through peer memory, or why none."""
         local = torch.cuda.current_device()
         gpu = torch.cuda.get_device_properties(local)
         disabled = os.environ.get(PEER_MEMORY_VARIABLE) == "0"
@@ -187,7 +188,7 @@ class Group:
                 "NCCL_ALGO=Ring,Tree in the environment before torch.distributed is initialised",
                 stacklevel=2,
             )
-        return PeerLimit(0 if reason else BLOCK * BLOCKS * min(count for *_, count in processes), reason)
+        return PeerMemoryLimit(0 if reason else BLOCK * BLOCKS * min(count for *_, count in processes), reason)
 
     @property
     def transport(self) -> str:
@@ -197,13 +198,13 @@ class Group:
         backends = str(dist.get_backend_config(self._handle))
         if "cuda:nccl" not in backends:
             return str(dist.get_backend(self._handle))
-        if self._peer_limit.reason:
-            return f"NCCL ({self._peer_limit.reason})"
-        return f"peer memory, and NCCL above {self._peer_limit.words:,} numbers"
+        if self._peer_memory_limit.reason:
+            return f"NCCL ({self._peer_memory_limit.reason})"
+        return f"peer memory, and NCCL above {self._peer_memory_limit.words:,} numbers"
 
     def peer_memory(self, numbers: int, device: torch.device) -> PeerMemory | None:
         """Allocate peer memory for messages of ``numbers`` 32-bit words; None if ``sum`` has to be used instead."""
-        if self.size == 1 or device.type != "cuda" or numbers > self._peer_limit.words:
+        if self.size == 1 or device.type != "cuda" or numbers > self._peer_memory_limit.words:
             return None
         return PeerMemory(self._handle or dist.group.WORLD, numbers, device)
 
@@ -225,7 +226,12 @@ class Group:
     def _kernels_for(self, tensor: torch.Tensor) -> list[Kernel]:
         """Return the kernels that send a tensor through peer memory; empty if it needs another transport."""
         numbers = tensor.numel() * tensor.element_size() // 4
-        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self._peer_limit.reason:
+        if (
+            not tensor.is_cuda
+            or tensor.element_size() < 4
+            or not 0 < numbers <= _SMALL
+            or self._peer_memory_limit.reason
+        ):
             return []
         if self._memory is None:
             self._memory = PeerMemory(self._handle or dist.group.WORLD, _SMALL, tensor.device)

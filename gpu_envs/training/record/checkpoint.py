@@ -91,14 +91,14 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     """Read a checkpoint's payload, with tensors on ``device``; raise a CheckpointError if the file is damaged."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"the checkpoint {path} does not exist")
+        raise FileNotFoundError(f"the checkpoint {path} does not exist or is not a file")
     with path.open("rb") as file, explain_damage(path):
         with _open_archive(file) as archive:  # torch does not verify checksums
             damaged = archive.testzip()
             if damaged is not None:
-                raise zipfile.BadZipFile(f"{damaged} fails its checksum")
+                raise zipfile.BadZipFile(f"its entry {damaged!r} fails its checksum")
             if not any(name.endswith("/data.pkl") for name in archive.namelist()):
-                raise zipfile.BadZipFile("it is not a torch file")
+                raise zipfile.BadZipFile("it was not written by torch.save")
         file.seek(0)
         content = torch.load(file, map_location=torch.device(device), weights_only=True)
         _check_plain(content)

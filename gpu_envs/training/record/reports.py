@@ -101,7 +101,7 @@ class ReportQueue:
         depth: int,
         episode_metrics: Sequence[str] = (),
     ) -> None:
-        """Allocate pinned memory for the metrics of ``depth + 1`` iterations.
+        """Allocate pinned memory for the metrics of ``depth`` pending iterations and of the one being written.
 
         Args:
             roles: Roles whose episodes are counted.

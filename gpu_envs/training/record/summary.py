@@ -203,6 +203,7 @@ class Progress:
         self._shown, self._draws = 0, False
 
     def _write(self, text: str) -> None:
+        """Write and flush text; if the stream is closed, stop all output."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -241,6 +242,7 @@ class Progress:
         return f"{full * count}{empty * (room - count)} {text}"
 
     def _width(self) -> int:
+        """Columns of the output."""
         if self._in_lines:
             return _LENGTH_OF_LINES
         try:

@@ -59,7 +59,7 @@ class RoleStorage:
     """Storage for a horizon of one role, into which the environment writes directly."""
 
     def __init__(
-        self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool
+        self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, single_agent: bool, may_truncate: bool
     ) -> None:
         """Allocate.
 
@@ -68,8 +68,8 @@ class RoleStorage:
             horizon: Number of steps.
             num_envs: Number of replicas.
             device: ``cpu``, ``cuda:N``, or ``meta`` for sizes without data.
-            alone: Whether the environment has a single agent; its arrays have no dimension of agents.
-            limited: Whether episodes may be truncated, so that final observations are needed.
+            single_agent: Whether the environment has a single agent; its arrays have no dimension of agents.
+            may_truncate: Whether episodes may be truncated, so that final observations are needed.
         """
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -78,15 +78,15 @@ class RoleStorage:
         n, a, split = num_envs, role.agents, role.split
         f, all_see = (split.individual, split.shared) if split is not None else (role.features, 0)
         self.role = role
-        self.alone = alone
+        self.single_agent = single_agent
         self.observations = zeros(horizon + 1, n, a, f)
         self.rewards = zeros(horizon, n, a)
         self.terminations = zeros(horizon, n, a, dtype=torch.bool)
         self.truncations = zeros(horizon, n, a, dtype=torch.bool)
-        self.alive = None if alone else zeros(horizon + 1, n, a, dtype=torch.bool)
-        self.final_obs = zeros(horizon, n, a, f) if limited else None
+        self.alive = None if single_agent else zeros(horizon + 1, n, a, dtype=torch.bool)
+        self.final_obs = zeros(horizon, n, a, f) if may_truncate else None
         self.shared_observations = zeros(horizon + 1, n, all_see) if all_see else None
-        self.final_shared = zeros(horizon, n, all_see) if all_see and limited else None
+        self.final_shared = zeros(horizon, n, all_see) if all_see and may_truncate else None
         self.action_mask = zeros(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
         self.episode_return = zeros(horizon, n, a)
         self.episode_length = zeros(horizon, n, a, dtype=torch.int32)
@@ -97,7 +97,7 @@ class RoleStorage:
         if array is None:
             return None
         row = array[t + (name in _BEFORE_STEP.values())]
-        row = row.squeeze(1) if self.alone else row
+        row = row.squeeze(1) if self.single_agent else row
         flattening = self.role.flattening
         if flattening is None or name not in ("observations", "final_obs"):
             return row
@@ -129,7 +129,7 @@ class RoleStorage:
         self.observations[-1].copy_(rows.individual if isinstance(rows, SplitRows) else rows)
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
-        """Convert and store the observations of step ``t``, where the environment could not write into the storage."""
+        """Store flat observations of step ``t`` in row t + 1, final ones in row t, where the environment could not."""
         flattening = self.role.flattening
         if flattening is None or not flattening.pieces:
             return
@@ -190,9 +190,11 @@ class HorizonEnv:
         )
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors, self.roles = RoleTensors(self.env, plan.roles), plan.roles
-        self._alone, limited = not world.spec.has_team, plan.limit is not None
+        self._single_agent, may_truncate = not world.spec.has_team, plan.limit is not None
         self.storage = {
-            role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=limited)
+            role.name: RoleStorage(
+                role, horizon, num_envs, device, single_agent=self._single_agent, may_truncate=may_truncate
+            )
             for role in self.roles
         }
         self.metrics = tuple(world.spec.metrics)
@@ -262,7 +264,7 @@ class HorizonEnv:
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
         """Take step ``t`` of the horizon, with actions by role, ``[num_envs, agents, width]``."""
         observations, *_, infos = self.env.step(self._tensors.env_actions(actions), out=self._outs[t])
-        if self._alone:
+        if self._single_agent:
             self.storage[SINGLE_ROLE].flatten(t, observations, infos["final_obs"])
             return
         for name, storage in self.storage.items():
