@@ -264,6 +264,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         return {role: self._to_output(array) for role, array in self._buffers[name].items()}
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
+        """Infos of a step; ``out`` None: from the environment's arrays."""
         infos: dict[str, Any] = {"alive": self._result("alive")}
         if self._masked:
             infos["action_mask"] = self._result("action_mask", out)

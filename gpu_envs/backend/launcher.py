@@ -53,7 +53,7 @@ class Kernel:
         return self
 
     def bind(self, count: int, /) -> Callable[..., None]:
-        """Prepares launches over ``count`` elements without checks, which cost little.
+        """Prepares launches over ``count`` elements that cost little, as they check nothing.
 
         A launch takes the members that are not filled in, in the struct's order; arrays as their addresses.
         """

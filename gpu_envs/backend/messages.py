@@ -111,9 +111,9 @@ def _is_authors(file: str, rules: Contract) -> bool:
     return file == rules.file or (rules.file.endswith(".py") and file.endswith(".py"))
 
 
-def _formatted(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
-    """An error in the author's file as text: the position, the message, the line, and a caret under the column."""
-    lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explanation(diagnostic, rules, source)}"]
+def _formatted(diagnostic: Diagnostic, contract: Contract, source: str) -> str:
+    """An error in the author's file as text: position, message, line, and for C++ a caret under the column."""
+    lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explanation(diagnostic, contract, source)}"]
     text = _line(diagnostic, source)
     if text.strip():
         lines.append(f"    {text.strip()}")

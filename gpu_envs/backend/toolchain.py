@@ -140,7 +140,9 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
             return ctypes.CDLL(str(library))
         except OSError as error:
             if "undefined symbol" in str(error):
-                raise CompileError(f"{name} calls an undefined function: {error}", str(error)) from None
+                raise CompileError(
+                    f"{name} calls a function that is declared but not defined: {error}", str(error)
+                ) from None
             raise
 
     return in_cache_folder(load)
@@ -296,7 +298,7 @@ def read_sealed(path: Path) -> bytes | None:
 
 
 def _seal(content: bytes) -> bytes:
-    """The end of a complete file, with a checksum: loading a damaged library or cubin could crash the process.
+    """Returns the end to append to a file: a checksum, as loading a damaged library or cubin could crash the process.
 
     In PTX the seal is a comment, so the file stays valid.
     """

@@ -113,7 +113,8 @@ def _drawing(layout: Layout, name: str, target: str) -> str:
     numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
     element = f"Random _random(_seed, _episode, PARAMETER, {stream}, u32(_e));"
 
-    def assignment(target: str) -> str:
+    def draw_into(target: str) -> str:
+        """Generate the draw of a value into ``target``."""
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
         table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
@@ -129,25 +130,25 @@ def _drawing(layout: Layout, name: str, target: str) -> str:
         return f"const int _k = _random.integer({len(numbers)}); {selection_code}"
 
     if not param.rank:
-        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {assignment(target)} }}"
+        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {draw_into(target)} }}"
     length = math.prod(_sizes(layout.config, name, param))
-    target = assignment(f"this->{name}[_replica * {length} + _e]")
+    target = draw_into(f"this->{name}[_replica * {length} + _e]")
     return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} }}"
 
 
-def observed_params(layout: Layout, target: str) -> list[str]:
+def append_params_code(layout: Layout, element_format: str) -> list[str]:
     """Generate the statements that append parameters to observations, one per number.
 
     Args:
         layout: The environment's layout.
-        target: Format of the element of the observation, from the index of the number.
+        element_format: C++ of element ``{}`` of the observation, such as ``last[{}]``.
     """
     lines: list[str] = []
     for name, size in layout.config.spec.observed_sizes(layout.config.params).items():
         param = layout.config.spec.params[name]
         number = f"int(p.{name})" if param.kind == "choice" else f"p.{name}"
         elements = [f"{number}[{k}]" for k in range(size)] if param.rank else [number]
-        lines += [f"    {target.format(len(lines) + k)} = float({value});" for k, value in enumerate(elements)]
+        lines += [f"    {element_format.format(len(lines) + k)} = float({value});" for k, value in enumerate(elements)]
     return lines
 
 

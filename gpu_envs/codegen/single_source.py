@@ -17,8 +17,8 @@ from gpu_envs.codegen.metrics import metrics_part, totals
 from gpu_envs.codegen.observations import observation_members, observation_rows, observation_type
 from gpu_envs.codegen.params import (
     RENAME_OBSERVE,
+    append_params_code,
     drawn_struct,
-    observed_params,
     params_buffers,
     params_members,
     params_struct,
@@ -81,7 +81,7 @@ def before_drivers(
 def _append_params(layout: SingleLayout) -> str:
     """Generate ``observe``, which calls the rules' function and appends parameters."""
     first = layout.parts[0].size - sum(layout.spec.observed_sizes(layout.config.params).values())
-    lines = observed_params(layout, f"observation[{first} + {{}}]")
+    lines = append_params_code(layout, f"observation[{first} + {{}}]")
     head = "FN void observe(const State& s, const Params& p, Observation& observation) {"
     return "\n".join(["#undef observe", head, "    observe_by_rules(s, p, observation);", *lines, "}"])
 

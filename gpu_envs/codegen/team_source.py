@@ -15,8 +15,8 @@ from gpu_envs.codegen.layout import SimulationConfig, mode_enum
 from gpu_envs.codegen.metrics import metrics_part
 from gpu_envs.codegen.params import (
     RENAME_OBSERVE,
+    append_params_code,
     drawn_struct,
-    observed_params,
     params_buffers,
     params_members,
     params_struct,
@@ -125,7 +125,7 @@ def _append_params(layout: TeamLayout) -> str:
             "    observe_by_rules(w, p, i, row);",
             "    if (row.lane != 0) return;",
             f"    float* const last = row.at + row_size(role_of(i)) - {count};",
-            *observed_params(layout, "last[{}]"),
+            *append_params_code(layout, "last[{}]"),
             "}",
         ]
     )

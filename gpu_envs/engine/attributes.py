@@ -69,7 +69,7 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
     value = param.check(name, values, config.num_envs, config.precision, sizes)
     with sim.lock:
         drawn = {n: d for n, d in sim.drawn.items() if n != name} | distributions
-        before = sim.host_params(without=name)
+        before = sim.host_params(unchecked=name)
         if distributions:  # replicas keep their current values until their next episode
             current = np.broadcast_to(before[name], (config.num_envs, *sizes))
             value = param.check_array(name, current, config.num_envs, config.precision, sizes)

@@ -17,7 +17,7 @@ from gpu_envs.engine.finite_check import FiniteCheck
 from gpu_envs.engine.locking import synchronized
 from gpu_envs.engine.options import Options, check_num_envs, config_of
 from gpu_envs.engine.replica_selection import check_replicas
-from gpu_envs.engine.resets import Reset, read_offsets, reset_replicas
+from gpu_envs.engine.resets import ResetRequest, read_offsets, reset_replicas
 from gpu_envs.engine.results import Step, metrics_by_name, warm_up_allocator, zero_unfinished
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 from gpu_envs.engine.snapshot_methods import SnapshotMethods
@@ -340,8 +340,8 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
         result = member(*args, **kwargs) if callable(member) else member
         return result if name in ("get_attr", "call") else tuple_per_replica(result, self.num_envs)
 
-    def _reset(self, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
-        """Check the arguments of ``reset`` and start new episodes."""
+    def _reset(self, seed: Seeds, options: Mapping[str, Any] | None) -> ResetRequest:
+        """Check the arguments of ``reset``, start new episodes, and return the checked arguments."""
         self._check_open()
         request = reset_replicas(self._sim, seed, options)
         if self._has_post_step:

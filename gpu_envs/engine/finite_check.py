@@ -86,7 +86,7 @@ class FiniteCheck:
         for group in (self._fields, rewards, self._observed(out, finished), metrics):
             problems = [problem for checked in group if (problem := self._find_first(checked, finished)) is not None]
             if problems:
-                self._raise_current(min(problems, key=lambda problem: problem.replica), finished)
+                self._raise_at_current_step(min(problems, key=lambda problem: problem.replica), finished)
 
     def elapsed(self) -> np.ndarray:
         """The step of each replica's episode, for ``check_rollout``; 0 where the next step starts a new episode."""
@@ -110,7 +110,7 @@ class FiniteCheck:
         for checked in (*self._fields, sums, *last):
             problem = self._find_first(checked, None)
             if problem is not None:
-                self._raise_current(problem, None)
+                self._raise_at_current_step(problem, None)
 
     # --- arrays to check ---
 
@@ -175,7 +175,8 @@ class FiniteCheck:
         agent = _NO_AGENT if checked.first_agent == _NO_AGENT else checked.first_agent + rest.pop(0)
         return _NotFinite(checked, replica, agent, tuple(rest), float(values[index]))
 
-    def _raise_current(self, problem: _NotFinite, finished: np.ndarray | None) -> None:
+    def _raise_at_current_step(self, problem: _NotFinite, finished: np.ndarray | None) -> None:
+        """Raise for a number of the latest results; its step is the current one, or an ended episode's last."""
         sim, checked = self._sim, problem.checked
         step = int(sim.arrays.read(sim.elapsed)[problem.replica])
         ended = finished is not None and finished[problem.replica] and (checked.final or checked.source == "reward")

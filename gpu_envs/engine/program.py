@@ -54,7 +54,7 @@ class EnvProgram:
         kernels = self._backend.load(program)
         module_args = {name: struct() for name, struct in program.calls.items()}
         for args in module_args.values():
-            self._write_buffers(args)
+            self._point_to_buffers(args)
             if hasattr(args, "limit"):
                 args.limit = layout.config.limit
         launches = {name: kernels.bind(name, args, layout.config.num_envs) for name, args in module_args.items()}
@@ -71,13 +71,14 @@ class EnvProgram:
         """
         ((name, struct),) = program.calls.items()
         args = struct()
-        self._write_buffers(args.step)
+        self._point_to_buffers(args.step)
         args.step.limit = self.layout.config.limit
         launch = self._backend.load(program).bind(name, args, self.layout.config.num_envs)
         self.args[name] = args.step
         return args, launch
 
-    def _write_buffers(self, args: Any) -> None:
+    def _point_to_buffers(self, args: Any) -> None:
+        """Point the members of the argument structs to the buffers of the same names, and set the count."""
         args.buffers.count = self.layout.config.num_envs
         structs = [("", args.buffers), *self.layout.result_structs(args)]
         structs += [

@@ -15,7 +15,7 @@ from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.params import ParamValue
 
 
-class Reset(NamedTuple):
+class ResetRequest(NamedTuple):
     """The checked arguments of a reset."""
 
     seeds: int | list[int | None] | None
@@ -28,8 +28,8 @@ class Reset(NamedTuple):
     """Initial values of fields of the state, for all replicas."""
 
 
-def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
-    """Check the arguments of ``reset``. The first reset uses a random seed if none is given."""
+def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> ResetRequest:
+    """Check and return the arguments of ``reset``. The first reset uses a random seed if none is given."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options are {options!r}; give a mapping from names to values, or None")
     spec, num_envs, remaining = sim.config.spec, sim.config.num_envs, dict(options or {})
@@ -43,7 +43,7 @@ def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) 
         if mask is not None:
             raise gymnasium.error.ResetNeeded("the first reset must be of all replicas: leave out 'reset_mask'")
         seeds = random_seed()
-    return Reset(seeds, mask, values, _read_starts(sim, starts))
+    return ResetRequest(seeds, mask, values, _read_starts(sim, starts))
 
 
 def _read_options(sim: Simulation, options: Mapping[str, Any]) -> dict[str, ParamValue]:
@@ -141,8 +141,8 @@ def read_offsets(sim: Simulation, seed: object, offsets: Any) -> np.ndarray:
     return values
 
 
-def reset_replicas(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
-    """Check the arguments of ``reset`` and start new episodes."""
+def reset_replicas(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> ResetRequest:
+    """Check the arguments of ``reset``, start new episodes, and return the checked arguments."""
     request = read_reset(sim, seed, options)
     sim.reset(request.seeds, request.mask, request.values)
     for name, values in request.starts.items():

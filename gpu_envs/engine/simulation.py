@@ -123,20 +123,20 @@ class Simulation:
         """The parameters; values per replica are live arrays."""
         return {name: self.param_arrays.get(name, self._shared.get(name)) for name in self.config.spec.settings}
 
-    def host_params(self, without: str = "") -> dict[str, ParamValue]:
-        """The current parameters, with live arrays copied to the host and checked.
+    def host_params(self, unchecked: str = "") -> dict[str, ParamValue]:
+        """The current parameters on the host, with live arrays copied; all but ``unchecked`` are checked.
 
         Args:
-            without: Name of a parameter that is about to be replaced, which is not checked.
+            unchecked: Name of a parameter that is about to be replaced.
         """
         spec, n, precision = self.config.spec, self.config.num_envs, self.config.precision
         host_arrays = {name: self.arrays.read(array) for name, array in self.param_arrays.items()}
         params: dict[str, ParamValue] = {**self.params, **host_arrays}
-        for name in host_arrays.keys() - {without}:
+        for name in host_arrays.keys() - {unchecked}:
             spec.settings[name].check_array(name, host_arrays[name], n, precision, self.sizes_of(name))
-        checked = {name: value for name, value in params.items() if name != without}
+        checked = {name: value for name, value in params.items() if name != unchecked}
         spec.check_order(checked, precision, drawn=self.drawn)
-        if not without:
+        if not unchecked:
             spec.check_derived(checked, n, precision)
         return params
 

@@ -274,7 +274,10 @@ def restore(
     if rows == 1:
         copies = count
     elif rows * copies != count:
-        raise ValueError(f"the state has {rows} replicas; give a state of 1 or {count // copies}, the number to write")
+        raise ValueError(
+            f"the state has {rows} replicas, but {count // copies} are written: give a state of {count // copies}, or "
+            "of 1, which is copied to all"
+        )
     if unmodified is None:
         row_copies, layout_seed, sources = _read(sim, state, rows, write_all=write_all, row_for_each=row_for_each)
     else:

@@ -53,7 +53,8 @@ class Spec(ABC):
     tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
     """Further fields of ``Params``: read-only arrays shared by all replicas."""
     action_mask: bool | None = None
-    """Whether ``allow`` of the rules is called for ``infos["action_mask"]``. None: if the rules have this function."""
+    """Whether ``allow`` of the rules is called for ``infos["action_mask"]``. None: if C++ rules have this function;
+    Python rules with it need True or False."""
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
     """Metrics of an episode, written by ``measure`` of the rules: ``infos["episode"]``, ``env.episode_metrics``."""
     ordered: tuple[tuple[str, str], ...] = ()
@@ -117,7 +118,7 @@ class Spec(ABC):
         for name in names:
             check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else PARAMS_MEMBERS)
         check_metrics(self.metrics, self.id)
-        check_choices(self.settings, self.id, team=self.has_team)
+        check_choices(self.settings, self.id, is_team=self.has_team)
         repeated = {n for n in names if names.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} occur more than once in state, params, options and tables")
@@ -317,7 +318,7 @@ class Spec(ABC):
                 continue
             distribution = self.settings[name].distribution(name, value, precision)
             if distribution is not None and name in self.options:
-                raise ValueError(f"{self.id}: {name!r} is a reset option, which cannot be drawn; give a number")
+                raise ValueError(f"{self.id}: {name!r} is a reset option, which takes no distribution; give a number")
             if distribution is not None:
                 distributions[name] = distribution
         return distributions
@@ -357,7 +358,7 @@ class Spec(ABC):
                 known_values[name] = expected
 
     def check_options(self, options: Mapping[str, Any], precision: str = "float64") -> dict[str, bool | float | str]:
-        """Validates the options of one reset."""
+        """Checks the options of one reset by name; limits apply to values rounded to ``precision``."""
         for name in options:
             if name not in self.options:
                 names = [*self.options, *self.start_fields, "reset_mask"]

@@ -77,7 +77,7 @@ class Field:
 
 
 def check_shape(shape: object, what: str) -> Shape:
-    """Validates a shape, as far as it does not depend on parameters."""
+    """Validates a shape of one or more sizes; sizes that are names or functions are checked later, with parameters."""
     if callable(shape):
         return shape
     if not isinstance(shape, tuple | list) or not 1 <= len(shape) <= MAX_DIMENSIONS:

@@ -78,18 +78,18 @@ def enum_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> None:
+def check_choices(settings: Mapping[str, Param], what: str, *, is_team: bool) -> None:
     """Raises a ValueError if a choice cannot be a C++ enum.
 
     Args:
         settings: All parameters and reset options, by name.
         what: Start of messages: the spec.
-        team: Whether the environment has a team of agents.
+        is_team: Whether the environment has a team of agents.
     """
     chosen = {name: param.choices for name, param in settings.items() if param.choices}
     enums: dict[str, str] = {}
     for name, choices in chosen.items():
-        if enum_name(name) in TYPES - (_SINGLE_AGENT_TYPES if team else frozenset()):
+        if enum_name(name) in TYPES - (_SINGLE_AGENT_TYPES if is_team else frozenset()):
             raise ValueError(
                 f"{what}: the choice {name!r} would be the C++ enum {enum_name(name)}, which the headers use for "
                 "something else; rename it"

@@ -177,7 +177,11 @@ def test_mistakes_change_nothing(name: str, place: Place, make: Make) -> None:
     state = env.get_state([1, 2, 3])
     mistakes: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ValueError, "randomness is 'new'; give 'kept' or 'fresh'", {"randomness": "new"}),
-        (ValueError, "the state has 3 replicas; give a state of 1 or 2, the number to write", {"replicas": [0, 4]}),
+        (
+            ValueError,
+            "the state has 3 replicas, but 2 are written: give a state of 2, or of 1, which",
+            {"replicas": [0, 4]},
+        ),
         (ValueError, "replicas contain 7; allowed are 0 to 6", {"replicas": [0, 1, 7]}),
         (ValueError, "replicas contain -1; allowed are 0 to 6", {"replicas": [0, 1, -1]}),
         (ValueError, "replicas contain an index more than once", {"replicas": [0, 1, 1]}),

@@ -203,7 +203,7 @@ def test_assigning_numbers_and_distributions(place: Place) -> None:
         ({"gravity": LogUniform(1e-44, 1)}, "low is 1e-44; allowed in float32: 1.17549e-38 to"),
         ({"kinematics_integrator": "uniform:0:1"}, "allowed: one of"),
         ({"sutton_barto_reward": "choice:0:1"}, "is drawn from choice:0:1, and it is a switch"),
-        ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which cannot be drawn"),
+        ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which takes no distribution"),
     ],
 )
 def test_parameters_that_cannot_be_drawn(given: dict[str, Any], wrong: str) -> None:
