@@ -188,7 +188,7 @@ template <class Each> FN void for_elements(Each each) {
     }
 }
 
-// Sums over elements: `each(total, d)` adds element d to a total.
+// Sums log-probability and entropy over the elements of each row's action: each(total, d) adds element d.
 template <class Env, class Each> FN void sum_elements(Total& total, const Env& env, Each each) {
     clear(total, env);
     if constexpr (ON_GPU || SHARES == 1) {

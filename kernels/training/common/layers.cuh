@@ -82,7 +82,7 @@ template <int N> FN void multiply_by_slope(float (&grad)[N][4], const float (&ou
     FOR_EACH_NUMBER(j, q, N) grad[j][q] *= slope(outputs[j][q]);
 }
 
-// Writes the outputs of 16 rows as floats, for the threads that have one row each.
+// Writes accumulators of 16 rows as rows of floats, so that one thread can read a full row.
 template <int OUTPUTS, int N> FN void store_outputs(float* rows, int stride, const float (&c)[N][4], int lane) {
     FOR_EACH_NUMBER(j, q, N) {
         const int column = 8 * j + lane % 4 * 2 + q % 2;

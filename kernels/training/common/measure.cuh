@@ -12,8 +12,8 @@ FN double moment_of(const MeasureCall& call, Index row, int moment) {
     return call.moments[row * call.row_stride + moment * call.moment_stride];
 }
 
-// Writes the statistics, from sums over all rows of samples relative to the first one (MEAN) and of their squares
-// (SQUARES).
+// Writes the statistics. With the first sample subtracted from every sample, `sum` has, over all rows, the sum of the
+// samples (MEAN) and of their squares (SQUARES).
 FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) {
     const double count = maximum(sum[COUNT], 1.0);
     double       first[QUANTITIES], mean[QUANTITIES], squares[QUANTITIES];

@@ -1,7 +1,4 @@
-// Adam over all parameters of a policy, in two launches, on GPU and CPU, for gradients of any origin.
-//
-// kernel_collect sums the message over processes; its last block computes the factors of the step. kernel_adam
-// applies it.
+// Adam over all parameters of a policy, on GPU and CPU, for gradients of any origin, in two launches.
 
 enum Factor : int { ACTIVE, GRADIENT_FACTOR, STEP_SIZE, INVERSE_ROOT_CORRECTION };
 
@@ -18,6 +15,8 @@ FN void prepare(const CollectCall& call, float norm_of_sum) {
     call.factors[INVERSE_ROOT_CORRECTION] = rates.inverse_root_correction;
 }
 
+// Sums the message (the gradient, and the sums of the loss) over processes. The last block computes the gradient's norm
+// and the step's factors.
 KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         const u32   round   = PROCESSES > 1 ? u32(call.rounds[block]) + 1 : 0;
@@ -53,6 +52,7 @@ KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
     }
 }
 
+// Takes the step with these factors.
 KERNEL_OF_BLOCKS(kernel_adam, AdamCall, BLOCK, 1) {
     const AdamCall local = call;  // a copy: a CPU's compiler assumes that the stores may alias it
     FOR_EACH_BLOCK(block) {

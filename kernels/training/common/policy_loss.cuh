@@ -17,6 +17,7 @@ struct LossSamples {
     float grad_log_prob[LANES];
 };
 
+// Sets each row's sample, by call.indices, and whether its agent was active.
 template <class Env> FN void find_samples(LossSamples& samples, const LossCall& call, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i       = env.index(k);

@@ -64,7 +64,8 @@ KERNEL(kernel_insert, InsertCall) {
 
 FN int flags_of(const float* slot) { return int(slot[FLAGS]); }
 
-// Offsets in words of a transition's observations; offset ~i is in `lasts`, at i.
+// Where a transition's observation and the next one start: words of the ring; a negative `next` is ~i, for word i of
+// `lasts`. NONE: no transition.
 constexpr Index NONE = Index(1) << 62;
 struct Transition { Index begin, next; };
 

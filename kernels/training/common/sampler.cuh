@@ -4,6 +4,7 @@
 // turn's high half, SAMPLER << 24 | draw). A draw gives four words, for elements 4 draw to 4 draw + 3 of the action.
 // The numbers do not depend on how rows are split among launches and processes.
 
+// Draws four random words per row, for elements 4 draw to 4 draw + 3 of its action.
 template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& call, int draw, const Env& env) {
     const u64 key = call.stream[0], turn = call.stream[1] + call.turn;
     FOR_EACH_LANE(k, env) {
@@ -39,7 +40,7 @@ FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[4][
     }
 }
 
-// The most likely choice; the first of equals.
+// The most likely choice of the action's element d, for each lane; the first of equals.
 template <class Env> FN void choose_most_likely(int (&choice)[LANES], const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d);
     float     max_logit[LANES];

@@ -187,7 +187,7 @@ struct Bf16 {
     template <int N> FN static void right_columns(Right (&right)[N], const Stored* tile, int stride, int lane) {
         UNROLL
         for (int j = 0; j < N; j += 2) {
-            // an odd last column has no partner: the second half repeats the first
+            // if N is odd, the last 8 columns have no partner: lanes 16 to 31 load them again, unused
             const int offset = j + 1 < N ? lane / 16 * 8 : 0;
             u32       x[4];
             load_transposed(x, tile + lane % 16 * stride + 8 * j + offset);

@@ -72,7 +72,7 @@ NOINLINE void multiply_all(float* to, const float* from, const float* weights, c
     for (; line < out; ++line) multiply<1, TRANSPOSED>(to, from, weights, biases, line, in, stride);
 }
 
-// Transposes a tile's rows, [rows, stride], to lines; numbers beyond the last row are zero.
+// Transposes a tile's rows, `stride` apart, to lines: line i has input i of every row, then zeros.
 template <class Env>
 FN void to_lines(float* lines, const float* rows, int count, Index stride, const Env& env) {
     for (int i = 0; i < count; ++i) {

@@ -21,7 +21,8 @@ template <int OUTPUTS> struct GroupNet {
     float mean[INPUTS], inverse[INPUTS];
 };
 
-// The tiles of a warpgroup: x, y, z are inputs and activations, the rest gradients of pre-activations.
+// A warpgroup's tiles: inputs x, activations y and z of the hidden layers, and gradients of the pre-activations of the
+// second layer (grad_z) and of the outputs (grad_out).
 template <int OUTPUTS> struct GroupSamples {
     GroupTile<X_LINES, GROUP_ROWS>         x;
     GroupTile<Y_LINES, GROUP_ROWS>         y;
@@ -58,19 +59,22 @@ constexpr int UPDATE_BLOCKS = 1;
 // Whether actor and critic run the same code: it compiles in half the time, and is faster in TF32 but slower in bf16.
 constexpr bool ONE_PROGRAM = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
-// Loads a layer's weights as the factors of both passes, with zeros as padding.
+// Loads a layer's weights, an OUT x IN matrix, as the factors of both passes. `real_outs` outputs have weights,
+// `tile_outs` fit the forward tile; the rest is zero.
 template <int IN, int OUT, class ForwardTile, class BackwardTile>
-FN void load_layer(ForwardTile& forward, int outs, BackwardTile* backward, const float* weights, int rows) {
+FN void load_layer(ForwardTile& forward, int tile_outs, BackwardTile* backward, const float* weights, int real_outs) {
     constexpr int ins = padded(IN, DEPTH), count = ins * padded(OUT, DEPTH);
     _Pragma("unroll 8")
     for (int e = thread_rank(); e < count; e += THREADS) {
         const int    in = e % ins, out = e / ins;
-        const Stored weight = Arithmetic::stored(in < IN && out < rows ? weights[out * IN + in] : 0.0f);
-        if (out < outs) *forward.at(out, Arithmetic::depth_slot(in)) = weight;
+        const Stored weight = Arithmetic::stored(in < IN && out < real_outs ? weights[out * IN + in] : 0.0f);
+        if (out < tile_outs) *forward.at(out, Arithmetic::depth_slot(in)) = weight;
         if (backward != nullptr && in < IN) *backward->at(in, Arithmetic::depth_slot(out)) = weight;
     }
 }
 
+// Loads a network. The last layer has `rows` outputs; the other `outputs` are the log standard deviations, as biases
+// without weights.
 template <int OUTPUTS>
 FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int rows, int outputs, const Scale& scale) {
     load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
@@ -136,7 +140,7 @@ template <class Role, class Call> struct Learner {
         tiles_base.reload(memory.bases + group_of_block());
         clear_inactive(sample, lane);
         normalise(sample.x, net, scale, lane);
-        const Sample now = take_sample(sample, role, call, after_next);
+        const Sample current = advance_sample(sample, role, call, after_next);
         Left left_y[STEPS_1], left_z[STEPS_2];
         {
             Left left_x[INPUTS / DEPTH];
@@ -170,7 +174,7 @@ template <class Role, class Call> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        add_loss(role, loss, now, memory.outputs, outputs + lane * ROW_STRIDE);
+        add_loss(role, loss, current, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         if (lane < WARP_ROWS) {
             const int row = tiles.grad_out.row_slot(warp % 4 * WARP_ROWS + lane);

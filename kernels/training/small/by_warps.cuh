@@ -83,7 +83,7 @@ template <class Role, class Call> struct Learner {
         float* const  outputs = memory.outputs + warp * WARP * ROW_STRIDE;
         clear_inactive(sample, lane);
         normalise(sample.x, net, scale, lane);
-        const Sample now = take_sample(sample, role, call, after_next);
+        const Sample current = advance_sample(sample, role, call, after_next);
         float y[HIDDEN_1 / 8][4], z[HIDDEN_2 / 8][4];
         set_to_bias(y, net.bias_1, lane);
         multiply(y, sample.x, net.first, lane);
@@ -103,7 +103,7 @@ template <class Role, class Call> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        add_loss(role, loss, now, memory.outputs, outputs + lane * ROW_STRIDE);
+        add_loss(role, loss, current, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         add_last_layer(warp_z, outputs);
         backward(y, z, warp_z, outputs);

@@ -45,23 +45,26 @@ template <int IN, int OUT> struct WeightLoader {
 
     FN static constexpr int in_of(int step)  { return step / ROUNDS * INS; }
     FN static constexpr int out_of(int step) { return step % ROUNDS * OUTS; }
-    FN void fetch(const float* weights, int rows) {
+    // `real_outs` outputs have weights; the rest is zero.
+    FN void fetch(const float* weights, int real_outs) {
         const int          in = thread_rank() % INS, out = thread_rank() / INS;
         const float* const thread_weights = weights + out * IN + in;
         UNROLL
         for (int step = 0; step < STEPS; ++step) {
-            const bool in_range = in_of(step) + in < IN && out_of(step) + out < rows;
+            const bool in_range = in_of(step) + in < IN && out_of(step) + out < real_outs;
             weight[step]        = in_range ? thread_weights[out_of(step) * IN + in_of(step)] : 0.0f;
         }
     }
-    FN void store(Stored* forward, int outs, Stored* backward) const {
+    FN void store(Stored* forward, int tile_outs, Stored* backward) const {
         const int     in = thread_rank() % INS, out = thread_rank() / INS;
-        Stored* const forward_base  = forward + packed_index(in, out, outs);
+        Stored* const forward_base  = forward + packed_index(in, out, tile_outs);
         Stored* const backward_base = backward + packed_index(out, in, IN);
         UNROLL
         for (int step = 0; step < STEPS; ++step) {
             const Stored stored = Arithmetic::stored(weight[step]);
-            if (out_of(step) + out < outs) forward_base[packed_index(in_of(step), out_of(step), outs)] = stored;
+            if (out_of(step) + out < tile_outs) {
+                forward_base[packed_index(in_of(step), out_of(step), tile_outs)] = stored;
+            }
             if (backward != nullptr && out_of(step) + out < padded(OUT, DEPTH)) {
                 backward_base[packed_index(out_of(step), in_of(step), IN)] = stored;
             }

@@ -67,8 +67,9 @@ template <class Call, class Use> FN void for_each_strip(const Call& call, StepMe
     }
 }
 
-// The sum of all strips' squares, in the order of optimise.cuh. All threads of a warp call it.
-template <class Call> FN float sum_of_squares(const Call& call) {
+// The squared norm of the gradient: the sum over strips (32 columns each), in the order of optimise.cuh. All threads of
+// a warp call it.
+template <class Call> FN float squared_norm(const Call& call) {
     const auto* const blocks = reinterpret_cast<const Wide<STRIPS>*>(call.strip_squares);
     float             sum    = 0;
     for (int first = 0; first < call.blocks; first += WARP) {
@@ -112,7 +113,7 @@ template <class Call> FN void step(const Call& call) {
     if (thread_rank() == STEP_THREADS - 1) memory.rates = rates_of(call, steps);
     wait_for_grid(arrived, before);
     if (warp % StepMemory::TEAM_WARPS != 0 || strip * WARP >= count) return;
-    const Outcome outcome = outcome_of(call, stopped, square_root(sum_of_squares(call)));
+    const Outcome outcome = outcome_of(call, stopped, square_root(squared_norm(call)));
     if (outcome.active) {
         _Pragma("unroll 1")  // nearly always one iteration
         for (int i = first; i < count; i += block_count() * StepMemory::TEAMS * WARP) {
@@ -127,7 +128,7 @@ template <class Call> FN void step(const Call& call) {
     }
 }
 
-// Sums the gradient without a step.
+// Sums the blocks' partial sums of the gradient and the loss, in a fixed order, without a step.
 template <class Call> FN void reduce(const Call& call) {
     for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) {
         if (column < call.parameters) call.gradient[column] = sum;

@@ -1,8 +1,9 @@
-// The gradient of a minibatch's loss with respect to all weights of actor and critic, in one launch and a sum.
+// The gradient of a minibatch's loss with respect to all weights of actor and critic: one launch, then a sum over its
+// blocks.
 //
 // Some blocks run the actor, the rest the critic. A block processes tiles of samples, accumulates the gradients in
-// registers, and writes its sums at the end; step.cuh adds the sums of all blocks, in a fixed order. The forward and
-// backward pass of a tile are a Learner's: in by_warps.cuh, or on Hopper in by_groups.cuh.
+// registers, and writes its sums at the end; step.cuh adds the sums of all blocks, in a fixed order. A Learner runs a
+// tile forward and backward: in by_warps.cuh, or on Hopper in by_groups.cuh.
 
 struct SampleRow : Sample {
     int       next_index;  // of this row in the tile after
@@ -48,15 +49,15 @@ struct BlockRole {
     FN int outputs() const { return is_actor ? PARAMETERS : 1; }
 };
 
-// Returns the current sample, and moves `sample` to the next tile's; the caller fetches its observation when registers
-// are free.
+// Returns the current sample, without its observation, and moves `row` on to the next tile's sample, whose observation
+// the caller fetches when registers are free.
 template <class Role, class Call>
-FN Sample take_sample(SampleRow& sample, const Role& role, const Call& call, Index after_next) {
-    const Sample now  = sample;
-    sample.index      = sample.next_index;
-    sample.next_index = sample_index(call, after_next);
-    fetch_sample(sample, call, role.is_actor, !role.is_actor);
-    return now;
+FN Sample advance_sample(SampleRow& row, const Role& role, const Call& call, Index after_next) {
+    const Sample current = row;
+    row.index      = row.next_index;
+    row.next_index = sample_index(call, after_next);
+    fetch_sample(row, call, role.is_actor, !role.is_actor);
+    return current;
 }
 
 // Adds a sample's loss, and overwrites the thread's `row` of outputs with their gradients; `block_outputs` has all

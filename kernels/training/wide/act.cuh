@@ -13,9 +13,9 @@ FN float row_max(float x) {
     return fast_maximum(x, shuffle_xor(x, 2));
 }
 
-// Calls each(j, p, column, in) in order for this thread's columns in the groups of 8 that contain element d's; `in`
-// tells whether the column is the element's. (Bounds that depend on d would prevent unrolling, and accumulators in
-// registers.)
+// Calls each(j, p, column, in) for this thread's columns, in order, in each group of 8 that has a column of element d;
+// `in`: the column itself is the element's. (Loop bounds that depend on d would prevent unrolling, and then
+// accumulators could not be in registers.)
 template <int N, class Each> FN void for_columns(int d, const Each& each) {
     const int begin = offset_of(d), end = begin + size_of(d);
     UNROLL
@@ -245,6 +245,7 @@ template <class Net, class Call> FN void net_outputs(const Call& call, int worke
     });
 }
 
+// Writes the outputs of one or two functions, [rows, nets, outputs]; with two, half of the blocks run each.
 template <class Shape, class Call> FN void outputs(const Call& call) {
     constexpr int last  = Shape::NETS - 1;
     const int     first = last > 0 ? block_count() / 2 : block_count(), block = block_number();

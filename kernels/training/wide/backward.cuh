@@ -278,16 +278,17 @@ template <class Net, int L, class Runner, class Tile> FN void backward(Runner& r
     else if constexpr (Net::GRAD_INPUTS > 0) input_gradient<Net>(runner, tile.call, tile.unit);
 }
 
-// Runs a tile forward and backward; `index` is the index of a sample, one for each of a warp's rows. prefetch() loads
-// the next samples; loss_backward(c, saved) turns the outputs into their gradients, and stores them as the rows.
+// Runs a unit of 64 samples forward and backward, and saves it for gradient.cuh. `sample_index` is the sample of the
+// thread's row, negative for none; `scale` normalises observations. prefetch() loads the next samples;
+// loss_backward(c, saved) turns the outputs into their gradients, and stores them as the rows.
 template <class Stream, class Call, class Prefetch, class LossBackward>
-FN void train_tile(StreamedRows<Stream>& runner, const Call& call, const Scale& scale, Index unit, int index,
+FN void train_tile(StreamedRows<Stream>& runner, const Call& call, const Scale& scale, Index unit, int sample_index,
                    const Prefetch& prefetch, const LossBackward& loss_backward) {
     using Net = typename Stream::NetType;
     float inverses[Net::LAYERS][2] = {};
     u32   slopes[Net::LAYERS][SLOPE_WORDS<Net>] = {};
     const Inputs<SavedTile<Net, 0>> inputs = {
-        call.observations, index, scale,
+        call.observations, sample_index, scale,
         saves_for_gradient<Net>(call) ? &saved_tile<Net, 0>(call, unit) : nullptr, {nullptr, 0}};
     const TrainingRows<Net, Call> tile({call, unit, inverses, slopes}, inputs);
     runner.template load_inputs<true, 0>(inputs);
@@ -334,14 +335,15 @@ FN void backward(const ResidentRows<Net>& runner, const Left (&rows)[STEPS_OF_RO
     }
 }
 
+// As above, with resident weights: the rows stay in registers.
 template <class Net, class Call, class Prefetch, class LossBackward>
-FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& scale, Index unit, int index,
+FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& scale, Index unit, int sample_index,
                    const Prefetch& prefetch, const LossBackward& loss_backward) {
     float                    inverses[Net::LAYERS][2] = {};
     u32                      slopes[Net::LAYERS][SLOPE_WORDS<Net>] = {};
     const TrainingTile<Net, Call> tile = {call, unit, inverses, slopes};
     InputFragment<Net> x;
-    load_inputs(x, runner, call.observations, index);
+    load_inputs(x, runner, call.observations, sample_index);
     prefetch();
     normalise_inputs(x, runner, scale, {nullptr, 0});
     FOR_EACH_NUMBER(j, q, PADDED_INPUTS<Net> / 8) {

@@ -118,6 +118,7 @@ template <class Shape, class Call> FN void gradient(const Call& call) {
 
 // --- the sum over blocks ---
 
+// Sums over a net's blocks: their sum `index` of the loss, or of gradients of log standard deviations, gains or shifts.
 template <class Net, class Call> FN float sum_over_blocks(const Call& call, int index) {
     const int first = Net::NUMBER == 1 ? call.actors : 0, end = Net::NUMBER + 1 < Net::NETS ? call.actors : call.blocks;
     float     sum   = 0;
@@ -128,6 +129,7 @@ template <class Net, class Call> FN float sum_over_blocks(const Call& call, int 
     return sum;
 }
 
+// Sets `sum`, zero before, to the sum of a parameter's partial sums; false if no layer from `L` on has the parameter.
 template <class Net, int L, class Call> FN bool sum_up(const Call& call, int parameter, float& sum) {
     using Sizes           = LayerGradient<Net, L>;
     constexpr Linear at   = Net::layer(L);
@@ -164,6 +166,8 @@ template <class Net, int L, class Call> FN bool sum_up(const Call& call, int par
     else return false;
 }
 
+// Sums the blocks' partial sums of the gradient and the loss, in a fixed order; with `accumulate`, adds them to the
+// previous results.
 template <class Shape, class Call> FN void reduce(const Call& call) {
     using First      = NetOf<Shape, 0>;
     using Last       = NetOf<Shape, Shape::NETS - 1>;

@@ -34,7 +34,7 @@ template <class Net> struct WarpContext {
     FN explicit WarpContext(Vectors& vectors_)
         : vectors(vectors_), group(group_of_block()), warp(thread_rank() / WARP % 4), lane(warp_lane()) {}
 
-    // Stores the value of each of 16 rows: the output in a column.
+    // Stores the critic's values of the warp's 16 rows: one column of the outputs.
     template <int N> FN void store_values(const float (&c)[N][4], int column) const {
         FOR_EACH_NUMBER(j, q, N) {
             if (8 * j + lane % 4 * 2 + q % 2 == column) values()[lane / 4 + q / 2 * 8] = c[j][q];
