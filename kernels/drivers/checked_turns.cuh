@@ -203,7 +203,8 @@ NOINLINE void check_phase_count(const char* name, int phases, int earlier) {
     _exit(97);
 }
 
-// Runs a function of the rules once per phase, as launches do: each run repeats the code between the phases.
+// Runs a function of the rules once per phase, as if each phase were a launch: a run does only its phase, and all code
+// between phases, which must therefore do the same each time.
 template <class Call> FN void launch_phases(const char* name, const Call& call) {
     turns.only = -2, turns.phase = 0;  // runs no phase, only counts
     call();

@@ -9,7 +9,7 @@
 // Whether a rollout draws the parameters of the next episodes for a full tile, together with their first states.
 FN constexpr bool draws_ahead() { return DRAWN_AHEAD; }
 
-// Draws and stores the parameters of an episode that starts.
+// Draws and stores the parameters of replica i's episode, which starts.
 FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
     params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
@@ -20,6 +20,7 @@ FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
 // The drawn parameters of each lane's next episode.
 struct NextParams { real of[DRAWN][LANES]; };
 
+// Draws the parameters of lane k's next episode into `next`, and returns them; the arrays of replica i are unchanged.
 FN Params next_params(NextParams& next, int k, const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
     params._draw<true>(drawn, i, &key.seed, &key.episode, 0, 1);
@@ -28,6 +29,7 @@ FN Params next_params(NextParams& next, int k, const ParamBuffers& params, Index
     return params.get(i, drawn);
 }
 
+// Stores the drawn parameters of lane k's next episode as replica i's.
 FN void store_params(const ParamBuffers& params, Index i, const NextParams& next, int k) {
     Drawn drawn;
     UNROLL

@@ -28,7 +28,8 @@ template <class Env> FN void load_actions(const StepCall& call, Tile& tile, cons
 }
 
 // Advances the replicas, and starts the next episodes; `finished` receives which replicas' episodes ended. On a GPU,
-// `episodes` are the numbers of the current episodes.
+// `episodes` are the numbers of the current episodes. `staggered`: the number of replicas with an offset of the time
+// limit.
 template <class Env>
 FN void advance_tile(const StepCall& call, Tile& tile, const Seeds& seeds, u32 (&episodes)[LANES], u32 staggered,
                      int (&finished)[LANES], const Env& env) {

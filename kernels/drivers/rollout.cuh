@@ -1,8 +1,9 @@
 // The driver of single-agent environments, many steps per launch. State and episode stay in registers (on a CPU: in the
 // L1 cache) from the first step to the last.
 
-// The start of each lane's next episode, computed for the full tile (on a GPU: the full warp) when any lane needs one.
-// Episodes end at different times: computing each start on demand would stall the other lanes every time.
+// The start of each lane's next episode, computed for the full tile (on a GPU: the full warp) when an episode ends in a
+// lane that has none ready. Episodes end at different times: computing only that lane's start would stall the others
+// every time.
 struct NextStart {
     States state;
     Words  action_bits[LANES];

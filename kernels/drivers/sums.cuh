@@ -22,23 +22,23 @@ struct MinFold {
     template <class T, class Get> FN static T identity(const Get& get) { return T(get(0)); }
 };
 
-// Half the number of used lanes, rounded up to a power of two.
-FN int upper_half(int n) {
-    int half = FOLD_LANES / 2;
-    while (half >= n && half > 0) half /= 2;
-    return half;
+// The distance of the first fold of n numbers: half of min(n, 32), rounded up to a power of two; 0 for n = 1.
+FN int first_fold(int n) {
+    int distance = FOLD_LANES / 2;
+    while (distance >= n && distance > 0) distance /= 2;
+    return distance;
 }
 
 // The reduction by one thread.
 template <class Fold, class T, class Get> FN T fold_serially(int n, const Get& get) {
-    const int half = upper_half(n);
+    const int first = first_fold(n);
     T lanes[FOLD_LANES];
     for (int lane = 0; lane < FOLD_LANES; ++lane)
         lanes[lane] = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int start = FOLD_LANES; start < n; start += FOLD_LANES)
         for (int lane = 0; lane < minimum(FOLD_LANES, n - start); ++lane) lanes[lane] = Fold::of(lanes[lane], T(get(start + lane)));
-    for (int upper = half; upper > 0; upper /= 2)
-        for (int lane = 0; lane < upper; ++lane) lanes[lane] = Fold::of(lanes[lane], lanes[lane + upper]);
+    for (int distance = first; distance > 0; distance /= 2)
+        for (int lane = 0; lane < distance; ++lane) lanes[lane] = Fold::of(lanes[lane], lanes[lane + distance]);
     return lanes[0];
 }
 
@@ -46,7 +46,7 @@ template <class Fold, class T, class Get> FN T fold_serially(int n, const Get& g
 template <class Fold, class T, class Get> FN T fold_by_warp(int n, int lane, const Get& get) {
     T sum = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int k = lane + FOLD_LANES; k < n; k += FOLD_LANES) sum = Fold::of(sum, T(get(k)));
-    for (int upper = upper_half(n); upper > 0; upper /= 2) sum = Fold::of(sum, shuffle_down(sum, upper));
+    for (int distance = first_fold(n); distance > 0; distance /= 2) sum = Fold::of(sum, shuffle_down(sum, distance));
     return sum;
 }
 

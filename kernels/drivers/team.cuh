@@ -5,6 +5,7 @@
 // and otherwise plain code. A body writes fields of its agent in the World, or any agent's integers by add() and
 // lower(), and reads fields that earlier phases wrote. `continue` is allowed, `break` and `return` are not. Only fields
 // of the World keep their values from one phase to the next, and code between phases must not depend on the World.
+// step() writes its results there: w.reward[i] of each agent, and w.terminated.
 //
 // The same header runs with three schedules. On a CPU, a thread runs a replica. On a GPU, a block has one or several
 // replicas, with their Worlds in shared memory; or, for large teams and few replicas, each phase is a launch over the

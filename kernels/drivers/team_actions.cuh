@@ -110,7 +110,8 @@ FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
     return offence;
 }
 
-// If a thread block runs a replica, its threads read the actions together, neighbouring threads neighbouring elements.
+// Unless phases are launches, a replica's threads read its actions together: neighbouring threads take neighbouring
+// elements.
 constexpr bool READ_BY_BLOCK = SCHEDULE != SPREAD;
 
 // Element j of an action, clipped; `invalid` becomes nonzero if it was invalid, by bit operations that compilers

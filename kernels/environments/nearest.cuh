@@ -58,8 +58,8 @@ static_assert(2 * GROUP == 32, "two groups fill a word of marks");
 FN constexpr int in_groups(int n) { return (n + 31) / 32 * 32; }
 
 // An approximate squared distance within which at least `needed` points lie, if there are as many: the `needed`-th
-// smallest of GROUP minima, each over every GROUP-th point. For 11 of 110 points, 15 points are within it on average.
-FN real radius_of(const real* xs, const real* ys, int count, real x, real y, int needed) {
+// smallest of GROUP minima, minimum g over points g, g + GROUP and so on. (For 11 of 110 points, 15 lie within it.)
+FN real squared_radius_of(const real* xs, const real* ys, int count, real x, real y, int needed) {
     real minima[GROUP];
     UNROLL
     for (int g = 0; g < GROUP; ++g) minima[g] = infinity<real>();
@@ -71,10 +71,10 @@ FN real radius_of(const real* xs, const real* ys, int count, real x, real y, int
         }
     }
     sort(minima);
-    real radius = minima[0];
+    real squared_radius = minima[0];
     UNROLL
-    for (int g = 1; g < GROUP; ++g) radius = g < needed ? minima[g] : radius;
-    return radius;
+    for (int g = 1; g < GROUP; ++g) squared_radius = g < needed ? minima[g] : squared_radius;
+    return squared_radius;
 }
 
 // An agent's array of point numbers, strided so that neighbouring threads access neighbouring elements.
@@ -220,10 +220,10 @@ template <int NEEDED>
 FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[NEEDED]) {
     static_assert(NEEDED <= FEW, "use nearest_of_many for more");
     const Heap heap{xs, ys, x, y, room};
-    // Slightly larger than the radius, whose rounding differs from that of distances; positive and finite.
+    // Slightly larger than the squared radius, whose rounding differs from that of distances; positive and finite.
     const real margin = real(1) + real(1) / (1 << 20), positive = real(1e-30);
-    const real radius = radius_of(xs, ys, count, x, y, NEEDED);
-    const real limit  = fast_minimum(multiply_add(radius, margin, positive), no_limit());
+    const real squared_radius = squared_radius_of(xs, ys, count, x, y, NEEDED);
+    const real limit = fast_minimum(multiply_add(squared_radius, margin, positive), no_limit());
     int found = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(xs, ys, start, count, x, y, limit); marks != 0;) {

@@ -4,7 +4,7 @@
 // An action stage covers five years. With negotiation, steps cycle through three stages: proposals, decisions, actions.
 
 enum Stage : int { ACT, PROPOSE, DECIDE };
-enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // elements of an action, before tariffs, bids and negotiation
+enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // offsets in an action; from TARIFFS on one or two per agent
 
 constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PROPOSALS + 2 * AGENTS;
 
@@ -38,8 +38,8 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// Updates the values that all regions share in this step.
-FN void update_shared(World& w, const Params& p) {
+// Updates the values that depend on time only: price of the backstop, discount, decline of emission intensity.
+FN void update_time_trends(World& w, const Params& p) {
     const real k = activities(w) - 1;
     w.price    = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k);
     w.discount = power(1 + p.time_preference, YEARS * (k + 1));
@@ -132,7 +132,7 @@ FN void update_climate(World& w, const Params& p) {
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     const int stage = stage_of(w.elapsed), acting = stage == ACT ? AGENTS : 0;
     const int proposing = stage == PROPOSE ? AGENTS : 0, deciding = stage == DECIDE ? AGENTS : 0;
-    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) update_shared(w, p);
+    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) update_time_trends(w, p);
     FOR_EACH_AGENT(i, AGENTS) {
         w.last_reward[i] = 0;
         if (acting > 0) produce(w, p, i, actions[i]);
