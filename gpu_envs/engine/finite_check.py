@@ -164,6 +164,7 @@ class FiniteCheck:
     # --- numbers that are not finite ---
 
     def _find_first(self, checked: _CheckedArray, finished: np.ndarray | None) -> _NotFinite | None:
+        """Find the first number that is not finite, of final arrays only in ``finished`` replicas."""
         values = to_numpy(checked.array)
         not_finite = ~np.isfinite(values)
         if checked.final:
@@ -185,6 +186,7 @@ class FiniteCheck:
         self._raise(problem, step)
 
     def _check_steps(self, result: str, results: Mapping[str, Array], ends: np.ndarray, before: np.ndarray) -> None:
+        """Check a result of a rollout, ``[steps, num_envs, ...]``; ``before``: steps of episodes before it."""
         for checked in self._result_arrays(result, results):
             problem = self._find_first(checked, None)
             if problem is None:

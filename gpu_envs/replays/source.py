@@ -224,6 +224,7 @@ def _replica_count(replicas: Any) -> int:
 
 
 def _check_numbers(numbers: np.ndarray, num_envs: int) -> np.ndarray:
+    """Return the indices of replicas as int64, or raise a ValueError."""
     if numbers.ndim != 1 or not 1 <= len(numbers) <= MAX_TILES or numbers.dtype.kind not in "iu":
         raise ValueError(f"replicas is {numbers.tolist()!r}; give how many, or a list of 1 to {MAX_TILES} numbers")
     wrong = numbers[(numbers < 0) | (numbers >= num_envs)]

@@ -203,6 +203,7 @@ def _announce(what: str) -> None:
 
 
 def _first_difference(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
+    """Describes how builds differ from the first, or an element that observe did not write; empty if they are equal."""
     for moment in moments[1:] if plan.compare else ():
         message = difference(moments[0], moment)
         if message.startswith("observations"):

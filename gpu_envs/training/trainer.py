@@ -352,6 +352,7 @@ class Trainer:
             raise self._diverged(name, [*sources, *wrong][0], report.iteration)
 
     def _check_weights(self, iteration: int) -> None:
+        """Raise a DivergedError if a learner's weights are NaN or infinite."""
         for name, learner in self.learners.items():
             weights = [parameter.detach().cpu() for parameter in learner.module.parameters()]
             if not all(

@@ -178,6 +178,7 @@ def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
 
 
 def _table(kind: str, name: str, values: list[str]) -> str:
+    """C++ of a function that returns element d of ``values``."""
     if len(set(values)) == 1:
         return f"FN constexpr {kind} {name}(int) {{ return {values[0]}; }}"
     listed = ", ".join(values)

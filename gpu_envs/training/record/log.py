@@ -150,6 +150,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    """Encode an integer as protobuf does: 7 bits per byte, the lowest first."""
     if value < 0:
         raise ValueError(f"step is {value}; give 0 or more")
     out = bytearray()

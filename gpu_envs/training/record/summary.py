@@ -213,6 +213,7 @@ class Progress:
     def _fitted(
         self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float]
     ) -> str:
+        """The progress line, without the parts that do not fit."""
         done = min(1.0, steps / self._total)
         left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
         # in the order of importance: parts that do not fit are omitted from the end

@@ -130,6 +130,7 @@ class Statements(Assignments):
     # --- loops ---
 
     def _body(self, node: ast.For | ast.While, *, constant: bool) -> Block:
+        """Read a loop's body; it may have phases only if the loop's bounds are ``constant``."""
         self.loops.append(node)
         body = self.block(node.body)
         self.loops.pop()
@@ -159,6 +160,7 @@ class Statements(Assignments):
         return tree.For(node, variable, first, end, step, self._body(node, constant=constant), counter)
 
     def _bounds(self, node: ast.expr) -> tuple[Expr, Expr, int]:
+        """Read ``range(...)``: first value, end and step."""
         if isinstance(node, ast.Attribute) and node.attr in _LOOPS:
             raise RefusedError(f"{node.attr} is a method", f"Write {_LOOPS[node.attr][2]}", node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
@@ -226,6 +228,7 @@ class Statements(Assignments):
         return tree.ParallelLoop(node, method, variables, counts, body)
 
     def _counts(self, node: ast.Call, method: str) -> tuple[Expr, ...]:
+        """Read the numbers of iterations in a call of ``agents``, ``elements`` or ``columns``."""
         if method == "agents" and not node.args and not node.keywords:
             return (self.unit.arguments.spec_constants["AGENTS"],)
         if node.keywords or len(node.args) != (2 if method == "elements" else 1):
