@@ -28,6 +28,7 @@ class PPO(stable_baselines3.PPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
+        """Collect a rollout like the base class, with one batch for the values of all final observations."""
         # callbacks read the local variables, so these have the names of the base class's
         assert self._last_obs is not None, "call learn(), which resets the environments before the first rollout"
         self.policy.set_training_mode(False)

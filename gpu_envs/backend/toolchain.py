@@ -168,10 +168,7 @@ def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> 
 
 
 def in_cache_folder(action: Callable[[Path], ResultT]) -> ResultT:
-    """Returns ``action(folder)`` for the cache folder.
-
-    If the folder cannot be used, warns and uses a temporary folder of this process.
-    """
+    """Returns ``action(folder)`` for the cache folder; if it cannot be used, warns and takes a temporary folder."""
     folder = cache_folder()
     try:
         prepare_folder(folder)

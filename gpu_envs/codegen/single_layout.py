@@ -137,7 +137,7 @@ class SingleLayout(Layout):
         }
 
     def add_views(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Add views of columns of ``Record``; replace state arrays by views with ``num_envs`` first."""
+        """Add views of results in ``Record``; replace state arrays by views with ``num_envs`` first."""
         for name, _, sizes in self.state_fields:
             for axis in range(len(sizes)):
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)

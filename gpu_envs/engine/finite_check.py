@@ -155,6 +155,7 @@ class FiniteCheck:
                 yield checked._replace(field=name, array=values, final=True)
 
     def _observed(self, out: Step | None, finished: np.ndarray | None) -> Iterator[_CheckedArray]:
+        """Yield observations and shared observations; after a step (``finished`` is given) also the final ones."""
         if finished is not None:
             yield from self._results("final_obs", out)
             yield from self._results("final_shared", out)

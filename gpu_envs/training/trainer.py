@@ -331,6 +331,7 @@ class Trainer:
         return lines
 
     def _process_report(self, report: IterationReport) -> None:
+        """Add a report to the history; raise a DivergedError if a metric is NaN or infinite."""
         self.history.add(report)
         for name, metrics in report.learner_metrics.items():
             learner = self.learners[name]

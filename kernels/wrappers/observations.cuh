@@ -1,6 +1,7 @@
 // Normalises observations to mean 0 and standard deviation 1, column by column.
 
-// Adds observations to the statistics: of all rows, of those whose episode was not over before, or of a reset's mask.
+// Writes each block's moments of the observations, for kernel_merge: of all rows, of those whose episode was not over
+// before, or of a reset's mask.
 KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums  = *reinterpret_cast<BlockSums*>(memory.at);

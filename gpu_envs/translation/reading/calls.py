@@ -134,6 +134,7 @@ class Calls(Reader):
         return tree.Draw(result, owner, name, tuple(map(convert, arguments, kinds)))
 
     def _stream(self, node: ast.Call, name: str) -> Expr:
+        """Translate team.random(...) or team.shared_random(...), which make an agent's generator."""
         arguments = self._positional(node)
         maximum = 3 if name == "random" else 2
         if not 2 <= len(arguments) <= maximum:

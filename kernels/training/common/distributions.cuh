@@ -221,6 +221,7 @@ struct Categorical {
     float entropy[LANES];
 };
 
+// Computes the normalisation and the entropy of element d; its logits may be -inf.
 template <class Env> FN void compute_categorical(Categorical& c, const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d), end = begin + size_of(d);
     float     weighted[LANES];

@@ -132,8 +132,8 @@ FN void discrete_loss(LossSamples& samples, const LossCall& call, const Rows& ro
     });
 }
 
-// With z, the sample's distance from the mean in standard deviations s: d log pi / d mean = z / s,
-// d log pi / d log s = z^2 - 1, dH / d log s = 1.
+// Writes the losses, and replaces the outputs in `rows` by their gradients. With z, the sample's distance from the mean
+// in standard deviations s: d log pi / d mean = z / s, d log pi / d log s = z^2 - 1, dH / d log s = 1.
 template <class Env>
 FN void gaussian_loss(LossSamples& samples, const LossCall& call, const Rows& rows, const Env& env) {
     clear(samples.total, env);

@@ -29,7 +29,7 @@ template <int N, class Each> FN void for_columns(int d, const Each& each) {
     }
 }
 
-// The number in one column of each row.
+// Gives all four threads of each row the number in one of its columns, a column of element d.
 template <int N> FN void select_column(float (&number)[2], const float (&c)[N][4], int d, const int (&columns)[2]) {
     number[0] = number[1] = 0;
     for_columns<N>(d, [&](int j, int p, int column, bool) {

@@ -335,7 +335,8 @@ FN void backward(const ResidentRows<Net>& runner, const Left (&rows)[STEPS_OF_RO
     }
 }
 
-// As above, with resident weights: the rows stay in registers.
+// Runs a unit of 64 samples forward and backward with resident weights, and saves it for gradient.cuh; the rows stay in
+// registers.
 template <class Net, class Call, class Prefetch, class LossBackward>
 FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& scale, Index unit, int sample_index,
                    const Prefetch& prefetch, const LossBackward& loss_backward) {
