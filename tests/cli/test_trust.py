@@ -112,6 +112,7 @@ def test_installed_code_runs(untrusted_run: Path, tmp_path: Path, capsys: pytest
     )
 
 
+@pytest.mark.slow
 def test_a_file_that_the_user_trained_with_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
