@@ -14,21 +14,19 @@ from gpu_envs.backend.toolchain import cache_folder, prepare_folder
 def remember(path: str) -> None:
     """Records that this user trusts a Python file, if only this user can write to the cache folder."""
     with contextlib.suppress(OSError):
-        prepare_folder(cache_folder())
-        prepare_folder(_record(path).parent)
         _record(path).touch(mode=0o600)
 
 
 def is_trusted(path: str) -> bool:
     """Whether this user has trained with this file, and it has not changed since."""
     with contextlib.suppress(OSError):
-        prepare_folder(cache_folder())
-        prepare_folder(_record(path).parent)
         return _record(path).is_file()
     return False
 
 
 def _record(path: str) -> Path:
-    """The file whose existence records this path with its present content."""
-    digest = hashlib.sha256(path.encode(errors="surrogateescape") + b"\0" + Path(path).read_bytes())
-    return cache_folder() / "trusted" / digest.hexdigest()
+    """The file whose existence records this path with its present content; OSError: other users can write there."""
+    folder = cache_folder() / "trusted"
+    prepare_folder(folder.parent)
+    prepare_folder(folder)
+    return folder / hashlib.sha256(path.encode(errors="surrogateescape") + b"\0" + Path(path).read_bytes()).hexdigest()

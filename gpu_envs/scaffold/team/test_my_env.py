@@ -17,7 +17,7 @@ def test_check_environment() -> None:
 
 
 def test_steps() -> None:
-    """100 random steps give finite numbers; all are dicts by role with arrays [num_envs, agents, ...]."""
+    """After 100 random steps numbers are finite. All are dicts by role with arrays [num_envs, agents, ...]."""
     env = gpu_envs.make(SPEC.id, num_envs=8)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 3, (100, 8, env.counts["rower"]))
