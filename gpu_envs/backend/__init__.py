@@ -4,7 +4,9 @@ import importlib.util
 import re
 import warnings
 
+from gpu_envs.backend import driver, toolchain
 from gpu_envs.backend.base import Backend
+from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.errors import NoCompilerError
 
 
@@ -19,14 +21,12 @@ def resolve_device(device: str) -> str:
     if name == "cpu":
         return name
     if name == "auto":
-        from gpu_envs.backend.driver import device_count
-
-        if device_count() == 0:
+        if driver.device_count() == 0:
             return "cpu"
         if importlib.util.find_spec("cupy") is None:
             warnings.warn(
                 "this machine has a CUDA device, but CuPy is missing: using the CPU. "
-                "pip install 'gpu_envs[cuda13]' (or cuda12), or say device='cpu'",
+                "pip install 'gpu_envs[cuda13]' (or cuda12), or give device='cpu'",
                 stacklevel=3,
             )
             return "cpu"
@@ -38,23 +38,16 @@ def resolve_device(device: str) -> str:
 
 
 def device_for_one_replica() -> str:
-    """Returns ``cpu``, which is faster for one replica; ``cuda`` if no C++ compiler is installed."""
-    from gpu_envs.backend.toolchain import find_compiler
-
+    """Returns ``cpu``, which is faster for one replica; ``cuda`` if there is a GPU, but no C++ compiler."""
     try:
-        find_compiler()
+        toolchain.find_compiler()
     except NoCompilerError:
-        from gpu_envs.backend.driver import device_count
-
-        return "cuda" if device_count() > 0 else "cpu"  # the CPU can still run kernels from the cache folder
+        return "cuda" if driver.device_count() > 0 else "cpu"  # the CPU can still run kernels from the cache folder
     return "cpu"
 
 
 def _current_device() -> int:
-    from gpu_envs.backend.cupy import import_cupy
-    from gpu_envs.backend.driver import device_count
-
-    return int(import_cupy().cuda.runtime.getDevice()) if device_count() > 0 else 0
+    return int(import_cupy().cuda.runtime.getDevice()) if driver.device_count() > 0 else 0
 
 
 def open_backend(device: str, threads: int | None = None, block_size: int | None = None) -> Backend:

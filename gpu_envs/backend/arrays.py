@@ -14,7 +14,7 @@ Array = Any
 
 
 def library_of(array: Any) -> str:
-    """The name of an array's library, ``""`` for any other object; imports no library."""
+    """``numpy``, ``torch``, ``cupy``, ``dlpack`` for other arrays, or ``""`` for no array; imports no library."""
     if isinstance(array, np.ndarray):
         return "numpy"
     module = type(array).__module__.partition(".")[0]
@@ -71,7 +71,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def read(self, array: Array) -> np.ndarray:
-        """Copies to the host, after all earlier work on the stream."""
+        """A copy on the host, made after all earlier work on the stream."""
 
     @abstractmethod
     def stream(self) -> int:
@@ -100,12 +100,9 @@ class Arrays(ABC):
         return {name: self.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
-        """The address of an array after a check of its shape, dtype, device and layout.
+        """The address of an array, or a ValueError if its shape, dtype, device or layout is not the expected one.
 
         Shapes ``[1]`` and ``[]`` count as equal.
-
-        Raises:
-            ValueError: The array does not fit.
         """
         if (
             array is not None
@@ -179,7 +176,6 @@ class TorchArrays(Arrays):
     name = "torch"
 
     def __init__(self, device: str) -> None:
-        """Imports torch, and resolves the device."""
         import torch
 
         self._torch = torch

@@ -16,18 +16,18 @@ def available_threads() -> int:
 
 
 def start(key: Key, name: str, compile_program: Callable[[], object]) -> None:
-    """Starts to compile in a thread, which ``wait(key)`` waits for; at most one compiler runs per core.
+    """Calls ``compile_program`` in a thread, which ``wait(key)`` waits for; at most one compiler runs per core.
 
     Errors are dropped: the caller of ``wait`` compiles again and gets them.
     """
 
-    def run() -> None:
+    def compile_quietly() -> None:
         with COMPILATIONS.compilers, contextlib.suppress(Exception):
             if threading.main_thread().is_alive():  # else the process is ending, and waits for this thread
                 compile_program()
 
     if key not in COMPILATIONS.threads:
-        thread = threading.Thread(target=run, name=f"compile {name}")
+        thread = threading.Thread(target=compile_quietly, name=f"compile {name}")
         with contextlib.suppress(RuntimeError):  # the system's limit of threads is reached
             thread.start()
             COMPILATIONS.threads[key] = thread  # if two threads start the same key at once, both compile it

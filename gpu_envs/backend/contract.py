@@ -37,7 +37,7 @@ class Contract:
 
 
 def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, more: Sequence[str] = ()) -> Contract:
-    """The functions that an environment needs, for a team or a single agent.
+    """The functions that the rules of an environment, ``spec``, must define, with their C++ declarations.
 
     Args:
         spec: The environment's id.
@@ -48,6 +48,5 @@ def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, mo
         more: Names of further functions of a team: ``active``, ``observe_shared``.
     """
     optional = {"allow": masks, "measure": metrics, **{name: name in more for name in ("active", "observe_shared")}}
-    unneeded = {name for name, needed in optional.items() if not needed}
-    functions = _TEAM if team else _SINGLE_AGENT
-    return Contract(spec, file, {name: text for name, text in functions.items() if name not in unneeded})
+    functions = (_TEAM if team else _SINGLE_AGENT).items()
+    return Contract(spec, file, {name: text for name, text in functions if optional.get(name, True)})

@@ -35,7 +35,7 @@ def start_context_in_thread(device: str) -> None:
 
 
 def start_context(index: int) -> None:
-    """Starts the primary context of a device, which CuPy and torch use; later calls report errors.
+    """Starts the primary context of a device, which CuPy and torch use; ignores errors, which later calls report.
 
     CuPy would start it too, but its import and that of torch in the main thread would wait for each other.
     """
@@ -60,9 +60,7 @@ class CudaKernels(Kernels):
         self._functions = functions
         self._handles = {name: function.kernel.ptr for name, function in functions.items()}
         self._max_threads = {name: function.max_threads_per_block for name, function in functions.items()}
-        self._device = device
-        self._program = program
-        self._block = block
+        self._device, self._program, self._block = device, program, block
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Prepares launches whose threads cover all replicas; one launch per phase if the grid is phased."""
@@ -93,10 +91,10 @@ class CudaKernels(Kernels):
         return -(-count // threads), threads, staging * threads
 
     def _in_phases(self, run: Launch, call: Any) -> Launch:
-        """Launches the kernel once per phase; a first launch here, with phase -1, reads the number of phases."""
+        """Returns a launch of each phase in turn; a first launch here, with phase -1, reads the number of phases."""
         phases = range(-1, 0)
 
-        def launch_all(stream: int) -> None:
+        def launch_all_phases(stream: int) -> None:
             for phase in phases:
                 call.phase = phase
                 run(stream)
@@ -106,16 +104,16 @@ class CudaKernels(Kernels):
             phase_count = cupy.zeros(1, cupy.int32)
             call.phases = phase_count.data.ptr
             cupy.cuda.runtime.deviceSynchronize()
-            launch_all(0)
+            launch_all_phases(0)
             phases = range(int(phase_count.get()[0]))
             call.phases = None
-        return launch_all
+        return launch_all_phases
 
     def _on_device(self, run: Launch) -> Launch:
         """A launch that works in any thread, whatever the current device is."""
         current, index = import_cupy().cuda.runtime.getDevice, self._device
 
-        def launch(stream: int) -> None:
+        def launch_on_device(stream: int) -> None:
             if _thread_state.has_context and current() == index:
                 run(stream)
             else:
@@ -123,7 +121,7 @@ class CudaKernels(Kernels):
                     run(stream)
                 _thread_state.has_context = True
 
-        return launch
+        return launch_on_device
 
 
 class _ThreadState(threading.local):
@@ -147,12 +145,13 @@ class CudaBackend(Backend):
         """
         runtime, count = import_cupy().cuda.runtime, driver.device_count()
         if index >= count:
-            raise ValueError(f"device 'cuda:{index}' does not exist: this machine has {count} CUDA devices")
-        if block_size is not None and (block_size not in range(32, 1025, 32)):
+            raise ValueError(
+                f"device 'cuda:{index}' does not exist: this machine has {count} CUDA devices; use a smaller index, or "
+                "device='cpu'"
+            )
+        if block_size is not None and block_size not in range(32, 1025, 32):
             raise ValueError(f"block_size is {block_size!r}; give a multiple of 32 from 32 to 1024, or None")
-        self.index = index
-        self.device = f"cuda:{index}"
-        self._block = block_size or THREADS_PER_BLOCK
+        self.index, self.device, self._block = index, f"cuda:{index}", block_size or THREADS_PER_BLOCK
         self.traits = Device(
             on_gpu=True,
             processors=int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, index)),
@@ -167,7 +166,7 @@ class CudaBackend(Backend):
         )
 
     def load(self, program: Program) -> Kernels:
-        """Compiles with NVRTC, or loads the machine code of the same source and headers from the cache folder."""
+        """Compiles with NVRTC, or loads machine code of the same source from the cache folder; returns the kernels."""
         check_device_functions(program, "NVRTC")
         with on_device(self.index):
             try:
@@ -181,7 +180,7 @@ class CudaBackend(Backend):
             return CudaKernels(functions, self.index, program, self._block)
 
     def start_compiling(self, program: Program) -> None:
-        start_compiling(program.source, program.name, _architecture(self.index))
+        start_compiling(program.source, program.name, architecture_of(_capability(self.index)))
 
     def memory(self) -> int:
         with on_device(self.index):
@@ -189,13 +188,9 @@ class CudaBackend(Backend):
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """NVRTC's name of an architecture; on Hopper ``sm_90a``, whose extra instructions no later GPU has."""
+    """NVRTC's name of a compute capability; on Hopper ``sm_90a``, whose extra instructions no later GPU has."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' * (capability == (9, 0))}"
-
-
-def _architecture(index: int) -> str:
-    return architecture_of(_capability(index))
 
 
 def _capability(index: int) -> tuple[int, int]:
@@ -217,4 +212,4 @@ def loaded_module(source: str, name: str, index: int) -> Any:
     Raises:
         CompileError: NVRTC cannot compile the source.
     """
-    return import_cupy().RawModule(path=str(machine_code(source, name, _architecture(index))))
+    return import_cupy().RawModule(path=str(machine_code(source, name, architecture_of(_capability(index)))))

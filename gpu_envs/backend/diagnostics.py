@@ -35,7 +35,7 @@ class Diagnostic:
 
 
 def diagnostics(output: str, author_file: str) -> Iterator[Diagnostic]:
-    """Yields the errors in the output of g++, clang or NVRTC (without colours).
+    """Yields the errors in the output of g++, clang or NVRTC (without colours), and no warnings.
 
     An error in a macro or template that the author's file uses gets the position of that use.
     """
@@ -57,16 +57,16 @@ def diagnostics(output: str, author_file: str) -> Iterator[Diagnostic]:
         column = int(groups.get("column") or 0)
         if "column" not in groups and number + 2 < len(lines) and lines[number + 2].strip() == "^":
             column = max(0, lines[number + 2].index("^") - 1)  # NVRTC indents the line by two columns
-        place = Diagnostic(match["file"], int(match["line"]), column, match["text"], re.sub(r"^\s*\d* \|", "", excerpt))
+        new = Diagnostic(match["file"], int(match["line"]), column, match["text"], re.sub(r"^\s*\d* \|", "", excerpt))
         if match["kind"] == "note":
-            if last is not None and place.file == author_file and any(note in place.text for note in _ORIGIN_NOTES):
-                last = dataclasses.replace(place, text=last.text)
+            if last is not None and new.file == author_file and any(note in new.text for note in _ORIGIN_NOTES):
+                last = dataclasses.replace(new, text=last.text)
             continue
         if last is not None:
             yield last
-        asserted = _ASSERTED.search(place.text)
-        text = asserted["quoted"] or asserted["plain"] if asserted else place.text
-        last = dataclasses.replace(place, text=text, excerpt=place.excerpt.strip(), **template_use)
+        asserted = _ASSERTED.search(new.text)
+        text = asserted["quoted"] or asserted["plain"] if asserted else new.text
+        last = dataclasses.replace(new, text=text, excerpt=new.excerpt.strip(), **template_use)
         template_use = {}
     if last is not None:
         yield last
@@ -85,15 +85,10 @@ def lines_of_file(source: str, file: str) -> list[str]:
 
 
 def members(source: str, struct: str, *, functions: bool = False) -> list[str]:
-    """The names of a struct's fields, or of its functions, in a source."""
+    """The names of a struct's fields, or of its functions, in a source; empty if the source does not define it."""
     body = re.search(rf"^struct {struct} \{{\n(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
-    if body is None:
-        return []
-    names: list[str] = []
-    for line in body[1].splitlines():
-        code = line.partition("//")[0]
-        field = re.match(r"    (?:const )?[\w:]+(?:<[^;()]*>)?[\s*&]+(\w+)(?:\[[^;]*\])?;\s*$", code)
-        function = re.match(r"    FN [\w:&*<> ]*?(\w+)\(", code)
-        match = function if functions else field
-        names += [match[1]] if match is not None and match[1] != struct else []
-    return list(dict.fromkeys(names))
+    field, function = r"(?:const )?[\w:]+(?:<[^;()]*>)?[\s*&]+(\w+)(?:\[[^;]*\])?;\s*$", r"FN [\w:&*<> ]*?(\w+)\("
+    member = re.compile("    " + (function if functions else field))
+    lines = body[1].splitlines() if body is not None else []
+    matches = [member.match(line.partition("//")[0]) for line in lines]
+    return list(dict.fromkeys(match[1] for match in matches if match is not None and match[1] != struct))

@@ -47,7 +47,7 @@ def device_count() -> int:
 
 
 def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int], attribute: int | None) -> Launch:
-    """Prepares launches of a kernel that takes one struct by value, on any stream of the current context.
+    """Returns a launch of a kernel that takes one struct by value, for any stream of the current context.
 
     Each launch reads the struct's current values. A launch through ``cupy.RawKernel`` converts its arguments each time
     and takes three times as long.
@@ -67,7 +67,7 @@ def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int],
     attribute_array = (Attribute * 1)(*attributes)
     configs: dict[int, Any] = {}  # per stream: another Python thread may launch while the driver reads one
 
-    def run(stream: int, _keep: ctypes.Structure = struct) -> None:
+    def launch_on_stream(stream: int, _keep: ctypes.Structure = struct) -> None:
         config = configs.get(stream)
         if config is None:
             config = Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, attribute_array, len(attributes))
@@ -76,4 +76,4 @@ def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int],
         if status:
             import_cupy().cuda.driver.check_status(status)
 
-    return run
+    return launch_on_stream

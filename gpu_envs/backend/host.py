@@ -48,17 +48,14 @@ class HostKernels(Kernels):
             weight: The cost of a step, in steps of a single-agent environment.
             tile: Replicas per tile; each thread gets a multiple of it.
         """
-        self._library = library
-        self._threads = threads
-        self._flush = int(flush)
-        self._weight = weight
-        self._tile = tile
+        self._library, self._threads, self._flush = library, threads, int(flush)
+        self._weight, self._tile = weight, tile
         self._run = _pool().run
         self._run.restype = None
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_longlong,) * 2, *(ctypes.c_int,) * 2]
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares launches of the kernel; small batches run on the calling thread."""
+        """Returns a launch of the kernel over ``count`` replicas; small batches run on the calling thread."""
         function = ctypes.cast(getattr(self._library, f"kernel_{kernel}"), ctypes.c_void_p)
         argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
         flush, run, tile = self._flush, self._run, self._tile
@@ -72,11 +69,11 @@ class HostKernels(Kernels):
             return launch_rollout
         threads = self._threads_for(count * self._weight)
 
-        def launch(stream: int, _keep: ctypes.Structure = call) -> None:
+        def launch_on_threads(stream: int, _keep: ctypes.Structure = call) -> None:
             del stream
             run(function, argument, replicas, tile, threads, flush)
 
-        return launch
+        return launch_on_threads
 
     def function(self, kernel: str) -> Any:
         """The library's function; it takes the struct's address, the first replica and the one after the last."""
@@ -133,7 +130,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Returns the machine's memory or, in a container with a smaller limit, the limit.
+    """Returns the machine's total and free memory or, in a container with smaller limits, those of the container.
 
     Inside a container, ``/proc/meminfo`` still describes the machine; the limit is in the files of its control group.
 

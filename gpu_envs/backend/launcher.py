@@ -37,12 +37,9 @@ class Kernel:
         self._update()
 
     def fill(self, /, **values: MemberValue) -> "Kernel":
-        """Sets members, and dimensions of arrays, that stay the same; dimensions not later than their arrays.
+        """Checks and sets members, and dimensions of arrays, for all later launches; returns this kernel.
 
-        A CUDA graph that was captured before keeps the old values.
-
-        Returns:
-            This kernel.
+        Dimensions not later than their arrays. A CUDA graph that was captured before keeps the old values.
         """
         if not values.keys() <= self._required | self._filled.keys():
             raise self._argument_error(values)
@@ -53,18 +50,18 @@ class Kernel:
         return self
 
     def bind(self, count: int, /) -> Callable[..., None]:
-        """Prepares launches over ``count`` elements that cost little, as they check nothing.
+        """Returns a function that launches over ``count`` elements and checks nothing, which costs little.
 
-        A launch takes the members that are not filled in, in the struct's order; arrays as their addresses.
+        It takes the values of the members that are not filled in, in the struct's order; arrays as their addresses.
         """
         call, open_members, launch = self._call, self._open, self._kernels().bind(self._name, self._call, count)
 
-        def run(*values: int | float | None) -> None:
+        def launch_unchecked(*values: int | float | None) -> None:
             for name, value in zip(open_members, values, strict=True):
                 setattr(call, name, value)
             launch(self._arrays.stream())
 
-        return run
+        return launch_unchecked
 
     def launch(self, count: int, /, **values: MemberValue) -> None:
         """Checks the arrays, and launches over ``count`` elements on the current stream.
@@ -89,7 +86,7 @@ class Kernel:
             launch(self._arrays.stream())
 
     def _update(self) -> None:
-        """Lists the members and sizes that are not filled in."""
+        """Lists the members and sizes that are not filled in, which launches take; drops cached launches."""
         sizes = {size for member in self._members for size in member.dimensions or () if isinstance(size, str)}
         members = [member for member in self._members if member.name not in self._filled]
         self._open = [member.name for member in members]
@@ -100,7 +97,7 @@ class Kernel:
         self._prepared: dict[tuple[MemberValue, ...], tuple[list[_ArrayRule], Launch | None]] = {}
 
     def _rules(self, members: Sequence[Member], sizes: Mapping[str, Any]) -> list[_ArrayRule]:
-        """The rules for the arrays among the members, for these sizes."""
+        """What to check of each array among the members: its shape, for these sizes, and its dtypes."""
         rules: list[_ArrayRule] = []
         for member in members:
             if member.dimensions is not None:
@@ -110,6 +107,7 @@ class Kernel:
         return rules
 
     def _write(self, values: Mapping[str, MemberValue], rules: Sequence[_ArrayRule], unchecked: Sequence[str]) -> None:
+        """Writes into the struct: the addresses of arrays, after a check of their rules, and ``unchecked`` members."""
         call, address = self._call, self._arrays.checked_address
         for name, shape, dtypes, nullable in rules:
             value = values[name]
@@ -118,7 +116,7 @@ class Kernel:
             setattr(call, name, values[name])
 
     def _argument_error(self, values: Mapping[str, MemberValue]) -> ValueError:
-        required, given = (", ".join(sorted(names)) for names in (self._required, values))
+        required, given = (", ".join(sorted(names)) or "nothing" for names in (self._required, values))
         return ValueError(f"kernel {self._name} takes {required}; given {given}")
 
 
@@ -134,7 +132,7 @@ class CachedLaunch:
     def bound(
         self, key: tuple[object, ...], count: int, values: Callable[[], Mapping[str, MemberValue]]
     ) -> Callable[..., None]:
-        """Returns the launch function of ``Kernel.bind``; fills in and binds again only if ``key`` has changed.
+        """Returns the function of ``Kernel.bind``, without calling it; fills in and binds again only for a new ``key``.
 
         Args:
             key: The objects that count and values depend on, compared by identity.

@@ -85,11 +85,7 @@ def compile_error(program: Program, output: str, compiler: str) -> CompileError:
 
 
 def check_device_functions(program: Program, compiler: str) -> None:
-    """Refuses rules that call NVRTC's builtin functions, as a CPU's compiler would.
-
-    Raises:
-        CompileError: The rules call one.
-    """
+    """Raises a CompileError if rules call NVRTC's builtin functions, which a CPU lacks or rounds otherwise."""
     rules = program.contract
     lines = [] if rules is None else _header_lines(rules, program.source)
     if rules is None or not lines:
@@ -114,7 +110,7 @@ def _is_authors(file: str, rules: Contract) -> bool:
 def _formatted(diagnostic: Diagnostic, contract: Contract, source: str) -> str:
     """An error in the author's file as text: position, message, line, and for C++ a caret under the column."""
     lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explanation(diagnostic, contract, source)}"]
-    text = _line(diagnostic, source)
+    text = _author_line(diagnostic, source)
     if text.strip():
         lines.append(f"    {text.strip()}")
         indent = len(text) - len(text.lstrip())
@@ -124,8 +120,8 @@ def _formatted(diagnostic: Diagnostic, contract: Contract, source: str) -> str:
     return "\n".join(lines)
 
 
-def _line(diagnostic: Diagnostic, source: str) -> str:
-    """The author's line, with each tab as one space, as compilers count columns."""
+def _author_line(diagnostic: Diagnostic, source: str) -> str:
+    """The author's line of code at an error, with each tab as one space, as compilers count columns."""
     lines = lines_of_file(source, diagnostic.file)
     if not lines or diagnostic.file.endswith(".py"):
         linecache.checkcache(diagnostic.file)
@@ -138,7 +134,7 @@ def _line(diagnostic: Diagnostic, source: str) -> str:
 
 
 def _explanation(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
-    """The compiler's message, or a clearer one."""
+    """The compiler's message about an error in rules, or a clearer one."""
     text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", diagnostic.text)
     if re.search(r"""['"]std['"]|'::std'""", text):
         return "rules cannot use the standard library; use sin, exp, square_root, minimum and so on without std::"
@@ -155,7 +151,7 @@ def _explanation(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
 
 
 def _no_member(kind: str, name: str, source: str) -> str:
-    """Names the members that a struct has instead; empty if the source does not declare the struct."""
+    """A message with the members that a struct has instead; empty if the source does not declare the struct."""
     what = "field" if kind in ("State", "Params", "World", "Metrics") else "function"
     names = [member for member in members(source, kind, functions=what == "function") if member not in _DRIVER_FIELDS]
     if not names:
@@ -164,7 +160,7 @@ def _no_member(kind: str, name: str, source: str) -> str:
 
 
 def _no_name(name: str, rules: Contract, source: str) -> str:
-    """Says that a name is not defined, and names the equivalent, the field or a similar name."""
+    """A message that a name is not defined, with its equivalent in rules, the field meant or a similar name."""
     equivalent = _EQUIVALENTS.get(name) or _EQUIVALENTS.get(name.strip("_").removesuffix("f"))
     if equivalent is not None:
         return f"there is no {name!r} in rules; use {equivalent!r}"
@@ -187,7 +183,7 @@ def _header_lines(rules: Contract, source: str) -> list[str]:
 
 
 def _include_errors(rules: Contract, source: str) -> list[str]:
-    """Errors for ``#include`` lines, which cause all other errors."""
+    """An error for each ``#include`` line of the author, as they cause all other errors."""
     return [
         f"{display(rules.file)}:{number}: error: rules cannot include headers; sin, exp, square_root and so on "
         f"need no include\n    {line.strip()}"
@@ -197,7 +193,7 @@ def _include_errors(rules: Contract, source: str) -> list[str]:
 
 
 def _brace_errors(rules: Contract, source: str) -> list[str]:
-    """An error for an unmatched brace, which compilers report in the code after the rules."""
+    """At most one error, for an unmatched brace, which compilers report in the code after the rules."""
     lines = _header_lines(rules, source)
     opened: list[int] = []
     for number, line in enumerate(blanked("\n".join(lines)).splitlines(), 1):
@@ -214,7 +210,7 @@ def _brace_errors(rules: Contract, source: str) -> list[str]:
 
 
 def _function_errors(rules: Contract, source: str, parsed: Sequence[Diagnostic]) -> list[str]:
-    """Errors for missing functions and wrong signatures, which compilers report in the code around the rules."""
+    """Errors for functions that the author's rules lack or declare wrongly, which compilers report in other files."""
     text = "\n".join(_header_lines(rules, source))
     if not text:
         return []
@@ -224,8 +220,8 @@ def _function_errors(rules: Contract, source: str, parsed: Sequence[Diagnostic])
     missing = [name for name, start in starts.items() if start is None]
     if missing:
         return [f"{where} has no function {name}: it needs\n    {rules.functions[name]}" for name in missing]
-    around = [each for each in parsed if not _is_authors(each.file, rules)]
-    lines_around = "\n".join(f"{each.text} {_driver_line(each, source)}" for each in around)
+    around = [error for error in parsed if not _is_authors(error.file, rules)]
+    lines_around = "\n".join(f"{error.text} {_driver_line(error, source)}" for error in around)
     suspects = [name for name in starts if re.search(rf"\b{name}\b\s*[('\"]", lines_around)]
     errors = []
     for name in suspects:
@@ -255,6 +251,6 @@ def _signature(line: str) -> str:
 
 
 def _definition(code: str, name: str) -> int | None:
-    """The offset of a function's definition; None if there is none."""
+    """The offset of a function's definition in ``code``; None if it is only declared, or missing."""
     match = re.search(rf"^[^\n;{{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{", code, re.MULTILINE)
     return None if match is None else match.start()

@@ -42,11 +42,7 @@ def start_compiling(source: str, name: str, architecture: str) -> None:
 
 
 def compile_source(source: str, name: str, architecture: str) -> Compiled:
-    """Compiles a source with NVRTC; needs no device.
-
-    Raises:
-        CompileError: NVRTC cannot compile the source.
-    """
+    """Compiles a source with NVRTC, without the cache folder and a device; CompileError if NVRTC cannot compile it."""
     nvrtc = import_cupy().cuda.nvrtc
     text = source.encode("utf-8", "replace").decode()  # paths in #line directives may be any bytes
     program = nvrtc.createProgram(text, "kernels.cu", (), ())
@@ -68,7 +64,7 @@ def _file_name(source: str, name: str, architecture: str) -> str:
 def _compiled_code(source: str, name: str, architecture: str) -> bytes:
     """Machine code; for a device newer than this NVRTC, PTX for the newest supported one, which the driver compiles."""
     number = int("".join(filter(str.isdigit, architecture)))
-    supported = [each for each in import_cupy().cuda.nvrtc.getSupportedArchs() if each <= number]
+    supported = [arch for arch in import_cupy().cuda.nvrtc.getSupportedArchs() if arch <= number]
     if supported and number not in supported:
         return compile_source(source, name, f"compute_{max(supported)}").ptx.encode()
     output = compile_source(source, name, architecture)

@@ -100,7 +100,7 @@ def headers(*names: str) -> list[tuple[str, str]]:
 
 
 def joined(parts: Sequence[tuple[str, str]]) -> str:
-    """Joins (name, text) parts into one source; ``#line`` directives give compilers their names."""
+    """Joins (name, text) parts into a source in namespace ``gpu_envs``; ``#line`` tells compilers the parts' names."""
     body = "\n".join(f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}" for name, text in parts)
     return f"namespace gpu_envs {{\n{body}\n}}\n"
 
@@ -129,7 +129,7 @@ class KernelSettings:
 def program_of(
     parts: Sequence[str | tuple[str, str]], calls: Mapping[str, Struct], settings: KernelSettings | None = None
 ) -> Program:
-    """Makes a program of headers that need no spec.
+    """Makes a program of kernels that need no spec: its source from headers, and the classes of the kernels' structs.
 
     Args:
         parts: Headers after the dialect, by their paths below ``kernels/``, or (name, text) pairs. The last part

@@ -64,32 +64,28 @@ class Struct:
         real: str,
         *fields: "tuple[str | Struct, str] | tuple[Struct, str, int] | tuple[str, str, Dimensions]",
     ) -> "Struct":
-        """Makes a struct of (type, name) tuples.
+        """Makes a struct of (type, name) tuples; names of members of the same type may be separated by commas.
 
         A struct member may have its count as a third element, a pointer the dimensions of its array; a pointer whose
-        type ends in ``?`` may be null.
-
-        Args:
-            name: The struct's name.
-            real: ``float`` or ``double``, the type that ``real`` means.
-            fields: The members.
+        type ends in ``?`` may be null. ``real`` is the C++ type that the type ``real`` stands for.
         """
         members: list[Member] = []
-        for kind, field, *rest in fields:
+        for kind, names, *rest in fields:
             count_or_dimensions: Any = rest[0] if rest else None
-            if isinstance(kind, Struct):
-                members.append(Member(kind.name, kind, field, count=count_or_dimensions or 0))
-            else:
-                declared, dimensions = kind.removesuffix("?"), count_or_dimensions
-                members.append(Member(declared, declared, field, dimensions=dimensions, nullable=kind != declared))
+            for field in names.split(", "):
+                if isinstance(kind, Struct):
+                    members.append(Member(kind.name, kind, field, count=count_or_dimensions or 0))
+                else:
+                    declared, dimensions = kind.removesuffix("?"), count_or_dimensions
+                    members.append(Member(declared, declared, field, dimensions=dimensions, nullable=kind != declared))
         if not members:  # an empty struct has size 1 in C++ and 0 in ctypes
             members.append(Member("int", "int", "nothing"))
         return cls(name, tuple(members)).resolve({"real": real}, {})
 
     def resolve(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> "Struct":
-        """The same struct with these aliases of types and names of dimensions replaced."""
+        """The same struct with aliases of types replaced by ``types``, and names of dimensions by ``sizes``."""
 
-        def resolved(member: Member) -> Member:
+        def resolve_member(member: Member) -> Member:
             if isinstance(member.kind, Struct):
                 return member
             base = _base(member.kind)
@@ -99,10 +95,10 @@ class Struct:
             kind = member.kind.replace(base, types[base]) if base in types else member.kind
             return dataclasses.replace(member, kind=kind, dimensions=dimensions)
 
-        return Struct(self.name, tuple(resolved(member) for member in self.members))
+        return Struct(self.name, tuple(map(resolve_member, self.members)))
 
     def cpp(self, body: Sequence[str] = ()) -> str:
-        """The declaration in C++."""
+        """The declaration in C++, with the lines ``body`` after the members."""
         lines = [f"    {m.declared} {m.name}{f'[{m.count}]' if m.count else ''};" for m in self.members]
         return "\n".join([f"struct {self.name} {{", *lines, *(f"    {line}" for line in body), "};"])
 
@@ -114,8 +110,7 @@ class Struct:
                 nested: Any = member.kind.ctype()
                 members.append((member.name, nested * member.count if member.count else nested))
             else:
-                pointer = member.kind.endswith("*")
-                members.append((member.name, ctypes.c_void_p if pointer else _C_TYPES[member.kind]))
+                members.append((member.name, ctypes.c_void_p if member.kind[-1] == "*" else _C_TYPES[member.kind]))
         return type(self.name, (ctypes.Structure,), {"_fields_": members})
 
 

@@ -81,7 +81,9 @@ def find_compiler() -> tuple[str, ...]:
     try:
         cxx = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
-        raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is not a command ({error}); correct it") from None
+        raise NoCompilerError(
+            f"CXX is {os.environ['CXX']!r}, no valid command ({error}); correct or unset it"
+        ) from None
     if cxx:
         path = shutil.which(cxx[0])
         if path is None:
@@ -118,6 +120,7 @@ def processor_name() -> str:
 
 
 def _cpu_lines() -> list[str]:
+    """The lines of ``/proc/cpuinfo``; empty if the system has no such file."""
     try:
         return Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -134,33 +137,31 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     """
     background.wait((source, *extra_flags))
 
-    def load(folder: Path) -> ctypes.CDLL:
+    def load_from(folder: Path) -> ctypes.CDLL:
         library = _compile_into(folder, source, name, extra_flags)
         try:
             return ctypes.CDLL(str(library))
         except OSError as error:
-            if "undefined symbol" in str(error):
-                raise CompileError(
-                    f"{name} calls a function that is declared but not defined: {error}", str(error)
-                ) from None
-            raise
+            if "undefined symbol" not in str(error):
+                raise
+            raise CompileError(f"{name} calls a function that it does not define: {error}", str(error)) from None
 
-    return in_cache_folder(load)
+    return in_cache_folder(load_from)
 
 
 def start_build(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
     """Starts to compile a library in a background thread; ``build`` waits for it."""
 
-    def run() -> None:
+    def compile_into_cache() -> None:
         folder = cache_folder()
         prepare_folder(folder)
         _compile_into(folder, source, name, extra_flags)
 
-    background.start((source, *extra_flags), name, run)
+    background.start((source, *extra_flags), name, compile_into_cache)
 
 
 def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> Path:
-    """Compiles a shared library, or finds it in the cache, and returns its file, whose name starts with ``name``.
+    """Returns the file of a shared library, compiled unless the cache has it; the file's name starts with ``name``.
 
     A library with address sanitizers can be loaded only by a process that started with the sanitizer's library.
     """
@@ -193,14 +194,10 @@ SET_CACHE_DIR = "set GPU_ENVS_CACHE_DIR to a private, writable folder on a file 
 
 
 def prepare_folder(folder: Path) -> None:
-    """Creates a cache folder.
-
-    Raises:
-        OSError: It cannot be created, or is not safe.
-    """
+    """Creates a cache folder if necessary, or raises an OSError if that fails or other users can write to it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if writable_by_other_users(folder):
-        raise PermissionError("other users can write to it, and its files are executed; empty it and chmod 700 it")
+        raise PermissionError("other users can write to it, and its files are executed: empty it and chmod 700 it")
 
 
 def writable_by_other_users(folder: Path) -> bool:
@@ -214,7 +211,7 @@ def writable_by_other_users(folder: Path) -> bool:
 
 
 def _compile_into(folder: Path, source: str, name: str, extra_flags: Sequence[str]) -> Path:
-    """Compiles a library into the folder, or finds it there; without a compiler, finds one from any compiler."""
+    """Returns the library's file in the folder, compiled if necessary; without a compiler, one of any compiler."""
     flags = [*FLAGS, *extra_flags]
     stem = f"{name}-{digest(source, *flags, cpu_features())[:32]}"
     try:
@@ -241,13 +238,13 @@ def _compile_into(folder: Path, source: str, name: str, extra_flags: Sequence[st
         )
         errors = result.stderr.strip()
         full = re.search("No space left on device|Disk quota exceeded", errors)
-        if result.returncode != 0 and full:
-            raise OSError(errno.ENOSPC, full[0])
         if result.returncode != 0:
+            if full:
+                raise OSError(errno.ENOSPC, full[0])
             errors = errors or f"exit code {result.returncode}, no output"
             raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{errors}", errors)
         if not output.is_file():
-            raise NoCompilerError(f"{shlex.join(command)} is no C++ compiler: it wrote nothing. Correct or unset CXX")
+            raise NoCompilerError(f"{shlex.join(command)} is no C++ compiler: it wrote nothing. Set CXX to another")
         with output.open("ab") as file:
             file.write(_seal(output.read_bytes()))
         os.replace(output, library)  # atomic: another process may compile the same library

@@ -189,7 +189,7 @@ def _start_and_build() -> None:
 @pytest.mark.parametrize(
     ("compiler", "kind", "reason"),
     [
-        ("/bin/true", NoCompilerError, "/bin/true is no C.. compiler: it wrote nothing. Correct or unset CXX"),
+        ("/bin/true", NoCompilerError, "/bin/true is no C.. compiler: it wrote nothing. Set CXX to another"),
         ("/bin/false", CompileError, "exit code 1, no output"),
     ],
 )
