@@ -45,12 +45,16 @@ STUCK = 20
 EQUIVALENT: Mapping[tuple[str, str], str] = {
     (
         "gpu_envs/rendering/painter.py",
-        "kinds = np.broadcast_to(kinds, pixels.shape[:3]).reshape(len(given), -2)",
-    ): "NumPy's reshape takes any negative number for what is left",
+        "kinds = np.broadcast_to(kinds, pixels.shape[:3]).reshape(len(world), -2)",
+    ): "NumPy's reshape treats any negative number as -1",
     (
         "kernels/dialect/python.cuh",
         "FN int truncated(double x) { return x >= 1 || x <= -1 ? int(clip(x, -2147483649.0, 2147483647.0)) : 0; }",
-    ): "machines make the least int of what is below it",
+    ): "the conversion gives the minimum int for any number below it",
+    (
+        "gpu_envs/translation/order.py",
+        "return (isinstance(end, tree.Constant) and (isinstance(end, tree.Field) and end.of in ('', 'p')))",
+    ): "a constant end is copied into a variable",
 }
 """Mutants that change no result on any device, by file and line with the mistake, and why; they do not count."""
 

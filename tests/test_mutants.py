@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from mutants import STUCK, Outcome, outcome_of
+from mutants import EQUIVALENT, ROOT, STUCK, Outcome, outcome_of
 from mutations import Mutant, draw, of_header, of_python
 
 PYTHON = '''
@@ -182,3 +182,10 @@ RUNNING: dict[str, Any] = {"started": "t::b", "at": 101.0}
 )
 def test_outcomes_of_runs(rows: list[dict[str, Any]], code: int | None, expected: Outcome) -> None:
     assert outcome_of(rows, code, 200.0) == expected
+
+
+def test_equivalent_mutants_exist() -> None:
+    """An entry whose line has changed would no longer apply."""
+    for file, after in EQUIVALENT:
+        mutants = (of_header if file.endswith(".cuh") else of_python)(file, (ROOT / file).read_text())
+        assert after in {mutant.name.partition(" -> ")[2] for mutant in mutants}, (file, after)

@@ -118,3 +118,29 @@ def test_a_reset_starts_episodes_of_full_length(spec: Any, device: str) -> None:
     assert numpy_of(env.simulation.buffers["staggered"]).tolist() == [np.count_nonzero(before[~mask])]
     env.reset(seed=2)
     assert not offsets_of(env).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, TypeError, "stagger needs a seed: give an integer"),
+        ({"offsets": [0, 1]}, ValueError, r"got offsets int64 \(2,\); give 3 integers"),
+        ({"offsets": [0.0, 1.0, 2.0]}, ValueError, r"got offsets float64 \(3,\); give 3 integers"),
+        ({"offsets": [0, -1, 2]}, ValueError, "from -1 to 2; allowed are 0 to 11"),
+        ({"offsets": [0, 1, LIMIT]}, ValueError, "from 0 to 12; allowed are 0 to 11"),
+    ],
+)
+def test_wrong_offsets_are_refused(device: str, arguments: Any, error: type[Exception], message: str) -> None:
+    env: Any = gpu_envs.make("CartPole-v1", 3, device=device, max_episode_steps=LIMIT)
+    env.reset(seed=1)
+    with pytest.raises(error, match=message):
+        env.stagger(**arguments)
+    env.stagger(offsets=[0, LIMIT - 1, 2])
+    assert offsets_of(env).tolist() == [0, LIMIT - 1, 2]
+
+
+def test_without_a_time_limit_stagger_is_refused(device: str, tmp_path: Path) -> None:
+    env: Any = gpu_envs.VectorEnv(walk(tmp_path, more={"max_episode_steps": None}), 3, device=device)
+    env.reset(seed=1)
+    with pytest.raises(ValueError, match="has no limit: leave it out"):
+        env.stagger(seed=1)

@@ -276,6 +276,8 @@ ALLOWED = [
     "if not i:\n        w.left = i",
     "if i == p.size or i == p.size:\n        pass\n    elif i == p.size:\n        w.left = i",
     "if i != 0:\n        continue\n    w.left = 0\n    for k in range(5):\n        w.left += w.board[k]",
+    "if AGENTS > 1:\n        if i != 0:\n            continue\n    w.left = 0",
+    "if AGENTS > 99:\n        pass\n    elif i != 0:\n        continue\n    w.left = 0",
     "if i != 1:\n        w.x[i] = 0\n    else:\n        w.left += 1",
     "if i > 0 and w.x[i] > 0:\n        w.left = 1",
     "if i == 0:\n        w.left = 1\n    if w.x[i] > 0:\n        w.left = 1",
