@@ -46,7 +46,7 @@ _FUSED_ROLLOUT = "kernel_act_and_step of small/act_and_step.cuh, a full horizon 
 def make_learner(
     policy_rows: PolicyRows, user_module: nn.Module | None, run: Run, limit: int | None, group: Group
 ) -> Learner:
-    """Make a learning policy with the user's module, or with the default module for the settings."""
+    """Make a policy's learner, with the user's module or a default one; all processes get the first one's weights."""
     name, config = policy_rows.name, run.for_policy(policy_rows.name)
     case = dataclasses.replace(
         case_of(policy_rows, config, policy_rows.device),
@@ -75,13 +75,13 @@ def make_learner(
 
 
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
-    """Return the case of a policy; ``config`` is the result of ``Run.for_policy``."""
+    """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
     return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.cpu_threads)
 
 
 def describe_engines(config: Run, device: str) -> list[str]:
-    """Describe in lines of text what computes the networks of each learning policy.
+    """Return lines of text: each learning policy's network, the engine and kernels that would compute it, and why.
 
     Args:
         config: The run.
@@ -97,19 +97,17 @@ def describe_engines(config: Run, device: str) -> list[str]:
         layout = layout_of(plan.world, Device(on_gpu=True))
         if isinstance(engine, SmallEngine) and supports_act_and_step(layout, config.params):
             described["acting"] = _FUSED_ROLLOUT
-        layers = " x ".join(map(str, net.hidden))
+        layers = " x ".join(map(str, net.hidden)) + f" {net.activation}"
         norm = ", layer norm" if net.layer_norm else ""
         trunk = ", shared trunk" if net.shared_trunk else ""
-        lines.append(
-            f"{name}: {case.features} features, {layers} {net.activation}{norm}{trunk}, {net.precision}, {device}"
-        )
+        lines.append(f"{name}: {case.features} features, {layers}{norm}{trunk}, {net.precision}, {device}")
         lines += [f"  {part:<10}{kernels}" for part, kernels in described.items()]
         lines += [f"  why {engine.name}: {reason}"] if reason else []
     return lines
 
 
 def _make_module(case: Case, user_module: nn.Module | None, name: str, run: Run) -> nn.Module:
-    """Return a policy's module on its device: the user's, or a newly initialised default module."""
+    """Return the user's module on the device (ValueError: a Trainer already trains it), or a new default module."""
     if user_module is not None:
         _check_not_trained(user_module, name, run)
         return user_module.to(case.device)
@@ -120,7 +118,7 @@ def _make_module(case: Case, user_module: nn.Module | None, name: str, run: Run)
 
 
 def _check_not_trained(module: nn.Module, name: str, config: Run) -> None:
-    """Raise a ValueError if an optimiser owns the parameters: a second one would detach them from its buffer."""
+    """Raise a ValueError if a Trainer's optimiser owns parameters: another would move them to a buffer of its own."""
     if not _owners(module):
         return
     gc.collect()  # Trainers are part of reference cycles, so that unused ones may still be there
@@ -187,30 +185,16 @@ class Player:
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
         if self.networks is None:
             for rows, first in self.policy_rows.spans:
-                self._ops.sample(
-                    self._uniform[rows],
-                    self._actions[rows],
-                    self._log_probs[rows],
-                    stream=self.stream,
-                    turn=turn,
-                    first_row=first,
-                    action_mask=None if action_mask is None else action_mask[rows],
-                )
+                mask = None if action_mask is None else action_mask[rows]
+                arrays = self._uniform[rows], self._actions[rows], self._log_probs[rows]
+                self._ops.sample(*arrays, stream=self.stream, turn=turn, first_row=first, action_mask=mask)
             if self._acted is None:
                 return self._actions
             # the normal distribution function maps normal samples to uniform ones
             uniform = (torch.erf(self._actions / 2**0.5) + 1.0) / 2.0
             return self._acted.copy_(self._low + uniform * self._width)
-        request = ActRequest(
-            self.policy_rows.observed(observations, 0),
-            self._actions,
-            self._log_probs,
-            self.stream,
-            turn,
-            acted=self._acted,
-            greedy=greedy,
-            action_mask=action_mask,
-        )
+        tensors = self.policy_rows.observed(observations, 0), self._actions, self._log_probs, self.stream
+        request = ActRequest(*tensors, turn, acted=self._acted, greedy=greedy, action_mask=action_mask)
         self.policy_rows.act(self.networks, request)
         return self._actions if self._acted is None else self._acted
 
@@ -273,7 +257,7 @@ def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] |
 
 
 def _frozen_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the frozen policy in a player's state."""
+    """Return the frozen policy (state, config, source) in a player's state; CheckpointError if it has none."""
     frozen: Mapping[str, Any] | None = state.get("frozen")
     if frozen is None:
         raise CheckpointError(f"the checkpoint has no weights for {name!r}, which was not a frozen policy")
@@ -281,7 +265,7 @@ def _frozen_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _latest_policy(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, Any], Run, str]:
-    """Read ``RUN`` or ``RUN:POLICY`` from its last checkpoint; return the policy's state, its run and its full name."""
+    """Read ``RUN:POLICY``, or the policy of ``RUN`` for these roles; return its state, settings and full name."""
     folder, _, policy = source.partition(":")
     path, part = Path(folder).absolute(), policy_rows.parts[0]
     option = f"--policy {part.role.name if part.all_members else part.role.members[part.members[0]]}=frozen:{folder}"
@@ -309,7 +293,7 @@ def _latest_policy(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, A
 def restore_networks(
     state: Mapping[str, Any], policy_rows: PolicyRows, config: Run, source: str, user_module: nn.Module | None = None
 ) -> TorchNetworks:
-    """Load weights from a checkpoint into the user's module, or into the default module for the settings."""
+    """Return networks with saved weights, in the user's module or a default one; CheckpointError if they do not fit."""
     case = case_of(policy_rows, config, policy_rows.device)
     module = _make_module(case, user_module, policy_rows.name, config)
     check_finite(state["module"], source)
@@ -321,9 +305,7 @@ def restore_networks(
         unfit = f"the policy {source} does not fit the agents that it should act for"
         changed = _changed_spaces(state["module"], module.state_dict())
         if changed:
-            raise CheckpointError(
-                f"{unfit}: {changed}; make the environment with its former spaces, or train a new policy"
-            ) from None
+            raise CheckpointError(f"{unfit}: {changed}; restore the former spaces, or train a new policy") from None
         raise CheckpointError(
             f"{unfit} ({policy_rows.features} features, actions {policy_rows.head}), or it was trained with a module "
             f"that you gave, which must be given again as modules=: {error}"

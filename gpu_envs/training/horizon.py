@@ -69,11 +69,9 @@ _PROGRAMS = {
                 _ALIVE,
                 ("const float*", "bootstrap", ("bootstrap_steps", "rows")),
                 ("const float*?", "reward_scale", (1,)),
-                ("float*", "advantages", _BY_STEP),
-                ("float*", "returns", _BY_STEP),
+                *(("float*", name, _BY_STEP) for name in ("advantages", "returns")),
                 ("float*?", "moments", (MOMENTS, "rows")),
-                ("float", "gamma"),
-                ("float", "gamma_lambda"),
+                *(("float", name) for name in ("gamma", "gamma_lambda")),
             ),
             "places": Struct.of(
                 "PlacesCall", "float", *_SIZES, ("int", "each"), *_ENDS, ("Index*", "places", ("rows",))
@@ -150,8 +148,7 @@ _PROGRAMS = {
             "schedule": Struct.of(
                 "ScheduleCall",
                 "float",
-                ("Index", "schedules"),
-                ("Index", "points_each"),
+                *(("Index", name) for name in ("schedules", "points_each")),
                 ("const double*", "points", ("schedules", "points_each", 2)),
                 ("const u64*", "targets", ("schedules",)),
                 ("Index*", "clock", (1,)),
@@ -200,36 +197,26 @@ class Advantages:
         """
         steps, rows = _steps_and_rows(rewards)
         by_step = bootstrap.ndim == 2
-        self._advantages.launch(
-            rows,
-            rows=rows,
-            steps=steps,
-            states=steps + 1,
-            rewards=rewards,
-            bootstrap=bootstrap,
-            bootstrap_steps=steps if by_step else None,
-            bootstrap_stride=rows if by_step else 0,
-            gamma=gamma,
-            gamma_lambda=gamma * lam,
-            **(_OPTIONAL | arrays),
-        )
+        sizes = {"bootstrap_steps": steps if by_step else None, "bootstrap_stride": rows if by_step else 0}
+        arrays = _OPTIONAL | arrays | {"rewards": rewards, "bootstrap": bootstrap}
+        factors = {"gamma": gamma, "gamma_lambda": gamma * lam}
+        self._advantages.launch(rows, rows=rows, steps=steps, states=steps + 1, **sizes, **factors, **arrays)
 
-    def places(self, terminations: Tensor, truncations: Tensor, places: Tensor, *, group_size: int = 1) -> None:
-        """Find the index of each row's final observation; at most one episode per row may be truncated.
+    def find_final(self, terminations: Tensor, truncations: Tensor, indices: Tensor, *, group_size: int = 1) -> None:
+        """Write the index step * R + row of each row's last truncated, not terminated step; negative: the row has none.
 
         Args:
             terminations: [T, R].
             truncations: [T, R].
-            places: int64 [R], output: step * R + row if the row's episode was truncated, not terminated; otherwise
-                negative.
+            indices: int64 [R], output.
             group_size: Number of consecutive rows whose episodes are truncated together.
         """
         steps, rows = _steps_and_rows(truncations)
         ends = {"terminations": terminations, "truncations": truncations}
-        self._places.launch(rows // group_size, rows=rows, steps=steps, each=group_size, places=places, **ends)
+        self._places.launch(rows // group_size, rows=rows, steps=steps, each=group_size, places=indices, **ends)
 
     def discounted(self, rewards: Tensor, gamma: float, **arrays: Tensor | None) -> None:
-        """Accumulate each row's discounted return, forward over the steps; it restarts at 0 after each episode.
+        """Update each row's discounted return ``running``, which restarts at 0 after an episode, and write its sums.
 
         Args:
             rewards: [T, R].
@@ -242,10 +229,10 @@ class Advantages:
         self._discounted.launch(rows, rows=rows, steps=steps, rewards=rewards, gamma=gamma, **arrays)
 
 
-def _steps_and_rows(rewards: Tensor) -> tuple[int, int]:
-    if rewards.ndim != 2:
-        raise ValueError(f"rewards have shape {list(rewards.shape)}; give [steps, rows]")
-    return rewards.shape[0], rewards.shape[1]
+def _steps_and_rows(array: Tensor) -> tuple[int, int]:
+    if array.ndim != 2:
+        raise ValueError(f"an array of a horizon has shape {list(array.shape)}; give [steps, rows]")
+    return array.shape[0], array.shape[1]
 
 
 @final
@@ -268,7 +255,7 @@ class AdvantageStats:
         self._kernel.fill(sums=sums, arrived=arrived, largest=self.largest)
 
     def write(self, metrics: Tensor, normaliser: Tensor | None) -> None:
-        """Initialise an iteration's metrics: zero sums, the explained variance, and the largest observation.
+        """Write an iteration's first metrics (zero sums, explained variance, largest observation) and the normaliser.
 
         Args:
             metrics: [10], output: ``METRICS``.
@@ -295,7 +282,7 @@ class Permutation:
     def __init__(self, count: int, device: str, threads: int | None = None, *, group_size: int = 1) -> None:
         numbers = count * group_size
         if not 1 <= numbers <= MAX_SAMPLES:
-            raise ValueError(f"there are {numbers} samples; give 1 to {MAX_SAMPLES}: indices are 32-bit integers")
+            raise ValueError(f"a horizon has {numbers} samples; give 1 to {MAX_SAMPLES}: change num_envs or horizon")
         (self._permute,) = _kernels("permutation", device, threads)
         self._threads: Final = max(min(count, _MAX_ELEMENT_THREADS), -(-count // _ELEMENTS_PER_THREAD))
         bits = max(_MIN_BITS, (count - 1).bit_length() // 2)
@@ -303,10 +290,10 @@ class Permutation:
         self._permute.fill(count=count, threads=self._threads, each=group_size, bits=bits, size=size, numbers=numbers)
 
     def write(self, indices: Tensor, stream: Tensor, turn: int) -> None:
-        """Write a permutation.
+        """Write every index once, in a random order of groups; the indices of a group stay in order.
 
         Args:
-            indices: int32 [count * group_size], output: every index once; the indices of a group stay in order.
+            indices: int32 [count * group_size], output.
             stream: int64 [2] on the device: the key and the counter of the random numbers.
             turn: Added to the counter; use a different one for each permutation until the counter changes.
         """
@@ -342,7 +329,7 @@ class EpisodeSums:
 
 @final
 class DeviceSchedules:
-    """Writes the values of schedules for the current update, on the device.
+    """A kernel that writes the values of schedules for the current update.
 
     Attributes:
         clock: int64 ``[1]``: number of updates so far.
@@ -356,13 +343,9 @@ class DeviceSchedules:
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
         kernel.fill(begun=config.steps_at(0), steps=config.steps_per_update, last=config.iterations - 1)
-        kernel.fill(
-            schedules=len(points),
-            points_each=length,
-            clock=self.clock,
-            points=torch.tensor(padded, dtype=torch.float64, device=device),
-            targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),
-        )
+        table = torch.tensor(padded, dtype=torch.float64, device=device)
+        addresses = torch.tensor([target.data_ptr() for target in self._targets], device=device)
+        kernel.fill(schedules=len(points), points_each=length, clock=self.clock, points=table, targets=addresses)
         self._write: Final = CachedLaunch(kernel)
 
     def write(self) -> None:

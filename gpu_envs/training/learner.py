@@ -106,7 +106,7 @@ class Learner(ABC):
         """Update the weights from the last horizon or the replay buffer."""
 
     def end_iteration(self) -> None:
-        """Count an iteration on the host."""
+        """Count down ``warmup_iterations``, on the host."""
         self.warmup_iterations = max(0, self.warmup_iterations - 1)
 
     @property
@@ -119,11 +119,7 @@ class Learner(ABC):
         """Return tensors to search for the origin of a NaN, in the order of its propagation."""
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
-        """Return copies of everything that the next iterations depend on.
-
-        Args:
-            copy_buffers: Copy the replay buffer, too, instead of returning the buffer itself.
-        """
+        """Return copies of all that later iterations depend on; not ``copy_buffers``: the replay buffer itself."""
         del copy_buffers
         return {
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
@@ -157,7 +153,7 @@ class Learner(ABC):
         return self.policy_rows.observed({name: s.final_rows for name, s in storage.items()}, 1)
 
     def _end_update(self, observations: Rows, alive: Tensor | None) -> None:
-        """Advance the random numbers, and update running statistics by flat observations ``[samples, features]``."""
+        """Advance the random numbers, learn observation statistics (flat rows), and broadcast the module's buffers."""
         self._counters.add_(self._draws)
         if self.scale is not None:
             self.scale.learn(observations, alive)
@@ -326,7 +322,7 @@ class OnPolicyLearner(Learner):
         self.samples = observations[:horizon].flatten(0, 1), flat
 
     def _compute_values(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
-        """Compute the missing values, and the largest absolute observation."""
+        """Write the values that ``act`` has not computed, and raise ``largest`` to the largest absolute observation."""
         largest, acts_with_value = self._stats.largest, self.networks.acts_with_value
         first = self.horizon if acts_with_value else 0  # ``act`` has computed the values before each step
         active, mask = (None if array is None else array[first:].flatten(0, 1) for array in (alive, masks))
@@ -350,7 +346,7 @@ class OnPolicyLearner(Learner):
             values = torch.empty_like(self.log_probs)
             self.networks.values(ValueRequest(final, values.view(-1)))
             return values
-        self._advantage.places(terminations, truncations, self._places, group_size=self.policy_rows.group_size)
+        self._advantage.find_final(terminations, truncations, self._places, group_size=self.policy_rows.group_size)
         self.networks.values(ValueRequest(final, self._last_values, self._places))
         return self._last_values
 
@@ -373,7 +369,7 @@ class OnPolicyLearner(Learner):
         self._end_update(observations, batch.alive)
 
     def step(self, minibatch: Minibatch) -> None:
-        """Take a gradient step."""
+        """Take a gradient step with the samples of a minibatch."""
         self.networks.learn(minibatch, self._step)
 
     # --- the state ---

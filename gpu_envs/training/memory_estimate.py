@@ -42,11 +42,7 @@ class MemoryEstimate:
 
 
 def memory_of_run(plan: Plan) -> MemoryEstimate:
-    """Estimate the memory of a run on its device.
-
-    Raises:
-        ValueError: An algorithm does not support its role's actions, or an off-policy policy would never learn.
-    """
+    """Estimate a run's memory per replica, without weights; ValueError if an algorithm cannot learn in its role."""
     config, spec, limit, horizon = plan.config, plan.world.spec, plan.limit, plan.config.horizon
     stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0
@@ -80,7 +76,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
 
 
 def _check_buffer(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> None:
-    """Raise a ValueError for a buffer smaller than a batch, and for a warm-up as long as the run."""
+    """Raise a ValueError if a policy's buffer cannot hold a batch, or its warm-up is as long as the run."""
     if config.num_envs == AUTO:
         return
     capacity = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
@@ -115,17 +111,13 @@ def _environment(plan: Plan) -> int:
 
 
 def _bytes_per_replica(sizes: Iterable[Iterable[object]]) -> int:
-    """Return the difference in bytes between the tensors of two replicas and of one."""
+    """Return the difference in bytes between the tensors in the second and in the first of ``sizes``."""
     one, two = (sum(part.nbytes for part in arrays if isinstance(part, torch.Tensor)) for arrays in sizes)
     return two - one
 
 
 def check_memory(plan: Plan) -> None:
-    """Check that the replicas of a run fit into the free memory.
-
-    Raises:
-        ShortageError: They do not fit; the message names the largest number of replicas that does.
-    """
+    """Raise a ShortageError, which names the largest number of replicas that fits, if a run exceeds the free memory."""
     estimate, config, device, count = memory_of_run(plan), plan.config, plan.device, plan.num_envs
     needed = estimate.of(count)
     if needed <= available_memory(device):

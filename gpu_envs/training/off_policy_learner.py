@@ -58,7 +58,7 @@ class Exploration:
         return self._noise
 
     def restart(self, rows: Tensor) -> None:
-        """Restart the noise of rows whose episodes have ended, bool ``[rows]``."""
+        """Restart the noise of the rows that are true in ``rows``, bool ``[rows]``, at the next call of ``next``."""
         if self.correlated:
             self._state["new"].logical_or_(rows)
 
@@ -151,11 +151,7 @@ class OffPolicyLearner(Learner):
 
     def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
         """Return the rows whose episode ended in step ``t``, or whose agent is inactive after it; bool ``[rows]``."""
-        terminated, truncated = (
-            self.policy_rows.take({role: getattr(s, name)[t] for role, s in storage.items()}, 0)
-            for name in ("terminations", "truncations")
-        )
-        ended = terminated | truncated
+        ended = self.policy_rows.take({role: s.terminations[t] | s.truncations[t] for role, s in storage.items()}, 0)
         alive = {role: s.alive[t + 1] for role, s in storage.items() if s.alive is not None}
         return ended | ~self.policy_rows.take(alive, 0) if alive else ended
 

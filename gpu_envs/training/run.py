@@ -124,6 +124,7 @@ class Run(Settings):
                 raise ValueError(f"policy {name!r}: {error}") from None
 
     def _check_params(self) -> None:
+        """Raise a ValueError for environment options in ``params`` that the trainer sets or does not support."""
         for name in _TRAINER_OPTIONS:
             if name in self.params:
                 instead = f"give the run's setting {name}" if name in SETTINGS else "leave it out"
@@ -137,9 +138,7 @@ class Run(Settings):
     def _check_buffer(self) -> None:
         """Raise a ValueError if a replay buffer cannot hold a horizon and an n-step return."""
         algorithm = self.algorithm
-        if not isinstance(algorithm, OffPolicy):
-            return
-        if algorithm.buffer_size <= max(self.horizon, algorithm.n_step):
+        if isinstance(algorithm, OffPolicy) and algorithm.buffer_size <= max(self.horizon, algorithm.n_step):
             raise ValueError(
                 f"buffer_size is {algorithm.buffer_size}, horizon is {self.horizon} and n_step is {algorithm.n_step}: "
                 "give a buffer_size above both, since one slot of the buffer is always free"
@@ -151,7 +150,7 @@ class Run(Settings):
         return {name: policy for name, policy in self.policies.items() if isinstance(policy, Policy)}
 
     def for_policy(self, name: str) -> "Run":
-        """Return the run with the algorithm and the network of one policy."""
+        """Return the run with the policy ``name``'s algorithm and network in place of the run's, and no overrides."""
         policy = self.policy_overrides.get(name, Policy())
         algorithm = policy.algorithm or self.algorithm
         network = policy.network or Network(**settings_for(algorithm.name, vars(self.network)))
@@ -169,7 +168,7 @@ class Run(Settings):
 
     @property
     def replicas(self) -> int:
-        """``num_envs`` as an integer."""
+        """``num_envs`` as an integer; raises a ValueError if it is still "auto"."""
         if self.num_envs == AUTO:
             raise ValueError(
                 f"num_envs is {AUTO!r}: call gpu_envs.training.train, or choose_num_envs to turn it into a number"
@@ -201,7 +200,7 @@ class Run(Settings):
 
     @property
     def cpu_threads(self) -> int | None:
-        """Maximum number of CPU threads; None: one per core."""
+        """Maximum number of CPU threads: ``threads``, or 1 if minibatches are small; None: one per core."""
         # Several threads help with large minibatches only, and are ten times slower than one if other processes
         # compete for their cores.
         work = max(run.minibatch_size * max(run.network.hidden) for run in self.variants)
@@ -251,7 +250,7 @@ class Run(Settings):
 
 
 def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], assigned: Any) -> Policy:
-    """Return the policy ``name`` with overrides; ``assigned`` is the policy that acts for the role ``name``."""
+    """Make a Policy of the settings ``NAME.key``; ValueError if the role ``name`` has another policy, ``assigned``."""
     if assigned != name:
         raise ValueError(
             f"{name}.{next(iter(settings))}: the policy of {name!r} is {assigned!r}; give the setting to that policy, "
@@ -259,20 +258,16 @@ def _policy(name: str, shared: Mapping[str, Any], settings: Mapping[str, Any], a
         )
     for key in settings:
         if key not in POLICY_SETTINGS:
-            wrong = (
-                "applies to the whole run." if key in NAMES else f"does not exist{did_you_mean(key, POLICY_SETTINGS)}"
-            )
-            raise ValueError(
-                f"{name}.{key}: the setting {key!r} {wrong} A policy can set: {', '.join(POLICY_SETTINGS)}"
-            )
+            unknown, allowed = f"does not exist{did_you_mean(key, POLICY_SETTINGS)}", ", ".join(POLICY_SETTINGS)
+            problem = "applies to the whole run." if key in NAMES else unknown
+            raise ValueError(f"{name}.{key}: the setting {key!r} {problem} A policy can set: {allowed}")
     try:
         algorithm, network = _algorithm_and_network(settings, shared)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
     of_network = settings.keys() & settings_of(Network)
-    return Policy(
-        algorithm if settings.keys() - of_network else None, network if of_network else None, frozenset(settings)
-    )
+    overrides = algorithm if settings.keys() - of_network else None, network if of_network else None
+    return Policy(*overrides, frozenset(settings))
 
 
 def unknown_setting_message(name: str) -> str:
@@ -314,6 +309,7 @@ def upgraded(flat: Mapping[str, Any], version: int = 1) -> dict[str, Any]:
 
 
 def _rename_old(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of format 1 with current names and limits, without removed ones; ValueError for C51's."""
     if flat.get("atoms") is not None:
         raise ValueError("atoms is a setting of C51, which was removed: use the version of gpu_envs that wrote the run")
     settings = {_RENAMED.get(name, name): value for name, value in flat.items() if name not in _REMOVED}
@@ -342,7 +338,7 @@ def split_flat(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[
 
 
 def _algorithm_and_network(settings: Mapping[str, Any], inherited: Mapping[str, Any]) -> tuple[Algorithm, Network]:
-    """Make algorithm and network from flat settings; inherited settings that do not apply are dropped."""
+    """Make algorithm and network from flat settings; ValueError for those that do not apply, dropped if inherited."""
     flat = {**inherited, **settings}
     name = flat.get("algorithm", PPO.name)
     if not isinstance(name, str) or name not in ALGORITHMS:

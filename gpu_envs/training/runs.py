@@ -168,12 +168,8 @@ def load_policies(
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)
     trained = folder.config()
-    policies, modules = policies or {}, modules or {}
-    changes: dict[str, Any] = {
-        "policies": {**trained.policies, **policies},
-        "params": {**trained.params, **(params or {})},
-    }
-    config = dataclasses.replace(trained, device=device, **changes)
+    policies, modules, params = policies or {}, modules or {}, {**trained.params, **(params or {})}
+    config = dataclasses.replace(trained, device=device, policies={**trained.policies, **policies}, params=params)
     latest = folder.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
@@ -195,15 +191,9 @@ def load_policies(
                 learner, source = state["learners"][name], f"{folder.path}:{name}"
                 policy_run = trained.for_policy(name)
                 networks[name] = restore_networks(learner, policy_rows, policy_run, source, modules.get(name))
-    return TrainedPolicies(
-        config,
-        device,
-        parts,
-        networks,
-        derived_seed(trained.seed, "evaluation"),
-        trained.steps_at(iteration_of(latest)),
-        {name: EpisodeWindow(state=steps).means()[0] for name, steps in state["windows"].items()},
-    )
+    returns = {name: EpisodeWindow(state=steps).means()[0] for name, steps in state["windows"].items()}
+    seed, steps = derived_seed(trained.seed, "evaluation"), trained.steps_at(iteration_of(latest))
+    return TrainedPolicies(config, device, parts, networks, seed, steps, returns)
 
 
 @exclusive()
@@ -217,9 +207,7 @@ def load_frozen_policies(
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in filter(learns, parts):
-        raise ValueError(
-            f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
-        )
+        raise ValueError(f"{env} is not a run and has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY")
     rows = {name: PolicyRows(name, members, 1, device) for name, members in parts.items()}
     networks = {name: make_player(policy_rows, config).networks for name, policy_rows in rows.items()}
     return TrainedPolicies(config, device, parts, networks, 0, 0, {})

@@ -205,10 +205,11 @@ def _check_widths(field: Setting, value: Any) -> tuple[int, ...]:
 
 
 def _parse_int(text: str) -> int:
+    """Parse an integer, which may be written as 1e6."""
     try:
         return int(text)
     except ValueError:
-        if not float(text).is_integer():  # accepts 1e6
+        if not float(text).is_integer():
             raise
         return int(float(text))
 

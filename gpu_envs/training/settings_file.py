@@ -55,7 +55,7 @@ def load_settings(path: str | Path) -> Run:
 
 
 def to_toml(run: Run) -> str:
-    """Return the text of a settings file for training a similar run."""
+    """Return the text of a settings file for a similar run, without its directory, ``gpus`` and ``since``."""
     shared, tables = split_flat(run.flat())
     tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
     omitted = ("gpus", "since", "run_dir", *MAPPINGS)  # they differ from run to run, or have tables

@@ -17,7 +17,6 @@ from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.assembly import Player, make_learner, make_player
-from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_memory
@@ -116,11 +115,13 @@ class Trainer:
         self._reset_envs()
 
     def _reset_envs(self, *when: str) -> None:
+        """Start new episodes, with seeds derived from the run's seed and the strings ``when``."""
         seed = self.config.seed
         stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
         self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
     def _build(self, modules: Mapping[str, nn.Module], saved_players: Mapping[str, Any]) -> None:
+        """Make the attributes that allocate: environment, learners, players, metrics, history and schedules."""
         config, device, plan = self.config, self.device, self._plan
         first_replica = self.group.rank * plan.num_envs
         # an environment that cannot be made raises before the user's modules are modified
@@ -156,7 +157,7 @@ class Trainer:
     # --- one iteration, all on the device ---
 
     def roll_out(self) -> None:
-        """Act and step for a horizon, with the values of schedules for this iteration."""
+        """Write this iteration's values of schedules; then act and step for a horizon, which fills the storage."""
         self._schedules.write()
         horizon_env = self.horizon_env
         horizon_env.carry_over()
@@ -174,7 +175,7 @@ class Trainer:
             player.advance(self.config.horizon)
 
     def learn(self) -> None:
-        """Update the learning policies, and collect the metrics of the iteration."""
+        """Update the learning policies from the rollout, and write the iteration's metrics of all processes."""
         for learner in self.learners.values():
             learner.finish_rollout(self.horizon_env.storage)
             learner.update()
@@ -186,7 +187,7 @@ class Trainer:
         self.group.reduce_metrics(self._metrics, sum(sums.numel() for sums in episodes))
 
     def prepare(self) -> None:
-        """Compile kernels, run an iteration and capture CUDA graphs; the state is restored afterwards."""
+        """Set ``phases``; for CUDA graphs run and capture an iteration and restore the state, otherwise run nothing."""
         if self.phases:
             return
         phases: list[Callable[[], None]] = [self.roll_out, self.learn]
@@ -213,7 +214,7 @@ class Trainer:
             yield
 
     def _run_iteration(self) -> None:
-        """Roll out a horizon and learn from it."""
+        """Roll out a horizon, learn from it, and queue the metrics, which the caller receives from ``_reports``."""
         warming_up = any(learner.warmup_iterations for learner in self.learners.values())
         roll_out, learn = (self.roll_out, self.learn) if warming_up else self.phases
         started, rolled_out, _ = self._reports.next_events()
@@ -238,7 +239,7 @@ class Trainer:
             for number in range(count):
                 self._run_iteration()
                 for report in self._reports.receive(wait_for_all=number == count - 1):
-                    self._process_report(report)
+                    self._record_and_check(report)
                     reports.append(report)
         return reports
 
@@ -292,7 +293,7 @@ class Trainer:
                     if stopped:
                         reports += self._reports.receive(wait_for_all=True)
                     for report in reports:
-                        self._process_report(report)
+                        self._record_and_check(report)
                         history.unlogged.append(report)
                         self.seconds = start_seconds + time.perf_counter() - start_time
                         elapsed = max(self.seconds - start_seconds, 1e-9)
@@ -330,8 +331,8 @@ class Trainer:
             lines.append(f"{name}: {learner.algorithm.name} on {self.device}, engine {learner.engine}{reason}")
         return lines
 
-    def _process_report(self, report: IterationReport) -> None:
-        """Add a report to the history; raise a DivergedError if a metric is NaN or infinite."""
+    def _record_and_check(self, report: IterationReport) -> None:
+        """Add a report to the history; warn of updates without a step, raise a DivergedError for NaN or infinity."""
         self.history.add(report)
         for name, metrics in report.learner_metrics.items():
             learner = self.learners[name]
@@ -345,23 +346,21 @@ class Trainer:
                     stacklevel=2,
                 )
             wrong = [key for key, v in metrics.items() if not math.isfinite(v) and key != "explained_variance"]
-            if not wrong:
-                continue
-            sources = [key for key, tensor in learner.tensors().items() if not bool(torch.isfinite(tensor).all())]
-            if "largest_observation" in wrong:
-                sources.insert(0, "observations")
-            raise self._diverged(name, [*sources, *wrong][0], report.iteration)
+            if wrong:
+                sources = [key for key, tensor in learner.tensors().items() if not bool(torch.isfinite(tensor).all())]
+                if "largest_observation" in wrong:
+                    sources.insert(0, "observations")
+                raise self._diverged(name, [*sources, *wrong][0], report.iteration)
 
     def _check_weights(self, iteration: int) -> None:
         """Raise a DivergedError if a learner's weights are NaN or infinite."""
         for name, learner in self.learners.items():
-            weights = [parameter.detach().cpu() for parameter in learner.module.parameters()]
-            if not all(
-                bool(torch.isfinite(tensor).all()) for tensor in weights
-            ):  # on the CPU: a GPU would load kernels
+            weights = [tensor.detach().cpu() for tensor in learner.module.parameters()]  # a GPU would load kernels
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
                 raise self._diverged(name, "the parameters", iteration) from None
 
     def _diverged(self, policy: str, source: str, iteration: int) -> DivergedError:
+        """Return the error for NaN or infinity in ``source``; it names the last checkpoint and settings to change."""
         saved = self._run.checkpoints.latest() if self._run is not None else None
         return DivergedError(
             f"iteration {iteration}: {source} of the policy {policy!r} contain NaN or infinity; "
@@ -384,11 +383,7 @@ class Trainer:
         return facts
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
-        """Return copies of everything that the next iterations of this process depend on.
-
-        Args:
-            copy_buffers: Copy replay buffers, too, instead of returning the buffers themselves.
-        """
+        """Return copies of all that this process needs to continue; not ``copy_buffers``: replay buffers themselves."""
         return {
             "describes": self.describe(),
             "iteration": self.iteration,
@@ -406,15 +401,14 @@ class Trainer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a result of ``state`` or a checkpoint of ``save``; raise a CheckpointError if it does not fit."""
         same_processes = state["describes"]["gpus"] == self.config.gpus
-        metrics = {
-            name: {key: 0.0 for key in learner.metric_names if key is not None}
-            for name, learner in self.learners.items()
-        }
+        names = {name: filter(None, learner.metric_names) for name, learner in self.learners.items()}
+        metrics = {name: dict.fromkeys(keys, 0.0) for name, keys in names.items()}
         expected = self.state(copy_buffers=False) | {"recent": [(0, metrics, 0.0, 0.0)]}
         state = state_of_process(expected, state, self.group.rank, same_processes=same_processes)
         self._restore(state, same_processes=same_processes)
 
     def _restore(self, state: Mapping[str, Any], *, same_processes: bool = True) -> None:
+        """Restore a process's state; not ``same_processes`` (their number has changed): with new episodes."""
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self.players.items():
@@ -432,7 +426,7 @@ class Trainer:
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
     def save(self) -> None:
-        """Write a checkpoint, if the run has a directory."""
+        """Write a checkpoint, if a process of the group has a run directory; DivergedError: weights are not finite."""
         path = self._run and str(self._run.path)
         folders = [folder for folder in self.group.all_gather_objects(path) if folder is not None]
         if not folders:
@@ -453,8 +447,7 @@ class Trainer:
             seed: Seed of environments and actions; None: derived from the run's seed.
             num_envs: Number of replicas; None: one per episode, up to 4,096.
         """
-        networks: dict[str, Networks | None] = {name: player.networks for name, player in self.players.items()}
-        networks |= {name: learner.networks for name, learner in self.learners.items()}
+        networks = {name: policy.networks for name, policy in (self.players | self.learners).items()}
         default_seed, spec = derived_seed(self.config.seed, "evaluation"), self._plan.world.spec
         policies = TrainedPolicies(
             self.config, self.device, self._plan.policies, networks, default_seed, self.steps, self.returns

@@ -121,7 +121,7 @@ def tune(
     callback: Callable[[Size], None] | None = None,
     limit_updates: bool = False,
 ) -> Tuning:
-    """Train a few iterations with 64, 128, ... replicas (on the CPU 16, 32, ...), until training gets no faster.
+    """Measure training with 64, 128, ... replicas (on the CPU 16, 32, ...), until it gets no faster or meets a limit.
 
     Nothing is written to disk, and each trial's memory is freed before the next trial.
 
@@ -183,6 +183,7 @@ def _min_replicas(config: Run) -> int:
 
 
 def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
+    """Return a prepared trainer of one process, with ``num_envs`` replicas, copies of the modules and no warm-up."""
     copies = copy.deepcopy(dict(modules or {}))
     steps = config.total_steps + num_envs * config.horizon  # more than any warm-up, so that the run is accepted
     with warnings.catch_warnings():
@@ -195,7 +196,7 @@ def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) 
 
 
 def _rates(trainer: Trainer) -> tuple[float, float]:
-    """Return the steps per second of rollout (median), and of training until the device has finished."""
+    """Train for 0.2 s or longer; return the steps per second of rollout (median) and of rollout and update."""
     count = 1
     while True:
         start = time.perf_counter()
@@ -211,7 +212,7 @@ def _rates(trainer: Trainer) -> tuple[float, float]:
 def choose_num_envs(
     config: Run, *, modules: Mapping[str, nn.Module] | None = None, group: object = None
 ) -> tuple[int, str]:
-    """Return the number of replicas for ``num_envs="auto"`` on this device, and the reason.
+    """Measure, and return the number of replicas for ``num_envs="auto"`` on this device and the reason.
 
     Several processes use the smallest of their numbers.
 

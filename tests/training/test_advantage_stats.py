@@ -172,7 +172,7 @@ def test_final_observations_of_truncated_episodes(steps: int, groups: int, each:
         expected = np.where(np.arange(rows) % 5 == 0, -1, expected)
     ended, cut = (torch.from_numpy(flags).to(resolve_device(device)) for flags in (terminations, truncations))
     places = torch.full((rows,), 7, dtype=torch.int64, device=cut.device)
-    Advantages(device).places(ended, cut, places, group_size=each)
+    Advantages(device).find_final(ended, cut, places, group_size=each)
     assert places.tolist() == expected.tolist()
 
 

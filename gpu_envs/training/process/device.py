@@ -95,7 +95,7 @@ def total_memory(device: str) -> int:
 
 
 def _advice(config: Run, requested: int, total: int, device: str) -> str:
-    """Return the message of a ShortageError; most memory, but not all, grows with num_envs times horizon."""
+    """Return the message of a ShortageError: the setting to lower, such as num_envs, and a value that should fit."""
     config = max(config.variants, key=_weights)
     weights = _weights(config)
     if weights > total * USABLE_FRACTION / 2:
@@ -125,7 +125,7 @@ def _weights(config: Run) -> int:
 
 
 def no_graphs_reason(device: str, graphs: bool | None) -> str:
-    """Return the reason why CUDA graphs cannot be used; empty if they can."""
+    """Return why CUDA graphs cannot be used, empty if they can; ValueError if ``graphs`` requires them on a CPU."""
     if graphs and device == "cpu":
         raise ValueError("graphs=True needs a CUDA device; leave it out, or give device='cuda'")
     reason = "there are no CUDA graphs on a CPU" if device == "cpu" else ""
@@ -135,7 +135,7 @@ def no_graphs_reason(device: str, graphs: bool | None) -> str:
 def capture_graphs(
     functions: Sequence[Callable[[], None]], device: str, *, required: bool
 ) -> tuple[list[Callable[[], None]], str]:
-    """Run functions once, capture each as a CUDA graph, and return the graphs' replay functions.
+    """Run functions once, capture each as a CUDA graph; return the graphs' replay functions and an empty reason.
 
     Graphs share memory: they must be replayed in this order. If a capture fails, the functions themselves and the
     reason are returned, or with ``required`` a RuntimeError is raised.
@@ -162,7 +162,7 @@ def capture_graphs(
                 if is_out_of_memory(error):
                     raise
                 if required:
-                    raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
+                    raise RuntimeError(f"graphs=True cannot capture the run ({error}): leave graphs out") from error
                 reason = f"it cannot be captured ({str(error).splitlines()[0]})"
                 break
             graphs.append(graph)
@@ -180,7 +180,7 @@ def _side_stream(device: str) -> Any:
 
 @contextlib.contextmanager
 def _strict_capture() -> Iterator[None]:
-    """Turn torch's warning about an empty graph into an error, and pause the garbage collector.
+    """While torch captures a CUDA graph: raise an error if it is empty, and pause the garbage collector.
 
     The collector could destroy graphs of an old run, which CUDA does not allow during a capture.
     """
@@ -224,7 +224,7 @@ def exclusive() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_threads(device: str, threads: int | None) -> Iterator[None]:
-    """Set the number of torch's CPU threads, and restore it afterwards; None leaves it unchanged."""
+    """On the CPU set the number of torch's threads, at most one per core, and restore it; None: leave it unchanged."""
     before = torch.get_num_threads()
     if device == "cpu" and threads is not None:
         torch.set_num_threads(min(threads, available_threads()))  # more threads than cores would spin-wait
@@ -272,7 +272,7 @@ class RandomState:
         self._set(self._states)
 
     def __exit__(self, *error: object) -> None:
-        """Restore the process's state."""
+        """Keep the run's state, and restore the process's."""
         assert self._saved is not None
         self._states = self._current()
         self._set(self._saved)
@@ -283,7 +283,7 @@ class RandomState:
         return self._current() if self._saved is not None else dict(self._states)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a result of ``state``; states of other kinds of devices are ignored."""
+        """Restore a result of ``state``, without other kinds of devices; CheckpointError if it is damaged."""
         states = self._states | {name: state[name].cpu() for name in self._states if name in state}
         try:
             for name, generator in self._new_generators().items():

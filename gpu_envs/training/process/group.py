@@ -79,11 +79,8 @@ def constants(processes: int) -> str:
 
 def settings(processes: int, prologue: str = "") -> KernelSettings:
     """Return the settings of programs whose kernels communicate between ``processes`` processes."""
-    return KernelSettings(
-        prologue=constants(processes) + prologue,
-        sizes={"processes": processes},
-        grid=Grid(threads=BLOCK, replicas=1),
-    )
+    grid = Grid(threads=BLOCK, replicas=1)
+    return KernelSettings(prologue=constants(processes) + prologue, sizes={"processes": processes}, grid=grid)
 
 
 def small_program(processes: int) -> Program:
@@ -167,7 +164,7 @@ class Group:
 
     @functools.cached_property
     def _peer_memory_limit(self) -> PeerMemoryLimit:
-        """Largest message through peer memory, or why none."""
+        """Limit of messages through peer memory, or the reason for none; at its first use a call of all processes."""
         local = torch.cuda.current_device()
         gpu = torch.cuda.get_device_properties(local)
         disabled = os.environ.get(PEER_MEMORY_VARIABLE) == "0"
@@ -224,14 +221,9 @@ class Group:
         return parts
 
     def _kernels_for(self, tensor: torch.Tensor) -> list[Kernel]:
-        """Return the kernels that send a tensor through peer memory; empty if it needs another transport."""
-        numbers = tensor.numel() * tensor.element_size() // 4
-        if (
-            not tensor.is_cuda
-            or tensor.element_size() < 4
-            or not 0 < numbers <= _SMALL
-            or self._peer_memory_limit.reason
-        ):
+        """Return the kernels that send a tensor through peer memory, loaded once; empty if it cannot be sent so."""
+        size, words = tensor.element_size(), tensor.nbytes // 4
+        if not tensor.is_cuda or size < 4 or not 0 < words <= _SMALL or self._peer_memory_limit.reason:
             return []
         if self._memory is None:
             self._memory = PeerMemory(self._handle or dist.group.WORLD, _SMALL, tensor.device)
@@ -288,7 +280,7 @@ class Group:
         return states
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the settings differ between processes."""
+        """Raise a ValueError in all processes if their settings differ."""
         first, *others = self.all_gather_objects(comparable(settings))
         for rank, other in enumerate(others, 1):
             name = next((name for name in first if other.get(name) != first[name]), None)
@@ -300,7 +292,7 @@ class Group:
 
 
 def comparable(value: Any) -> Any:
-    """Convert lists and arrays to nested tuples: JSON and checkpoints do not preserve the difference."""
+    """Return a value with lists and arrays as nested tuples, for comparing values from JSON and checkpoints."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return comparable(value.tolist())
     if isinstance(value, list | tuple):

@@ -58,14 +58,15 @@ def peer_monitor(peers: Sequence[int], patience: float = 5.0) -> Iterator[None]:
     """
     done = threading.Event()
 
-    def wait(signals: socket.socket) -> None:
+    def end_if_peer_ended(signals: socket.socket) -> None:
+        """Wait for a stop signal; from then on, until the context ends, end this process once a peer has ended."""
         while (numbers := signals.recv(1)) and numbers[0] not in STOP_SIGNALS:
             pass
         while numbers and not done.wait(0.5):
             if any(map(_has_ended, peers)) and not done.wait(patience):
                 os._exit(TERMINATED)
 
-    with signal_reader(wait) if peers else contextlib.nullcontext():
+    with signal_reader(end_if_peer_ended) if peers else contextlib.nullcontext():
         try:
             yield
         finally:

@@ -66,7 +66,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Return a temporary file that replaces ``path`` at the end, or is deleted if an exception is raised."""
+    """Context that gives a temporary file, which replaces ``path`` at the end; an exception deletes it instead."""
     partial = path.with_name(path.name + _PARTIAL)
     try:
         with explain_write_errors(path):
@@ -129,7 +129,7 @@ def _check_plain(payload: Any) -> None:
             visited.add(id(value))
             stack += [(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
         elif not isinstance(value, bool | int | float | str | None):
-            raise CheckpointError(f"it has a {type(value).__name__}")
+            raise CheckpointError(f"it has a {type(value).__name__}, which no run saves")
 
 
 @final
@@ -164,10 +164,7 @@ class Checkpoints:
     def save_buffers(
         self, iteration: int, rank: int, buffers: Mapping[str, Mapping[str, torch.Tensor]]
     ) -> dict[str, dict[str, int]]:
-        """Write a process's replay buffers, chunk by chunk, before the checkpoint of an iteration.
-
-        Returns the checksums of tensors by learner, which the checkpoint stores to recognise its buffers.
-        """
+        """Write a process's replay buffers, before their checkpoint, which stores the returned checksums of tensors."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = _buffer_path(self.folder / f"iteration-{iteration:08d}.pt", rank)
         with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
@@ -190,7 +187,7 @@ class Checkpoints:
 
 
 def iteration_of(path: Path) -> int:
-    """Return the iteration in a checkpoint's file name."""
+    """Return the iteration in a checkpoint's file name; ValueError for other names."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise ValueError(f"{path.name!r} is not the name of a checkpoint, such as iteration-00000123.pt")
@@ -200,7 +197,7 @@ def iteration_of(path: Path) -> int:
 def read_buffer(
     path: Path, rank: int, name: str, checksums: Mapping[str, int], buffer: Mapping[str, torch.Tensor]
 ) -> None:
-    """Read a learner's replay buffer of the checkpoint ``path`` into its tensors, chunk by chunk."""
+    """Read a learner's buffer of the checkpoint ``path`` into ``buffer``; CheckpointError if the file does not fit."""
     buffer_path = _buffer_path(path, rank)
     if not buffer_path.is_file():
         raise CheckpointError(
@@ -213,9 +210,7 @@ def read_buffer(
             if checksums.get(key) != entry.CRC:
                 raise CheckpointError(f"{buffer_path.name} belongs to another checkpoint")
             if entry.file_size != tensor.nbytes:
-                raise CheckpointError(
-                    f"{buffer_path.name} has {entry.file_size} bytes of {key}; expected {tensor.nbytes}"
-                )
+                raise CheckpointError(f"{buffer_path.name} has {entry.file_size} bytes of {key}, not {tensor.nbytes}")
             with archive.open(entry) as stored:
                 for chunk in torch.split(tensor.view(-1), _CHUNK):
                     data = bytearray(stored.read(chunk.nbytes))  # verifies the checksum at the end
@@ -249,16 +244,14 @@ def explain_damage(path: Path) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         paths = Checkpoints(path.parent).paths() if _NAME.fullmatch(path.name) else []
         older = [other for other in paths if iteration_of(other) < iteration_of(path)]
-        advice = (
-            f"The checkpoint before it is {older[-1]}: remove the damaged file to resume from there"
-            if older
-            else "There is no checkpoint before it"
-        )
+        advice = "There is no checkpoint before it: train a new run"
+        if older:
+            advice = f"The checkpoint before it is {older[-1]}: remove the damaged file to resume from there"
         raise CheckpointError(f"the checkpoint {path} is damaged ({reason}). {advice}") from None
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Convert a value to types that can be read without executing code; instances of subclasses become base types."""
+    """Convert a value to types that can be read without executing code, subclasses to base types; else TypeError."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None:

@@ -47,7 +47,7 @@ class RunLog:
             file.write("".join(line for line, _ in remaining).encode())
 
     def write(self, iteration: int, steps: int, record: Mapping[str, float], seconds: float) -> None:
-        """Append an entry with values of some or all columns; ``seconds`` is the training time."""
+        """Append an entry to both files, with values of some or all columns; ``seconds`` is the training time."""
         if not self._columns:
             clash = [name for name in record if name in LEADING_COLUMNS]
             if clash:
@@ -111,13 +111,14 @@ class EventFile:
         self._append(purge_step, _bytes(7, b"\x08\x01"))  # status: start
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Append a value for each tag."""
+        """Append an event with a value for each tag."""
         # a C float, which becomes infinite beyond the range of float32 (struct.pack would raise)
         members = (_bytes(1, tag.encode()) + b"\x15" + bytes(_Float32(value)) for tag, value in values.items())
         self._append(step, _bytes(5, b"".join(_bytes(1, value) for value in members)))
 
-    def _append(self, step: int, content: bytes) -> None:
-        record = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + content
+    def _append(self, step: int, fields: bytes) -> None:
+        """Append an event: the time, the step, and ``fields``, its other protobuf fields, encoded."""
+        record = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + fields
         length = struct.pack("<Q", len(record))
         with self._path.open("ab") as file:
             file.write(length + _masked(length) + record + _masked(record))
@@ -150,7 +151,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Encode an integer as protobuf does: 7 bits per byte, the lowest first."""
+    """Encode a step as a protobuf integer: 7 bits per byte, the lowest first; ValueError if it is negative."""
     if value < 0:
         raise ValueError(f"step is {value}; give 0 or more")
     out = bytearray()

@@ -126,14 +126,14 @@ class ReportQueue:
         return self._free[-1][1]
 
     def send(self, iteration: int, metrics: torch.Tensor) -> None:
-        """Queue the metrics of an iteration, and record its end."""
+        """Queue an iteration's metrics, start to copy them to the host, and record the iteration's end."""
         slot, events = self._free.pop()
         slot.copy_(metrics, non_blocking=True)
         events[2].record()
         self._queue.append((iteration, slot, events))
 
     def receive(self, *, wait_for_all: bool = False) -> list[IterationReport]:
-        """Return reports until fewer than ``depth`` iterations, or none, are pending.
+        """Return reports until fewer than ``depth`` iterations are pending, with ``wait_for_all`` none.
 
         The host waits for these iterations, so that their number does not depend on timing.
         """
@@ -142,30 +142,24 @@ class ReportQueue:
             iteration, slot, events = self._queue.popleft()
             events[2].synchronize()
             seconds = [float(start.elapsed_time(end)) / 1e3 for start, end in itertools.pairwise(events)]
-            reports.append(self._read(iteration, slot.numpy().copy(), *seconds))
+            reports.append(self._to_report(iteration, slot.numpy().copy(), *seconds))
             self._free.append((slot, events))
         return reports
 
-    def _read(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:
+    def _to_report(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:
+        """Split an iteration's flat metrics by role, learner and name; ``rollout`` and ``update`` are seconds."""
         end = self._rows * self._horizon
         steps, values = values[:end].reshape(-1, self._horizon).astype(np.float64), values[end:]
         by_role, by_metric = np.split(steps, [3 * len(self._roles)])
         metrics = iter(values[:-1].tolist())
-        return IterationReport(
-            iteration,
-            dict(zip(self._roles, by_role.reshape(-1, 3, self._horizon), strict=True)),
-            {
-                learner: {name: metric for name, metric in zip(names, metrics, strict=False) if name is not None}
-                for learner, names in self._metric_names.items()
-            },
-            rollout,
-            update,
-            bool(values[-1]),
-            {
-                name: np.stack([by_metric[0], row])
-                for name, row in zip(self._episode_metrics, by_metric[1:], strict=True)
-            },
-        )
+        episodes = dict(zip(self._roles, by_role.reshape(-1, 3, self._horizon), strict=True))
+        learner_metrics = {
+            learner: {name: metric for name, metric in zip(names, metrics, strict=False) if name is not None}
+            for learner, names in self._metric_names.items()
+        }
+        sums = zip(self._episode_metrics, by_metric[1:], strict=True)
+        by_name = {name: np.stack([by_metric[0], row]) for name, row in sums}
+        return IterationReport(iteration, episodes, learner_metrics, rollout, update, bool(values[-1]), by_name)
 
 
 @final
@@ -223,9 +217,8 @@ def log_entry(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeW
         prefix = "" if len(learners) == 1 else f"{name}/"
         rows = [mean_metrics(report.learner_metrics[name]) for report in reports]
         columns = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
-        entry |= {
-            f"{prefix}{key}": sum(values) / len(values) if values else math.nan for key, values in columns.items()
-        }
+        means = {key: sum(values) / len(values) if values else math.nan for key, values in columns.items()}
+        entry |= {f"{prefix}{key}": mean for key, mean in means.items()}
     for key in ("rollout_seconds", "update_seconds"):
         entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
     return entry
@@ -248,7 +241,7 @@ class History:
         self.log: RunLog | None = None
 
     def add(self, report: IterationReport) -> None:
-        """Add the episodes of an iteration."""
+        """Add an iteration's episodes to the windows of recent episodes; ``unlogged`` does not change."""
         for role, episodes in report.episodes.items():
             self._windows[role].add(episodes)
         for name, episodes in report.episode_metrics.items():
@@ -275,7 +268,7 @@ class History:
         self.log = RunLog(path, iteration)
 
     def write(self, iteration: int, seconds: float, speed: float) -> None:
-        """Write a row of the log with the means over ``unlogged``, and clear ``unlogged``."""
+        """Write a row of the log, if one is open, with the means over ``unlogged``, and clear ``unlogged``."""
         if self.log is not None:
             entry = log_entry(self.unlogged, self._windows) | {"steps_per_second": speed}
             entry |= {f"metrics/{name}": value for name, value in self.metrics.items()}
@@ -292,9 +285,6 @@ class History:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a result of ``state``."""
-        for windows, sums, states in (
-            (self._windows, 2, state["windows"]),
-            (self._metric_windows, 1, state["metrics"]),
-        ):
-            windows |= {name: EpisodeWindow(sums, states[name]) for name in windows}
+        self._windows = {name: EpisodeWindow(2, state["windows"][name]) for name in self._windows}
+        self._metric_windows = {name: EpisodeWindow(1, state["metrics"][name]) for name in self._metric_windows}
         self.unlogged[:] = [IterationReport(number, {}, *rest) for number, *rest in state["recent"]]

@@ -85,14 +85,14 @@ class RunDirectory:
         return cls(folder)
 
     def config(self) -> Run:
-        """Return the settings of the run."""
+        """Return the settings of the run from config.json; FileNotFoundError if its environment's file is gone."""
         about = self.about()
         config = Run.from_flat(upgraded(about["config"], about.get("format", 1)))
         place = parse_spec_path(config.env)
         if place is not None and place.is_file and not Path(place.source).is_file():
             raise FileNotFoundError(
-                f"there is no file {display(place.source)!r}, which has the environment of the run {self.path}; "
-                f"{self.path / _CONFIG} has it, as 'env': write the new place there, where it has moved"
+                f"the file of the environment of the run {self.path}, {display(place.source)!r}, does not exist: "
+                f"restore it, or write its new path as 'env' into {self.path / _CONFIG}"
             )
         return config
 
@@ -111,7 +111,8 @@ class RunDirectory:
         try:
             about = json.loads(path.read_text())
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+            advice = f"restore it, or train a new run with --config {self.path / SETTINGS_FILE}"
+            raise ValueError(f"{path} is damaged: {error}; {advice}") from None
         if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
             raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")
         if about.get("format", 1) not in READABLE_FORMATS:
@@ -178,6 +179,7 @@ class RunDirectory:
         return read_log(self.log_path)
 
     def _write(self, config: Run, about: dict[str, Any]) -> None:
+        """Write run.toml, and config.json, to which ``about`` adds; TypeError for values that JSON cannot hold."""
         array_to_list = operator.methodcaller("tolist")  # for parameters with a value for each replica
         for name, value in config.flat().items():
             try:
@@ -210,7 +212,7 @@ def _command() -> list[list[str]]:
 
 
 def _new_folder(env: str) -> Path:
-    """Make a folder with a unique name, even if two runs start in the same second."""
+    """Make a folder in ``runs`` with a unique name of the environment and the time; return its path."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         path = Path(ROOT, stem if number == 1 else f"{stem}-{number}")

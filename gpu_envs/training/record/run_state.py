@@ -49,16 +49,16 @@ def check_structure(expected: Any, actual: Any, where: str) -> None:
         fits = type(actual) is int and actual in expected
     else:
         kind = expected if isinstance(expected, type) else type(expected)
-        fits = isinstance(actual, (int, float) if kind is float else kind) and (kind is bool) == isinstance(
-            actual, bool
-        )
+        kinds = (int, float) if kind is float else kind
+        fits = isinstance(actual, kinds) and isinstance(actual, bool) == (kind is bool)
     if not fits:
-        raise CheckpointError(f"{where} is {_described(actual)}; expected {_described(expected)}")
+        raise CheckpointError(f"{where} is {_describe(actual)}; expected {_describe(expected)}")
     for example, part, name in parts:
         check_structure(example, part, f"{where}{name}")
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
+    """Describe a value, or an example of ``check_structure``, for its message."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, range):
@@ -80,9 +80,7 @@ RUN: Final[Mapping[str, Any]] = {
     "iteration": range(_LONGEST),
     "steps": range(_LONGEST),
     "learners": {str: {**_WEIGHTS, "rewards": Nullable({"running": torch.Tensor}), "own": _MEMORY}},
-    "players": {
-        str: {"stream": torch.Tensor, "frozen": Nullable({"state": _WEIGHTS, "config": dict, "source": str})},
-    },
+    "players": {str: {"stream": torch.Tensor, "frozen": Nullable({"state": _WEIGHTS, "config": dict, "source": str})}},
     "windows": {str: [(float, float, float)]},
     "metrics": {str: [(float, float)]},
     "recent": [(int, {str: {str: float}}, float, float)],
@@ -96,7 +94,7 @@ RUN: Final[Mapping[str, Any]] = {
 
 
 def load_run(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of a run, and check its structure."""
+    """Read a checkpoint of a run; raise a CheckpointError if its structure is not that of ``RUN``."""
     state = load(path)
     for part in (state, *(rank for rank in state.get("ranks") or () if isinstance(rank, dict))):
         if isinstance(part.get("buffers"), list):  # format 1, whose replay buffers cannot be read: the run refills them
@@ -109,7 +107,7 @@ def load_run(path: Path) -> dict[str, Any]:
     with explain_damage(path):
         check_structure(RUN, state, "its state")
         if state["iteration"] != iteration_of(path):
-            raise CheckpointError(f"its iteration is {state['iteration']}")
+            raise CheckpointError(f"its iteration is {state['iteration']}, not that of its file name")
         processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
         if len(ranks) != processes:
             raise CheckpointError(f"it has states of {len(ranks)} processes, but {processes} trained the run")
@@ -170,7 +168,7 @@ def attach_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[s
 
 
 def process_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a trainer's state that differs between processes."""
+    """Return the part of a trainer's state that differs between processes, in the structure of ``_RANK``."""
     scales = {name: saved.get("rewards") for name, saved in state["learners"].items()}
     running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
     memories = {name: saved["own"] for name, saved in state["learners"].items() if "own" in saved}

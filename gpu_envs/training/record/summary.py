@@ -180,7 +180,7 @@ class Progress:
     def update(
         self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Update the output: a bar at most ten times per second, and always when all steps are done.
+        """Write a line every 30 s, or redraw the bar, at most ten times per second and when all steps are done.
 
         Returns and metrics are NaN as long as no episode has ended.
         """
@@ -197,7 +197,7 @@ class Progress:
         self._shown = len(line)
 
     def close(self) -> None:
-        """Leave the bar as it is, and move to the next line."""
+        """End the output: leave the bar as it is, and move to the next line."""
         if self._shown and self._draws:
             self._write("\n")
         self._shown, self._draws = 0, False
@@ -213,7 +213,7 @@ class Progress:
     def _fitted(
         self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float]
     ) -> str:
-        """The progress line, without the parts that do not fit."""
+        """Return the bar or line of progress, without the parts that do not fit the width."""
         done = min(1.0, steps / self._total)
         left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
         # in the order of importance: parts that do not fit are omitted from the end
@@ -243,7 +243,7 @@ class Progress:
         return f"{full * count}{empty * (room - count)} {text}"
 
     def _width(self) -> int:
-        """Columns of the output."""
+        """Return the width of the output in columns."""
         if self._in_lines:
             return _LENGTH_OF_LINES
         try:

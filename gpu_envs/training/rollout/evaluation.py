@@ -133,7 +133,7 @@ class Acting:
     """A callable that maps an environment's observations to the actions of all its agents."""
 
     def __init__(self, policies: TrainedPolicies, env: Any, *, greedy: bool, seed: int) -> None:
-        """Assign policies to agents; arguments as in ``TrainedPolicies.acting_in``."""
+        """Assign policies to agents, arguments as in ``TrainedPolicies.acting_in``; ValueError if they do not fit."""
         output = getattr(env, "output", "another library")  # Gymnasium's environments have no such attribute
         if output != "torch":
             raise ValueError(
@@ -171,7 +171,7 @@ class Acting:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply an evaluation's threads and random state to torch, and restore the process's afterwards."""
+        """Context that sets torch's threads and random state for an evaluation, and restores the process's."""
         random = RandomState(self._seed, self._device)
         with exclusive(), torch_threads(self._device, self._threads), random:
             yield
@@ -228,9 +228,8 @@ def play(
                 bar.update(done, done / (time.perf_counter() - start), returns)
                 if done == per_replica * count:
                     return tally.evaluations(names, horizon_env.metrics)
-        raise RuntimeError(
-            f"an episode of {config.env} did not end within {MAX_EPISODE_STEPS:,} steps; give it a limit"
-        )
+        steps = f"{MAX_EPISODE_STEPS * per_replica:,} steps for {per_replica} episode{'s' * (per_replica > 1)}"
+        raise RuntimeError(f"a replica of {config.env} needs over {steps}: limit them by max_episode_steps in params")
 
 
 @final
@@ -257,7 +256,7 @@ class Players:
 
 
 def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, device: str) -> dict[str, torch.Tensor]:
-    """Allocate the actions of roles for whose agents several policies act."""
+    """Return zeros by role ``[num_envs, agents, width]``, for actions of roles whose agents have several policies."""
     roles = {part.role.name: part.role for parts in policies for part in parts if not part.all_members}
     dtypes = {"box": torch.float32, "discrete": torch.int32}
     return {

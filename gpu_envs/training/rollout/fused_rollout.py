@@ -47,7 +47,7 @@ class FusedRollout:
         horizon_env.env.backend.start_compiling(self._program())
 
     def __call__(self) -> None:
-        """Write a horizon into the storage."""
+        """Launch the kernel, which writes a horizon into the storage of the environment and of the learner."""
         if self._env_program is not self._sim.program:  # a checkpoint may change parameters that are compiled in
             self._launch, self._env_program = self._bind(), self._sim.program
         self._launch()
@@ -58,6 +58,7 @@ class FusedRollout:
         return self._networks.network.act_and_step_program(layout, self._sim.backend.traits.processors)
 
     def _bind(self) -> Callable[[], None]:
+        """Return a function that launches the kernel, with the addresses of the arrays that it reads and writes."""
         horizon_env, learner = self._horizon_env, self._learner
         storage = horizon_env.storage[SINGLE_ROLE]
         ((_, first_row),) = learner.policy_rows.spans

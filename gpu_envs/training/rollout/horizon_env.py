@@ -61,7 +61,7 @@ class RoleStorage:
     def __init__(
         self, role: PolicyRole, horizon: int, num_envs: int, device: str, *, single_agent: bool, may_truncate: bool
     ) -> None:
-        """Allocate.
+        """Allocate the arrays of one role for a horizon.
 
         Args:
             role: The role.
@@ -104,10 +104,7 @@ class RoleStorage:
         return None if flattening.pieces else row.view(*row.shape[:-1], *flattening.shape)
 
     def rows(self, t: int | slice = slice(None)) -> Rows:
-        """Return the observations before each step and after the last, ``[horizon + 1, num_envs, agents, features]``.
-
-        With ``t`` only these steps.
-        """
+        """Return observations before steps ``t``, by default all horizon + 1: ``[..., num_envs, agents, features]``."""
         shared = self.shared_observations
         return self._rows(self.observations[t], None if shared is None else shared[t])
 
@@ -122,7 +119,7 @@ class RoleStorage:
         return own if split is None or shared is None else SplitRows(own, shared, self.role.agents, split)
 
     def set_initial(self, rows: Rows) -> None:
-        """Set the first observations of the next horizon."""
+        """Copy observations into the last row, with which ``carry_over`` starts the next horizon."""
         if isinstance(rows, SplitRows):
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
@@ -138,7 +135,7 @@ class RoleStorage:
             flattening.write(final_obs, self.final_obs[t].flatten(0, 1))
 
     def carry_over(self) -> None:
-        """Start a horizon with the last row of the previous one."""
+        """Start a horizon: copy the last row of the arrays of ``before_step`` into the first, and clear lengths."""
         for array in self.before_step().values():
             array[0].copy_(array[-1])
         self.episode_length.zero_()
@@ -184,19 +181,13 @@ class HorizonEnv:
     def __init__(self, plan: Plan, horizon: int, first_replica: int = 0) -> None:
         """Make the environment and the storage; ``first_replica`` is the index of the first replica in the run."""
         world, num_envs, device = plan.world, plan.num_envs, plan.device
-        options = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
-        self.env = make_env(
-            world.spec, plan.config, num_envs, device, "SameStep", first_replica=first_replica, **options
-        )
+        flags = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
+        self.env = make_env(world.spec, plan.config, num_envs, device, "SameStep", first_replica=first_replica, **flags)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors, self.roles = RoleTensors(self.env, plan.roles), plan.roles
-        self._single_agent, may_truncate = not world.spec.has_team, plan.limit is not None
-        self.storage = {
-            role.name: RoleStorage(
-                role, horizon, num_envs, device, single_agent=self._single_agent, may_truncate=may_truncate
-            )
-            for role in self.roles
-        }
+        self._single_agent = not world.spec.has_team
+        kinds = {"single_agent": self._single_agent, "may_truncate": plan.limit is not None}
+        self.storage = {role.name: RoleStorage(role, horizon, num_envs, device, **kinds) for role in self.roles}
         self.metrics = tuple(world.spec.metrics)
         shape = (horizon, num_envs, len(self.metrics))
         self.episode_metrics = torch.zeros(shape, device=device) if self.metrics else None
@@ -204,6 +195,7 @@ class HorizonEnv:
         self.staggered: torch.Tensor | None = None
 
     def _out(self, t: int) -> Step:
+        """Return the rows of the storage into which the environment writes in step ``t``."""
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
         written = {name: {r: row for r, row in by_role.items() if row is not None} for name, by_role in rows.items()}
         arrays = {name: self._tensors.by_role.join(by_role) for name, by_role in written.items() if by_role}
@@ -224,7 +216,7 @@ class HorizonEnv:
         return results
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
-        """Reset all replicas; with the seed ``stagger`` first episodes are cut at random steps."""
+        """Reset all replicas and store their observations; a seed ``stagger`` cuts first episodes at random steps."""
         observations, infos = self.env.reset(seed=seed)
         self.staggered = None
         if stagger is not None:
@@ -257,12 +249,12 @@ class HorizonEnv:
             self.staggered.copy_(state["begun_midway"])
 
     def carry_over(self) -> None:
-        """Start a horizon with the last row of the previous one."""
+        """Start a horizon in the storage of each role, with the last observations and masks."""
         for storage in self.storage.values():
             storage.carry_over()
 
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
-        """Take step ``t`` of the horizon, with actions by role, ``[num_envs, agents, width]``."""
+        """Take step ``t``, with actions ``[num_envs, agents, width]`` by role; the storage receives its results."""
         observations, *_, infos = self.env.step(self._tensors.env_actions(actions), out=self._outs[t])
         if self._single_agent:
             self.storage[SINGLE_ROLE].flatten(t, observations, infos["final_obs"])

@@ -104,14 +104,14 @@ class PolicyRole:
     """Individual and shared features of observations; None: observations are full rows."""
 
     @classmethod
-    def of(cls, views: Collection[RoleInfo], *, masked: bool) -> "tuple[PolicyRole, ...]":
-        """Convert an environment's roles."""
-        roles = []
-        for view, split in zip(views, splits_of(view.observation_parts for view in views), strict=True):
-            flattening, head, agents = Flattening.of(view.observation), Head.of(view.action), view.agents
+    def of(cls, roles: Collection[RoleInfo], *, masked: bool) -> "tuple[PolicyRole, ...]":
+        """Return a PolicyRole for each of an environment's roles."""
+        results = []
+        for role, split in zip(roles, splits_of(role.observation_parts for role in roles), strict=True):
+            flattening, head, agents = Flattening.of(role.observation), Head.of(role.action), role.agents
             options = None if split else flattening, masked, split
-            roles.append(cls(view.name, len(agents), flattening.features, head, agents, *options))
-        return tuple(roles)
+            results.append(cls(role.name, len(agents), flattening.features, head, agents, *options))
+        return tuple(results)
 
 
 @final
@@ -186,17 +186,18 @@ class Plan:
 def with_replicas(config: Run, count: int) -> Run:
     """Return the run for ``count`` replicas; values of a parameter with one value per replica are repeated or cut."""
 
-    def resized(value: Any) -> Any:
+    def resize_per_replica(value: Any) -> Any:
         if isinstance(value, str) or ndim_of(value) != 1 or len(value) == 0:
             return value
         return np.resize(to_numpy(value), count)
 
-    params = {name: value if name in ARGUMENTS else resized(value) for name, value in config.params.items()}
+    values = config.params.items()
+    params = {name: value if name in ARGUMENTS else resize_per_replica(value) for name, value in values}
     return dataclasses.replace(config, params=params)
 
 
 def assign(roles: tuple[PolicyRole, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
-    """Return for each policy the agents that it acts for, from ``Run.policies``.
+    """Return for each policy the agents that it acts for, from ``Run.policies``; ValueError for invalid names.
 
     The policy of an agent takes precedence over the policy of its role; a role without a policy learns a policy called
     like the role. "random" and frozen policies are separate for each role: their names get the suffix " (ROLE)".
@@ -223,7 +224,7 @@ def assign(roles: tuple[PolicyRole, ...], policies: Mapping[str, "str | Policy"]
 
 
 def _check_name(role: str, policy: str) -> None:
-    """Raise a ValueError for an invalid policy name, and for a likely misspelling of "random" or "frozen"."""
+    """Raise a ValueError if ``policy`` is no valid name, or a likely misspelling of "random" or "frozen"."""
     message = f"policies gives {role!r} the policy {policy!r}"
     allowed = "allowed are 'random', 'frozen:RUN', 'frozen:RUN:POLICY', and any other name for a learning policy"
     kind, colon, source = policy.partition(":")
@@ -278,10 +279,9 @@ class PolicyRows:
             self.spans = [(slice(0, self.rows), 0)]
 
     def take(self, by_role: Mapping[str, torch.Tensor], lead: int) -> torch.Tensor:
-        """Return this policy's rows of arrays by role.
+        """Return this policy's rows of arrays ``[..., num_envs, agents, ...]`` by role, joined: ``[..., rows, ...]``.
 
-        Arrays are ``[..., num_envs, agents, ...]`` with ``lead`` leading dimensions, the result is
-        ``[..., rows, ...]``: a view if the policy acts for all agents of a single role.
+        ``lead`` is the number of leading dimensions. A view if the policy acts for all agents of a single role.
         """
         arrays = []
         for part, index in zip(self.parts, self._indices, strict=True):
@@ -316,10 +316,9 @@ class PolicyRows:
         return SplitRows(individual, joined, self.group_size, self.split)
 
     def put_actions(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
-        """Distribute this policy's actions ``[rows, width]`` to roles, ``[num_envs, agents, width]``.
+        """Put actions ``[rows, width]`` into ``by_role``: a view if it acts for all agents of a role, otherwise a copy.
 
-        If the policy acts for all agents of a role, a view of ``actions`` becomes the role's actions; otherwise
-        the actions are copied into the role's tensor.
+        A role's tensor is ``[num_envs, agents, width]``; a copy fills the rows of this policy's agents.
         """
         for part, index, array in zip(self.parts, self._indices, torch.split(actions, self._counts), strict=True):
             part_actions = array.view(self.num_envs, len(part.members), -1)
@@ -329,7 +328,7 @@ class PolicyRows:
                 by_role[part.role.name].index_copy_(1, index, part_actions)
 
     def act(self, networks: Networks, request: ActRequest) -> None:
-        """Choose actions for all rows, with random numbers that depend on a row's index among all processes."""
+        """Let ``networks`` act for all rows of a request; random numbers depend on a row's index in all processes."""
         if len(self.spans) == 1 and self.spans[0][1] == 0:
             networks.act(request)
             return

@@ -17,17 +17,12 @@ _CALLS = {
     "insert": Struct.of(
         "InsertCall",
         "float",
-        ("Index", "rows"),
-        ("Index", "steps"),
-        ("Index", "slots"),
-        ("Index", "places"),
-        ("Index", "limit"),
+        *(("Index", name) for name in ("rows", "steps", "slots", "places", "limit")),
         ("const Index*", "position", (1,)),
         ("const float*", "observations", ("steps_and_one", "rows", "features")),
         ("const float*", "actions", ("steps", "rows", "width")),
         ("const float*", "rewards", ("steps", "rows")),
-        ("const u8*", "terminations", ("steps", "rows")),
-        ("const u8*", "truncations", ("steps", "rows")),
+        *(("const u8*", name, ("steps", "rows")) for name in ("terminations", "truncations")),
         ("const u8*?", "alive", ("steps", "rows")),
         ("const float*?", "final_obs", ("steps", "rows", "features")),
         ("float*", "ring", ("rows", "slots", "stride")),
@@ -36,12 +31,7 @@ _CALLS = {
     "draw": Struct.of(
         "DrawCall",
         "float",
-        ("Index", "count"),
-        ("Index", "first"),
-        ("Index", "rows"),
-        ("Index", "slots"),
-        ("Index", "places"),
-        ("Index", "limit"),
+        *(("Index", name) for name in ("count", "first", "rows", "slots", "places", "limit")),
         ("int", "n_step"),
         ("float", "gamma"),
         ("const Index*", "position", (1,)),
@@ -51,8 +41,7 @@ _CALLS = {
         ("const float*", "lasts", ("rows", "places", "features")),
         ("float*", "observations", ("count", "features")),
         ("float*", "actions", ("count", "width")),
-        ("float*", "returns", ("count",)),
-        ("float*", "discounts", ("count",)),
+        *(("float*", name, ("count",)) for name in ("returns", "discounts")),
         ("float*", "next_observations", ("count", "features")),
         ("u8*", "valid", ("count",)),
     ),
@@ -69,7 +58,7 @@ def program(features: int, width: int) -> Program:
 
 
 def stride_of(features: int, width: int) -> int:
-    """Return the words of a slot, a multiple of 4: observation, action, reward, and how the step ended."""
+    """Return the 32-bit words of a slot, a multiple of 4: observation, action, reward, and how the step ended."""
     return -(-(features + width + 2) // 4) * 4
 
 
@@ -98,7 +87,7 @@ class Replay:
         threads: int | None = None,
         limit: int | None = None,
     ) -> None:
-        """Allocate.
+        """Allocate an empty buffer.
 
         Args:
             rows: Number of agents of all replicas.
@@ -112,7 +101,9 @@ class Replay:
         if slots < 2 or rows < 1:
             raise ValueError(f"the buffer has {rows} rows of {slots} slots; give at least one row and two slots")
         if max(rows, slots) >= 2**32:
-            raise ValueError(f"the buffer has {rows} rows of {slots} slots; indices are 32-bit integers: give fewer")
+            raise ValueError(
+                f"the buffer has {rows} rows of {slots} slots; give fewer than 2^32 of each: 32-bit indices"
+            )
         backend = open_backend(resolve_device(device), threads)
         self.rows, self.slots, self.width = rows, slots, width
         places = final_obs_capacity(slots, limit)
@@ -139,7 +130,7 @@ class Replay:
         self.position.add_(steps)
 
     def draw(self, into: Transitions, stream: Tensor, turn: int, *, n_step: int, gamma: float, first: int = 0) -> None:
-        """Draw a batch of transitions uniformly, with replacement.
+        """Draw a batch of transitions, or n-step returns, uniformly and with replacement, into ``into``.
 
         Args:
             into: Receives the transitions; its size is the batch size.
@@ -157,7 +148,7 @@ class Replay:
         )(turn)
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Tensor]:
-        """Return copies on the host (the device may have no memory for them), or the tensors themselves."""
+        """Return copies on the host (the device may lack memory); not ``copy_buffers``: the buffer's own tensors."""
         if not copy_buffers:
             return self._tensors | {"position": self.position.clone()}
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._tensors.items()}
