@@ -1,8 +1,7 @@
 // Rasterises discs, thick lines and convex polygons, one over the other, with antialiased edges: one thread per row of
 // each picture. The distance of a pixel's centre to a shape's edge gives the pixel's coverage.
 
-// The kinds of shapes. CONTINUED is a segment that starts at the end of the previous shape; n > 2 is a polygon of n
-// corners.
+// The kinds of shapes; n > 2 is a polygon of n corners. CONTINUED is a segment from the end of the previous shape.
 constexpr int CONTINUED = -1, NOTHING = 0, DISC = 1, SEGMENT = 2;
 
 constexpr float FAR = 1e30f;
@@ -12,8 +11,8 @@ FN float squared(float x, float y) { return x * x + y * y; }
 // Clips x; NaN becomes `low`.
 FN float between(float low, float x, float high) { return x > low ? (x < high ? x : high) : low; }
 
-// The signed distance to the edge of a shape, negative inside. `points` are its corners, counterclockwise for polygons;
-// a polygon whose corners coincide is infinitely far away.
+// The signed distance of (x, y) to a shape's edge, negative inside. `points` are its corners, counterclockwise for
+// polygons; a polygon whose corners coincide is infinitely far away.
 FN float distance(const float* points, int kind, float radius, float x, float y) {
     if (kind == DISC) return square_root(squared(x - points[0], y - points[1])) - radius;
     if (kind == SEGMENT) {
@@ -37,22 +36,22 @@ FN float distance(const float* points, int kind, float radius, float x, float y)
     return outside == -FAR ? FAR : outside;
 }
 
-// The coverage of a pixel, from 0 to 1, by its centre's distance to the edge.
+// The coverage of a pixel, from 0 to 1, if its centre's distance to the shape's edge is `edge`.
 FN float coverage_at(float edge) { return between(0.0f, 0.5f - edge, 1.0f); }
 
 FN u8 blended(u8 below, u8 above, float coverage) {
     return u8(float(below) + (float(above) - float(below)) * coverage + 0.5f);
 }
 
+// Paints one row of a picture per thread: the background, then the picture's shapes in their order.
 KERNEL(kernel_paint, PaintCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE(k, env) {
             const Index picture = env.index(k) / call.height;
             const float y       = float(env.index(k) % call.height) + 0.5f;
             u8*         pixels  = call.pixels + env.index(k) * call.width * 3;
-            for (int x = 0; x < call.width; ++x) {
+            for (int x = 0; x < call.width; ++x)
                 for (int c = 0; c < 3; ++c) pixels[3 * x + c] = call.background[c];
-            }
             for (Index shape = picture * call.shapes; shape < (picture + 1) * call.shapes; ++shape) {
                 const int    kind   = call.kinds[shape];
                 const float* bounds = call.bounds + 4 * shape;  // left, top, right, bottom

@@ -1,6 +1,5 @@
 // Bounds-checked arrays, for debug builds: an index out of range is reported with the line of the rules that used it,
-// and ends the program. They replace the plain arrays of `World` and `State`, tables, rows of observations and action
-// masks; such a build is slow; its results are the same.
+// and ends the program. They replace the plain arrays of table.cuh; results are the same, but the build is slow.
 
 // An index, with the file and line of the rules that pass it: default arguments are evaluated at the call.
 struct CheckedIndex {
@@ -15,8 +14,8 @@ struct CheckedIndex {
     }
 };
 
-// Records the access of a turn to an element, in builds that check phases.
 #ifdef TURNS
+// Records the access of a turn to an element, in builds that check phases.
 template <class T> FN void accessed(const T* at, const CheckedIndex& index, const char* name, int each);
 #else
 template <class T> FN void accessed(const T*, const CheckedIndex&, const char*, int) {}
@@ -47,7 +46,7 @@ template <class T> struct CheckedPointer {
     }
 };
 
-// A CheckedArray's name in messages; arrays of the state have structs with their fields' names.
+// The `Of` of an observation's CheckedArray; those of the state's arrays are generated.
 struct OfObservation { FN static const char* name() { return "the observation"; } };
 
 // The shape of an array, and the row-major offset of an element, after a check of each index.
@@ -68,7 +67,7 @@ template <int... SIZES> struct Shape {
     }
 };
 
-// Replaces an array inside a State or an observation.
+// Replaces an array inside a State or an observation, whose name in messages is Of::name().
 template <class T, class Of, int... SIZES> struct CheckedArray : Shape<SIZES...> {
     T at[Shape<SIZES...>::elements()];
 

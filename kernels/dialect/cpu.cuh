@@ -1,5 +1,4 @@
-// The dialect on a CPU: a tile is a block of LANES replicas that fits into the L1 cache, and the compiler vectorises
-// over its lanes.
+// The dialect on a CPU: a tile is LANES replicas, which fit into the L1 cache; compilers vectorise over its lanes.
 
 #if !_for_gpu
 
@@ -65,8 +64,8 @@ struct RangeTile {
 
 static_assert(LANES == 64, "the marks of a tile must fit into the bits of one word");
 
-// A bit for each lane with a nonzero mark. A branch per lane would be mispredicted for each mark; here one
-// multiplication packs eight bytes of 0 or 1 into eight bits, as its partial products do not overlap.
+// A bit for each lane with a nonzero mark, without a branch, which each mark would mispredict: a multiplication packs
+// eight bytes of 0 or 1 into eight bits, as its partial products do not overlap.
 FN u64 mask_of(const int (&marks)[LANES], int lanes) {
     u8 bytes[LANES] = {};
     for (int k = 0; k < lanes; ++k) bytes[k] = marks[k] != 0;
@@ -83,12 +82,9 @@ FN int    lowest_bit(u32 word)                    { return __builtin_ctz(word); 
 FN int    highest_bit(u32 word)                   { return 31 - __builtin_clz(word); }
 FN u32    sign_shifted_in(u32 word, float x)      { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
 FN u32    sign_shifted_in(u32 word, double x)     { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
-FN float  multiply_add(float a, float b, float c) { return a * b + c; }
-FN double multiply_add(double a, double b, double c) { return a * b + c; }
-FN float  fast_minimum(float a, float b)          { return b < a ? b : a; }
-FN double fast_minimum(double a, double b)        { return b < a ? b : a; }
-FN float  fast_maximum(float a, float b)          { return a < b ? b : a; }
-FN double fast_maximum(double a, double b)        { return a < b ? b : a; }
+template <class Real> FN Real multiply_add(Real a, Real b, Real c) { return a * b + c; }
+template <class Real> FN Real fast_minimum(Real a, Real b)         { return b < a ? b : a; }
+template <class Real> FN Real fast_maximum(Real a, Real b)         { return a < b ? b : a; }
 FN bool   warp_any(bool value)                    { return value; }
 FN Index  opaque_index(Index i)                   { return i; }
 FN float  fma(float a, float b, float c)          { return __builtin_fmaf(a, b, c); }
@@ -103,26 +99,22 @@ FN float  from_bits(u32 x)                        { float y; __builtin_memcpy(&y
 FN double from_bits(u64 x)                        { double y; __builtin_memcpy(&y, &x, sizeof y); return y; }
 FN u64    compare_and_swap(u64* word, u64 expected, u64 value) { return __sync_val_compare_and_swap(word, expected, value); }
 FN void   lower(u64* word, u64 value)             {
-    for (u64 old = *word; value < old;) {
-        const u64 seen = __sync_val_compare_and_swap(word, old, value);
-        if (seen == old) return;
-        old = seen;
-    }
+    u64 old = *word;  // a failed exchange loads it again
+    while (value < old && !__atomic_compare_exchange_n(word, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
 
 template <class T> FN T    load_streaming(const T* at)         { return *at; }
 FN void prefetch(const void*)                        {}
 template <class T> FN void store_streaming(T* at, T value)     { *at = value; }
 
-// An atomic counter.
-FN u32            load_count(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
-FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }
-FN void           count_up(u32* count) { __sync_fetch_and_add(count, 1u); }
+FN u32  load_count(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
+FN void count_down(u32* count)       { __sync_fetch_and_sub(count, 1u); }
+FN void count_up(u32* count)         { __sync_fetch_and_add(count, 1u); }
 
-// Relaxed atomic words, shared with other threads.
 FN void store_word(u64* word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 FN u64  load_word(const u64* word)      { return __atomic_load_n(word, __ATOMIC_RELAXED); }
-FN u64  nanoseconds()                   { return 0; }  // for timeouts, which only GPUs have: on CPUs torch communicates
+// A clock for timeouts, which only GPUs have: on CPUs torch communicates.
+FN u64  nanoseconds()                   { return 0; }
 FN void trap()                          {}
 
 FN constexpr int  thread_rank()        { return 0; }
@@ -136,6 +128,7 @@ FN constexpr bool block_any(bool value) { return value; }
 
 template <int, class Real> FN Real block_sum(Real x) { return x; }
 
+// Whether this block is the last of `blocks` to arrive; it resets the counter.
 FN bool last_block(int* arrived, int blocks) {
     const bool last = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == blocks;
     if (last) *arrived = 0;
@@ -147,8 +140,8 @@ template <int> FN int block_rank(bool keep, int& total) {
     return 0;
 }
 
-FN void add(int& sum, int value)     { sum += value; }
-FN void lower(int& least, int value) { least = value < least ? value : least; }
-FN void raise(u32& most, u32 value)  { most = value > most ? value : most; }
+FN void add(int& sum, int value)       { sum += value; }
+FN void lower(int& minimum, int value) { minimum = value < minimum ? value : minimum; }
+FN void raise(u32& maximum, u32 value) { maximum = value > maximum ? value : maximum; }
 
 #endif

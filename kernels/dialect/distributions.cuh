@@ -1,21 +1,19 @@
 // Samples from the distributions of randomised parameters.
 
-// If high - low would overflow, half of each does not; otherwise halves of the smallest numbers would underflow to
-// zero.
+// A uniform sample in [low, high], drawn from halves only if high - low overflows: halves of tiny numbers are zero.
 FN real drawn_uniform(Random& random, real low, real high) {
     if (high - low <= largest<real>()) return minimum(random.uniform(low, high), high);
     return minimum(2 * random.uniform(low / 2, high / 2), high);
 }
 
-// `ratio`: log(high / low). If high / low would overflow, its square root does not.
+// A log-uniform sample in [low, high]; `ratio`: log(high / low). If high / low overflows, its square root does not.
 FN real drawn_loguniform(Random& random, real low, real high, real ratio) {
     const real power = ratio * random.uniform(0, 1), root = exp(power / 2);
     return clip(ratio > Constants<real>::exp_max ? low * root * root : low * exp(power), low, high);
 }
 
-// The standard normal quantile of `tail` in [1e-12, 0.5], with a relative error below 2e-6. The quotient by 2 tail - 1
-// is a smooth function of w = -log(4 tail (1 - tail)), in the far tail of its root: a minimax polynomial for each of
-// the two.
+// The standard normal quantile of `tail` in [1e-12, 0.5], with a relative error below 2e-6. It is (2 tail - 1) y, with
+// y a minimax polynomial in w = -log(4 tail (1 - tail)) or, for w >= 5, in sqrt(w).
 FN real normal_quantile(real tail) {
     constexpr real NEAR[] = {real(2.12330962), real(0.348803764), real(-0.00590606721), real(-0.00177432966),
                              real(0.000307360079), real(-5.78970423e-06), real(-4.50558347e-06), real(4.46359384e-07)};
@@ -27,7 +25,7 @@ FN real normal_quantile(real tail) {
     return (2 * tail - 1) * y;
 }
 
-// Truncated to [low, high]; `below` and `above` are the probabilities outside.
+// A normal sample truncated to [low, high]; `below` and `above` are the probabilities outside.
 FN real drawn_normal(Random& random, real mean, real deviation, real low, real high, real below, real above) {
     constexpr real HALF_A_STEP = sizeof(real) == 4 ? real(2.98023223876953125e-08) : real(1.16415321826934814453125e-10);
     const real unit  = random.uniform(0, 1), within = 1 - below - above;

@@ -52,7 +52,7 @@ template <class Real> FN Real with_sign_of(Real size, Real sign) {
     return from_bits((bits_of(size) & ~mask) | (bits_of(sign) & mask));
 }
 
-// Range reduction for exp(x) = 2^k exp(r): returns r = x - k ln2; n has the integer k in its bits.
+// Range reduction for exp(x) = 2^k exp(r): returns r = x - k ln2, and sets k, also as an integer in the bits of n.
 template <class Real> FN Real reduced(Real x, Real& k, typename Constants<Real>::Bits& n) {
     using C = Constants<Real>;
     const Real shifted = fma(x, C::inverse_ln2, C::rounding);
@@ -61,7 +61,6 @@ template <class Real> FN Real reduced(Real x, Real& k, typename Constants<Real>:
     return fma(-k, C::ln2[1], fma(-k, C::ln2[0], x));
 }
 
-// exp(x) - 1
 template <class Real> FN Real expm1(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -74,7 +73,6 @@ template <class Real> FN Real expm1(Real x) {
     return x == 0 ? x : x > C::exp_max ? infinity<Real>() : x == x ? value : x;
 }
 
-// log(1 + x)
 template <class Real> FN Real log1p(Real x) {
     const Real sum = Real(1) + x, rest = x < 1 ? x - (sum - Real(1)) : Real(1) - (sum - x);
     const Real value = log(sum);
@@ -88,13 +86,12 @@ template <class Real> FN Real tanh(Real x) {
     return with_sign_of(size < Real(0.5625) ? near : far, x);
 }
 
-// high + low - x for x <= high, rounded once.
+// high + low - x for x <= high, with a single rounding error.
 template <class Real> FN Real subtracted(Real high, Real low, Real x) {
     const Real difference = high - x;
     return difference + (((high - difference) - x) + low);
 }
 
-// The angle of the point (x, y), from -pi to pi.
 template <class Real> FN Real atan2(Real y, Real x) {
     using C = Constants<Real>;
     const Real height = abs(y), width = abs(x);
@@ -109,8 +106,9 @@ template <class Real> FN Real atan2(Real y, Real x) {
 }
 template <class Real> FN Real atan(Real x) { return atan2(x, Real(1)); }
 
-// The natural logarithm of a positive number in about twice the precision, as high + low.
 template <class Real> struct DoubleLength { Real high, low; };
+
+// The natural logarithm of a positive number in about twice the precision, as high + low.
 template <class Real> FN DoubleLength<Real> precise_log(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -135,7 +133,7 @@ template <class Real> FN DoubleLength<Real> precise_log(Real x) {
     return {high, low - (high - sum)};
 }
 
-// The logarithm to a base; `inverse` is 1 / ln(base). Exact for powers of the base.
+// The logarithm of x to a base; `inverse` is 1 / ln(base), as a sum of two. Exact for powers of the base.
 template <class Real> FN Real log_to_base(Real x, const Real (&inverse)[2]) {
     const DoubleLength<Real> log = precise_log(x);
     const Real high = log.high * inverse[0], low = fma(log.high, inverse[0], -high);
@@ -144,8 +142,7 @@ template <class Real> FN Real log_to_base(Real x, const Real (&inverse)[2]) {
 template <class Real> FN Real log2(Real x) { return log_to_base(x, Coefficients<Real>::inverse_ln2); }
 template <class Real> FN Real log10(Real x) { return log_to_base(x, Coefficients<Real>::inverse_ln10); }
 
-// The length of a vector. A power of two scales the sides, as their squares could overflow or underflow; otherwise the
-// scale changes no bit.
+// Scales the sides by a power of two, so that their squares cannot overflow or underflow, and rounding is the same.
 template <class Real, class... Sides> FN Real hypot(Real first, Sides... others) {
     using C = Constants<Real>;
     using B = typename C::Bits;

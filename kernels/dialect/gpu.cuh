@@ -28,8 +28,8 @@
 
 constexpr bool ON_GPU = true;
 
-// Programmatic dependent launch (from Hopper on): a launch may start while the previous one ends, waits here until the
-// previous one's writes are visible, and then lets the next launch start.
+// Programmatic dependent launch (from Hopper on): this launch may have started while the previous one ends; waits until
+// the previous one's writes are visible, and then lets the next launch start.
 FN void wait_for_previous_launch() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
@@ -71,7 +71,7 @@ FN int   lowest_bit(u32 word)                     { return __ffs(int(word)) - 1;
 FN int   highest_bit(u32 word)                    { return 31 - __clz(int(word)); }
 FN u32   sign_shifted_in(u32 word, float x)       { return __funnelshift_l(u32(__float_as_int(x)), word, 1); }
 FN u32   sign_shifted_in(u32 word, double x)      { return __funnelshift_l(u32(__double2hiint(x)), word, 1); }
-// a*b + c, rounded once here and twice on a CPU: for uses whose results do not depend on the last bit.
+// a*b + c, rounded once here and twice on a CPU: for uses where the last bit does not matter.
 FN float  multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FN double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 // Hides from the compiler that an index is loop-invariant, so that it keeps no address in registers across iterations.
@@ -100,7 +100,7 @@ FN u32  load_count(const u32* count)  { return *count; }
 FN void count_down(u32* count) { atomicSub(count, 1u); }
 FN void count_up(u32* count) { atomicAdd(count, 1u); }
 
-// Relaxed atomic words, shared with threads of other GPUs.
+// Relaxed atomic words, shared with threads of other GPUs: a store, and a load.
 FN void store_word(u64* word, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(word), "l"(value) : "memory");
 }
@@ -111,7 +111,9 @@ FN u64 load_word(const u64* word) {
 }
 
 FN void trap() { asm volatile("trap;"); }
-FN u64  nanoseconds() {
+
+// The time of the GPU's global timer, for timeouts.
+FN u64 nanoseconds() {
     u64 value;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
     return value;
@@ -145,17 +147,17 @@ FN void warp_barrier()       { __syncwarp(); }
 template <class T> FN T shuffle(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 template <class T> FN T shuffle_down(T x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
 template <class T> FN T shuffle_xor(T x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
-FN u32  warp_ballot(bool value) { return __ballot_sync(0xffffffffu, value); }  // a bit per thread
+FN u32  warp_ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
 FN bool block_any(bool value) { return __syncthreads_or(value) != 0; }
 
-// The sum over a warp in a fixed order, for every thread. All threads of the warp must call it.
+// The sum of x over a warp in a fixed order, returned to all its threads; every thread of the warp must call it.
 template <class Real> FN Real warp_sum(Real x) {
     UNROLL
     for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
     return x;
 }
 
-// The sum over a block of THREADS threads; every thread must call it.
+// The sum of x over a block of THREADS threads, returned to all of them; every thread must call it.
 template <int THREADS, class Real> FN Real block_sum(Real x) {
     __shared__ Real warp_sums[THREADS / WARP];
     x = warp_sum(x);
@@ -168,8 +170,7 @@ template <int THREADS, class Real> FN Real block_sum(Real x) {
     return sum;
 }
 
-// Whether this block is the last of all to arrive; earlier writes of the others are then visible. All threads of a
-// block must call it. The last block resets the counter.
+// Whether this block is the last to arrive, which sees earlier writes and resets the counter; all threads must call it.
 FN bool last_block(int* arrived, int blocks) {
     __shared__ bool last;
     block_barrier();
@@ -183,9 +184,9 @@ FN bool last_block(int* arrived, int blocks) {
     return last;
 }
 
-// A barrier over all blocks of a cooperative launch: writes before arrive_at_grid() are visible after wait_for_grid().
-// All threads of every block must call both, in this order. The last block to arrive flips the word's highest bit and
-// leaves the other bits as they were, so the next launch can use the word without a reset.
+// The first half of a barrier over all blocks of a cooperative launch; returns the `before` of wait_for_grid(), the
+// second half. All threads call both; writes before the first are visible after the second. The last block to arrive
+// flips the word's highest bit and leaves the other bits as they were, so the next launch needs no reset.
 FN u32 arrive_at_grid(u32* arrived) {
     constexpr u32 flip = 1u << 31;
     u32           before = 0;
@@ -196,6 +197,7 @@ FN u32 arrive_at_grid(u32* arrived) {
     }
     return before;
 }
+// Waits until all blocks have arrived.
 FN void wait_for_grid(const u32* arrived, u32 before) {
     if (thread_rank() == 0) {
         u32 now;
@@ -205,8 +207,8 @@ FN void wait_for_grid(const u32* arrived, u32 before) {
     block_barrier();
 }
 
-// A prefix sum over a block: returns how many threads before this one `keep`; `total` receives the number in the block.
-// All threads must call it, with a barrier between two calls.
+// The number of earlier threads of the block with `keep`; `total` receives the number in the block. All threads must
+// call it, with a barrier between two calls.
 template <int THREADS> FN int block_rank(bool keep, int& total) {
     constexpr int warps = THREADS / WARP;
     __shared__ int counts[warps];
@@ -224,12 +226,12 @@ template <int THREADS> FN int block_rank(bool keep, int& total) {
     return before + __popc(marks & ((1u << lane) - 1));
 }
 
-FN void add(int& sum, int value)    { atomicAdd(&sum, value); }
-FN void lower(int& least, int value) {
-    if (value < *static_cast<volatile int*>(&least)) atomicMin(&least, value);  // the check avoids most atomics
+FN void add(int& sum, int value) { atomicAdd(&sum, value); }
+FN void lower(int& minimum, int value) {
+    if (value < *static_cast<volatile int*>(&minimum)) atomicMin(&minimum, value);  // the check avoids most atomics
 }
-FN void raise(u32& most, u32 value) {
-    if (value > *static_cast<volatile u32*>(&most)) atomicMax(&most, value);
+FN void raise(u32& maximum, u32 value) {
+    if (value > *static_cast<volatile u32*>(&maximum)) atomicMax(&maximum, value);
 }
 
 #endif

@@ -56,8 +56,7 @@ template <class T> FN constexpr T maximum(T a, T b)        { return a < b ? b : 
 // (With the maximum taken last, NVRTC 13.0 miscompiles integers that are clipped to 0: it returns `high`.)
 template <class T> FN constexpr T clip(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
-// a / b, correctly rounded, from `inverse` = 1 / b by one Newton step (Markstein 1990); the quotient and the remainder
-// must be normal numbers.
+// a / b, correctly rounded, by one Newton step from `inverse` = 1 / b (Markstein 1990). No result may be denormal.
 template <class Real> FN Real quotient(Real a, Real b, Real inverse) {
     const Real near = a * inverse;
     return fma(fma(-near, b, a), inverse, near);
@@ -82,7 +81,6 @@ template <class Real> FN Real largest() {
     return from_bits(bits_of(infinity<Real>()) - typename C::Bits(1));
 }
 
-// The smallest normal number.
 template <class Real> FN Real smallest_normal() {
     using C = Constants<Real>;
     return from_bits(typename C::Bits(1) << C::mantissa_bits);
@@ -90,8 +88,8 @@ template <class Real> FN Real smallest_normal() {
 
 template <class Real> struct SinCos { Real sin, cos; };
 
-// Error of at most 2 ulp for |x| below 1e5 (float) and 1e9 (double). For larger |x|, whose own rounding is too coarse
-// for an angle, accuracy decreases, but results stay in [-1, 1]. NaN for inf and NaN.
+// Sine and cosine, with an error of at most 2 ulp for |x| below 1e5 (float) and 1e9 (double). For larger |x|, accuracy
+// decreases, but results stay in [-1, 1]. NaN for inf and NaN.
 template <class Real> FN SinCos<Real> sincos(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -115,7 +113,7 @@ template <class Real> FN SinCos<Real> sincos(Real x) {
 template <class Real> FN Real sin(Real x) { return sincos(x).sin; }
 template <class Real> FN Real cos(Real x) { return sincos(x).cos; }
 
-// Error of at most 1.01 ulp; zero if the exact result is denormal or up to 4 % above the smallest normal number.
+// e^x, with an error of at most 1.01 ulp; zero if it is denormal or up to 4 % above the smallest normal number.
 template <class Real> FN Real exp(Real x) {
     using C = Constants<Real>;
     using B = typename C::Bits;
@@ -133,8 +131,7 @@ template <class Real> FN Real exp(Real x) {
     return x < C::exp_min ? Real(0) : x > C::exp_max ? infinity<Real>() : x == x ? value : x;
 }
 
-// The logarithm of x with special cases: `value` for positive normal x, -inf for zero and denormals, NaN for negative
-// x.
+// Adds special cases to a logarithm of x: `value` for positive normal x, -inf for zero and denormals, NaN for x < 0.
 template <class Real> FN Real logarithm(Real x, Real value) {
     using B = typename Constants<Real>::Bits;
     const Real normal = smallest_normal<Real>();

@@ -1,15 +1,14 @@
-// Random numbers as a pure function of a key and a counter: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011).
-//
-// The key is a replica's 64-bit seed; the counter is (draw, step, episode, stream | agent). There is no generator
-// state, so any division of replicas into threads and launches gives the same numbers.
+// Random numbers as a pure function of a replica's 64-bit seed and a counter: draw, step, episode, and stream with
+// agent. Without generator state, any division of replicas into threads and launches gives the same numbers.
 
 enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5, REPLAY = 6,
                     OBSERVATION_NOISE = 7, ACTION_NOISE = 8, STATE_PUSH = 9, PARAMETER = 10 };
 
-constexpr u32 NEVER_BEGUN = ~0u;  // the episode number before a replica's first episode, number 0
+constexpr u32 NEVER_BEGUN = ~0u;  // the episode number before a replica's first episode, which is number 0
 
 struct Words { u32 x, y, z, w; };
 
+// Four random words: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011).
 FN Words philox(u64 key, Words counter) {
     constexpr u32 multiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
     constexpr u32 weyl[2]       = {0x9E3779B9u, 0xBB67AE85u};

@@ -2,8 +2,8 @@
 
 namespace python {
 
-// a // b and a % b of integers, rounded down. For b = 0, where Python raises an error, they are a and 0. No division
-// for b = -1: the minimum int divided by -1 overflows, which ends a CPU's process.
+// a // b of integers, rounded down; a for b = 0, where Python raises an error. No division for b = -1: the minimum int
+// divided by -1 overflows, which ends a CPU's process.
 FN int floor_divided(int a, int b) {
     const int divisor = b == 0 || b == -1 ? 1 : b, rest = a % divisor;
     return b == -1 ? int(0u - u32(a)) : a / divisor - (rest != 0 && (rest < 0) != (divisor < 0) ? 1 : 0);
@@ -13,8 +13,7 @@ FN int modulo(int a, int b) {
     return rest != 0 && (rest < 0) != (divisor < 0) ? rest + divisor : rest;
 }
 
-// a << b and a >> b for any b; processors would use b modulo 32. A negative b, for which Python raises an error, counts
-// as 32 or more.
+// a << b and a >> b for any b; processors use b modulo 32. A negative b, an error in Python, counts as 32 or more.
 FN int shifted_left(int a, int b)  { return u32(b) < 32 ? int(u32(a) << b) : 0; }
 FN int shifted_right(int a, int b) { return a >> (u32(b) < 32 ? b : 31); }
 
@@ -26,16 +25,18 @@ FN int next(int at, int end, u32 by) {
 template <class Real> FN bool finite(Real x)       { return x - x == 0; }
 template <class Real> FN bool not_a_number(Real x) { return x != x; }
 
-// a // b and a % b of reals, exact for quotients below 2^24 (float) and 2^53 (double); for larger ones a % b is zero if
-// rounding left an invalid remainder. NaN for b = 0 and for infinite a. For infinite b the quotient is 0, or -1 if the
-// signs differ.
 template <class Real> FN bool by_infinity(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
+
+// a // b of reals, exact for quotients below 2^24 (float) and 2^53 (double). NaN for b = 0 and for infinite a. For
+// infinite b it is 0, or -1 if the signs differ.
 template <class Real> FN Real floor_divided(Real a, Real b) {
     const Real rounded = round_down(a / b), rest = fma(-rounded, b, a);
     // (if a / b was rounded up to an integer, the floor is one too large and the remainder has the wrong sign)
     const Real quotient = (b > 0 ? rest < 0 : rest > 0) ? rounded - Real(1) : rounded;
     return by_infinity(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : finite(a) ? quotient : a - a;
 }
+
+// a % b of reals, exact where a // b is; beyond, zero if rounding left an invalid remainder. NaN for b = 0, infinite a.
 template <class Real> FN Real modulo(Real a, Real b) {
     const bool infinite = by_infinity(a, b);
     const Real rest     = infinite ? a : fma(-round_down(a / b), b, a);

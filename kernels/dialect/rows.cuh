@@ -40,12 +40,12 @@ struct ScratchMemory {
     FN explicit ScratchMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
 };
 
-// Zeroes `count` floats, a multiple of 4; the address must be a multiple of 16 bytes.
+// Zeroes `count` floats, a multiple of 4, by `ranks` threads; the address must be a multiple of 16 bytes.
 FN void zero_fill(float* at, int count, int rank, int ranks) {
     for (int j = rank; 4 * j < count; j += ranks) reinterpret_cast<Wide<4>*>(at)[j] = {};
 }
 
-// Sets `count` bools to true, 16 per store.
+// Sets `count` bools to true, by `ranks` threads, 16 per store.
 FN void set_true(bool* at, int count, int rank, int ranks) {
     constexpr u32 marks = 0x01010101u;
     const int     head  = minimum_of(count, int((16 - u64(at) % 16) % 16)), words = (count - head) / 16;
@@ -55,14 +55,14 @@ FN void set_true(bool* at, int count, int rank, int ranks) {
     for (int j = head + 16 * words + rank; j < count; j += ranks) at[j] = true;
 }
 
-// A copy out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier; the
-// `ranks` copying threads call copy_out(), each with its `rank`; and every thread calls wait_for_copy_reads() before
-// the memory is written again or the kernel ends, or wait_for_copies() before other copies to the same addresses. From
-// Hopper on, the copy engine works asynchronously.
+// A copy out of shared memory, asynchronous from Hopper on: threads that wrote there call publish(), then a barrier;
+// the `ranks` copying threads call copy_out(); every thread calls wait_for_copy_reads() before the memory is written
+// again or the kernel ends, or wait_for_copies() before other copies to the same addresses.
 #if __CUDA_ARCH__ >= 900
-FN void publish()      { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FN void publish()             { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 FN void wait_for_copy_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-FN void wait_for_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+FN void wait_for_copies()     { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Copies `words` times 16 bytes out of shared memory: thread 0 starts the copy engine.
 FN void copy_wide(float* to, const float* from, int words, int rank, int) {
     if (rank != 0 || words == 0) return;
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\tcp.async.bulk.commit_group;" ::"l"(to),
@@ -78,8 +78,8 @@ FN void copy_wide(float* to, const float* from, int words, int rank, int ranks) 
 }
 #endif
 
-// Copies `count` floats, 16 bytes per store and by full sectors if both addresses are equal modulo 16 bytes. The copy
-// engine needs fewer instructions, but is slower for rows that start and end inside sectors.
+// Copies `count` floats by `ranks` threads, 16 bytes per store and by full sectors if both addresses are equal modulo
+// 16 bytes. BY_ENGINE takes fewer instructions, but is slower for rows that start and end inside sectors.
 template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
     constexpr int sector = 32;
     if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {
@@ -100,6 +100,7 @@ template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int cou
 
 #else
 
+// Writes one row of WIDTH floats per replica.
 template <int WIDTH, class Env>
 FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& env) {
     float* start = rows + env.first * WIDTH;

@@ -1,5 +1,4 @@
-// The arrays that rules index: arrays of several dimensions, tables, observations and action masks. checked.cuh defines
-// them with bounds checks.
+// The arrays that rules index: tables, observations, action masks, multi-dimensional arrays. With checks: checked.cuh.
 
 // The shape of an array, and the row-major offset of an element.
 template <int... SIZES> struct Shape {

@@ -5,15 +5,15 @@ enum Offence : u32 { NO_OFFENCE = 0, ACTION_OUT_OF_RANGE = 1, ACTION_NAN = 2, EP
 
 enum ActionKind : int { INT64 = 0, INT32 = 1, UINT8 = 2, FLOAT32 = 3, FLOAT64 = 4 };
 
-// Records an invalid action, unless an earlier launch has: `record[0]` is launch and kind, `record[1]` the lowest
-// position in that launch, with the replica in the high bits.
+// Records an invalid action, unless an earlier launch or a lower position is recorded: `record[0]` is launch and kind,
+// `record[1]` the lowest position in that launch, with the replica in the high bits.
 FN void report(u64* record, u64 launch, u32 kind, u64 position) {
     const u64 id    = launch << 2 | kind;
     const u64 first = compare_and_swap(&record[0], 0, id);
     if (first == 0 || first == id) lower(&record[1], position);
 }
 
-// The index of a random choice among the possible ones; among all, if none is possible.
+// The index of a choice, drawn by the random `word` among the possible ones; among all, if none is possible.
 FN int random_choice(const bool* possible, int choices, u32 word) {
     int count = 0;
     for (int j = 0; j < choices; ++j) count += possible[j];
@@ -25,6 +25,22 @@ FN int random_choice(const bool* possible, int choices, u32 word) {
         index += passed <= target;
     }
     return index;
+}
+
+// Calls use() with the pointer to the actions cast to the type of `kind`, an ActionKind, and returns its result.
+template <class Use> FN auto with_integer_actions(const void* actions, int kind, const Use& use) {
+    switch (kind) {
+        case INT32: return use(static_cast<const int*>(actions));
+        case UINT8: return use(static_cast<const u8*>(actions));
+        default:    return use(static_cast<const i64*>(actions));
+    }
+}
+// Calls use() with the pointer to the actions cast to float or, if `kind` is FLOAT64, double, and returns its result.
+template <class Use> FN auto with_real_actions(const void* actions, [[maybe_unused]] int kind, const Use& use) {
+    if constexpr (sizeof(real) == sizeof(double)) {
+        if (kind == FLOAT64) return use(static_cast<const double*>(actions));
+    }
+    return use(static_cast<const float*>(actions));
 }
 
 // Discrete actions: N integers from START on. Integers out of range are clipped. MASKED: there are action masks.
@@ -64,9 +80,7 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        const i64 action = kind == INT32   ? i64(static_cast<const int*>(actions)[i])
-                           : kind == UINT8 ? i64(static_cast<const u8*>(actions)[i])
-                                           : static_cast<const i64*>(actions)[i];
+        const i64 action = with_integer_actions(actions, kind, [&](const auto* typed) { return i64(typed[i]); });
         return action < START || action > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
@@ -81,8 +95,7 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
     FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
 };
 
-// Box actions of SIZE reals, from float32 arrays, or also float64 if `real` is double. NaN becomes zero; the rules clip
-// to the bounds if necessary.
+// Box actions of SIZE reals: float32, or also float64 if `real` is double. NaN becomes zero; the rules clip to bounds.
 template <int ELEMENTS, class Bounds> struct BoxActions {
     struct Action {
         real value[ELEMENTS];
@@ -115,27 +128,16 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
-        if constexpr (sizeof(real) == sizeof(double)) {
-            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), base, env);
-        }
-        return load_as(static_cast<const float*>(actions), base, env);
-    }
-
-    template <class T> FN bool any_nan(const T* action) const {
-        bool nan = false;
-        UNROLL
-        for (int j = 0; j < ELEMENTS; ++j) nan |= action[j] != action[j];
-        return nan;
+        return with_real_actions(actions, kind, [&](const auto* typed) { return load_as(typed, base, env); });
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        bool nan = false;
-        if (sizeof(real) == sizeof(double) && kind == FLOAT64) {
-            if constexpr (sizeof(real) == sizeof(double)) nan = any_nan(static_cast<const double*>(actions) + i * ELEMENTS);
-        } else {
-            nan = any_nan(static_cast<const float*>(actions) + i * ELEMENTS);
-        }
-        return nan ? ACTION_NAN : NO_OFFENCE;
+        return with_real_actions(actions, kind, [&](const auto* typed) {
+            bool nan = false;
+            UNROLL
+            for (int j = 0; j < ELEMENTS; ++j) nan |= typed[i * ELEMENTS + j] != typed[i * ELEMENTS + j];
+            return nan ? ACTION_NAN : NO_OFFENCE;
+        });
     }
 
     // Uniform within the bounds of the space, in float32 also if `real` is double, as float32 is recorded. `block` has

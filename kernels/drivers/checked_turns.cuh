@@ -1,6 +1,6 @@
 // Debug builds: bounds-checked rows of observations, and a check of the phases of a team's rules.
 
-// A row of observations with bounds checks, in place of `Row`.
+// A row of observations with bounds checks, in place of team.cuh's.
 struct Row {
     float* at;
     int    lane;
@@ -16,7 +16,7 @@ struct Row {
 
 // A CPU build that finds dependences between the turns (iterations) of a phase, which a GPU runs in parallel. Turns run
 // from the last to the first, each phase is a launch, and a hash table records which turns read, write and add to each
-// element. Correct rules give the same bits as in any other build.
+// element. Correct rules give the same bits as in any other build. Errors are printed, and end the process.
 
 struct Turns {
     static constexpr int MAX_ELEMENTS = 1 << 14;  // slots of the hash table, a power of two
@@ -82,6 +82,7 @@ NOINLINE Turns::Accesses* accesses_of(const void* at, int bytes, const char* nam
     return &element;
 }
 
+// Records an access of the current turn to an element; `each`: elements per agent, 0 if not per agent.
 template <class T> FN void accessed(const T* at, const CheckedIndex& index, const char* name, int each) {
     if (turns.turn == Turns::NO_TURN) return;
     Turns::Accesses* const element = accesses_of(at, int(sizeof(T)), name);
@@ -110,6 +111,7 @@ NOINLINE void begin_turn(int turn) {
     _exit(97);
 }
 
+// Ends a turn: reports elements that this and another turn changed or read, and records the turn's accesses.
 NOINLINE void end_turn() {
     constexpr int NO = Turns::NO_TURN;
     for (int k = 0; k < turns.count; ++k) {
@@ -141,6 +143,7 @@ FN void require_turn_end() {
     if (turns.turn != Turns::NO_TURN) report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "an iteration", turns.turn, turns.turn);
 }
 
+// Starts a phase, with a turn per agent if `all`, and forgets the previous phase's accesses.
 FN void begin_phase(bool all, const char* file, int line) {
     require_turn_end();
     turns.all = all;
@@ -157,6 +160,7 @@ FN int first_turn(Team& team, int n, const char* over, const char* file = __buil
     return team.begin() != Team::NONE && now ? n - 1 : -1;
 }
 
+// Ends the current turn, if any, and starts turn i; false if i is -1.
 FN bool next_turn(int i) {
     if (turns.turn != Turns::NO_TURN) end_turn();
     if (i < 0) return false;
@@ -169,6 +173,7 @@ FN bool next_turn(int i) {
 #define FOR_EACH_AGENT(i, n) for (int i = first_turn(team, (n), #n); next_turn(i); --i)
 #define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = first_turn(team, (n), #n); next_turn(i); --i)
 
+// gather() of team.cuh as a phase of one turn.
 template <class Keep, class Put>
 FN void gather_in_turn(Team& team, int& count, int n, int room, const Keep& keep, const Put& put,
                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -180,7 +185,7 @@ FN void gather_in_turn(Team& team, int& count, int n, int room, const Keep& keep
     count = kept;
 }
 
-// Applies add() or lower(), which several turns may do to an integer.
+// Applies add() or lower(), and records that this turn did it: several turns may do it to an integer.
 template <class Change> FN void change_atomically(int& value, const Change& change) {
     Turns::Accesses* const element = turns.turn == Turns::NO_TURN ? nullptr : accesses_of(&value, int(sizeof value), "");
     if (element != nullptr && element->plain > 0) --element->plain;
@@ -190,12 +195,8 @@ template <class Change> FN void change_atomically(int& value, const Change& chan
     if (unchanged) element->value = bytes_of(&value, int(sizeof value));
     element->adder = turns.turn;
 }
-FN void add_in_turn(int& sum, int value) {
-    change_atomically(sum, [&](int& each) { add(each, value); });
-}
-FN void lower_in_turn(int& least, int value) {
-    change_atomically(least, [&](int& each) { lower(each, value); });
-}
+FN void add_in_turn(int& sum, int value)       { change_atomically(sum, [&](int& field) { add(field, value); }); }
+FN void lower_in_turn(int& minimum, int value) { change_atomically(minimum, [&](int& field) { lower(field, value); }); }
 
 NOINLINE void check_phase_count(const char* name, int phases, int earlier) {
     if (phases == earlier) return;
@@ -203,8 +204,8 @@ NOINLINE void check_phase_count(const char* name, int phases, int earlier) {
     _exit(97);
 }
 
-// Runs a function of the rules once per phase, as if each phase were a launch: a run does only its phase, and all code
-// between phases, which must therefore do the same each time.
+// Calls a function of the rules once per phase, as if each phase were a launch: a call runs only its phase, and all
+// code between phases, which must go through the same number of phases each time.
 template <class Call> FN void launch_phases(const char* name, const Call& call) {
     turns.only = -2, turns.phase = 0;  // runs no phase, only counts
     call();

@@ -1,12 +1,13 @@
 // Copies rows of arrays, one array after another, for snapshots: from some replicas of a simulation, and into any
 // replicas. Generated before it: THREADS_OF_A_ROW, the threads that copy a row together.
 
+// The source row that is copied to `row`: from call.sources, or row / each.
 FN Index source_of(const CopyCall& call, Index row) {
     if (call.sources != nullptr) return call.sources[row];
     return call.each == 1 ? row : call.each >= call.count ? Index(0) : row / call.each;
 }
 
-// Copies the items of a row, one word each; each thread copies every THREADS_OF_A_ROW-th item.
+// Copies every THREADS_OF_A_ROW-th item of a row, from this thread's on; an item is one Word.
 template <class Word> FN void copy_row(const Rows& rows, Index from, Index to, int thread) {
     const u8* source = rows.source + from * rows.source_stride + thread * rows.source_step;
     u8*       target = rows.target + to * rows.target_stride + thread * rows.target_step;
@@ -19,7 +20,7 @@ template <class Word> FN void copy_row(const Rows& rows, Index from, Index to, i
 
 FN bool is_first(Index thread) { return thread % THREADS_OF_A_ROW == 0; }
 
-// Rows that are one word.
+// Copies rows of one Word, one per lane.
 template <class Word, class Env>
 FN void copy_words(const Rows& rows, const Index (&from)[LANES], const Index (&to)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
@@ -28,6 +29,7 @@ FN void copy_words(const Rows& rows, const Index (&from)[LANES], const Index (&t
     }
 }
 
+// Copies each row of all arrays to its target replica, and updates the seeds and the number of replicas with an offset.
 KERNEL(kernel_copy, CopyCall) {
     FOR_EACH_ENV(env, call.count * THREADS_OF_A_ROW) {
         Index from[LANES], to[LANES];
@@ -39,7 +41,7 @@ KERNEL(kernel_copy, CopyCall) {
             const Index requested = call.sources != nullptr ? from[k] : to[k];
             outside |= requested < 0 || requested >= call.limit;
         }
-        if (outside) {  // only replica indices from the device can be: the next check reports them, nothing is written
+        if (outside) {  // only indices from the device can be: the next check reports them, their rows are not copied
             FOR_EACH_LANE_ALONE(k, env) {
                 const Index requested = call.sources != nullptr ? from[k] : to[k];
                 if (requested >= 0 && requested < call.limit) continue;
@@ -47,8 +49,7 @@ KERNEL(kernel_copy, CopyCall) {
                 from[k] = to[k] = -1;
             }
         }
-        // `staggered` counts the replicas with an offset. Only a row's first thread updates it, as it writes the
-        // offset.
+        // Only a row's first thread, which copies the offset, updates `staggered`, the number of offsets.
         int had[LANES] = {};
         if (call.staggered != nullptr) {
             FOR_EACH_LANE(k, env) had[k] = to[k] >= 0 && is_first(env.index(k)) && call.offset[to[k]] != 0;
@@ -59,14 +60,12 @@ KERNEL(kernel_copy, CopyCall) {
             if (word == 4) copy_words<u32>(rows, from, to, env);
             else if (word == 8) copy_words<u64>(rows, from, to, env);
             else if (word == 1) copy_words<u8>(rows, from, to, env);
-            else {
-                FOR_EACH_LANE_ALONE(k, env) {
-                    if (from[k] < 0) continue;
-                    const int thread = int(env.index(k) % THREADS_OF_A_ROW);
-                    if (rows.bytes == 8) copy_row<u64>(rows, from[k], to[k], thread);
-                    else if (rows.bytes == 4) copy_row<u32>(rows, from[k], to[k], thread);
-                    else copy_row<u8>(rows, from[k], to[k], thread);
-                }
+            else FOR_EACH_LANE_ALONE(k, env) {
+                if (from[k] < 0) continue;
+                const int thread = int(env.index(k) % THREADS_OF_A_ROW);
+                if (rows.bytes == 8) copy_row<u64>(rows, from[k], to[k], thread);
+                else if (rows.bytes == 4) copy_row<u32>(rows, from[k], to[k], thread);
+                else copy_row<u8>(rows, from[k], to[k], thread);
             }
         }
         if (call.staggered != nullptr) {

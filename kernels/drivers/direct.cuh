@@ -1,10 +1,10 @@
-// Observations of any size, in one or several arrays: the rules write into a replica's rows in global memory, after the
-// replica's restart. Observation, observed_rows(), final_rows() and clear_final_row() are generated.
+// Observations of any size, in one or several arrays: the rules write them into global memory, after the replica's
+// restart. Observation, observed_rows(), final_rows() and clear_final_row() are generated.
 
 FN void observe_lane(Tile&, int, const Params&) {}
 template <class Env> FN void observe_all(Tile&, const ParamBuffers&, const Env&) {}
 
-// Writes the tile's observations, starting at row `base`.
+// Writes the tile's observations to rows `base` + i, i being the replicas' indices.
 template <class Call, class Env>
 FN void store_observations(const Call& call, const Tile& tile, Index base, const Env& env) {
     const ParamBuffers params = call.params;

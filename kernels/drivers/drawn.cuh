@@ -1,15 +1,14 @@
 // Single-agent environments with randomised parameters: each replica draws them at the start of an episode, and stores
 // them in the arrays of parameters, where a step reads them like per-replica parameters.
 
-// Without launch bounds the step's kernel takes so many registers that only half as many threads fit on a
-// multiprocessor, too few to hide memory latency. (On a multiprocessor with fewer than 2,048 threads the bounds have no
-// effect.)
+// Without launch bounds the step's kernel takes twice the registers, and half as many threads fit on a multiprocessor,
+// too few to hide memory latency. (Below 2,048 threads per multiprocessor the bounds have no effect.)
 #define STEP_KERNEL(name, Call) KERNEL_OF_BLOCKS(name, Call, sizeof(real) == 4 ? 1024 : 256, sizeof(real) == 4 ? 2 : 1)
 
 // Whether a rollout draws the parameters of the next episodes for a full tile, together with their first states.
 FN constexpr bool draws_ahead() { return DRAWN_AHEAD; }
 
-// Draws and stores the parameters of replica i's episode, which starts.
+// Draws the parameters of replica i's episode, which starts, stores them in the arrays, and returns them.
 FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
     params._draw(drawn, i, &key.seed, &key.episode, 0, 1);

@@ -2,13 +2,14 @@
 
 constexpr int FEW_CHOICES = 32;  // maximum number of choices whose mask is built in registers
 
-// Fills a mask: all choices are possible, unless the rules forbid them.
+// Writes the mask of a state to `row`: every choice is possible, except those that allow() forbids.
 FN void mask_choices(const State& state, const Params& params, bool* row) {
     Mask mask(row, CHOICES);
     for (int choice = 0; choice < CHOICES; ++choice) mask[choice] = true;
     allow(state, params, mask);
 }
 
+// Writes the action masks of the tile's replicas to call.action_mask.
 template <class Call, class Env> FN void store_masks(const Call& call, const Tile& tile, const Env& env) {
     const ParamBuffers params = call.params;
     FOR_EACH_LANE_ALONE(k, env) {
@@ -29,13 +30,13 @@ template <class Call, class Env> FN void store_masks(const Call& call, const Til
     }
 }
 
-// Draws random actions among the possible ones.
+// Draws the tile's actions from each lane's random bits, among the choices that allow() leaves in its current state.
 template <class Env>
-FN void draw_actions(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const u64 (&seeds)[LANES],
-                     const u32 (&episodes)[LANES], const Env& env) {
+FN void draw_actions(Tile& tile, const ParamBuffers& params, const Words (&random_bits)[LANES],
+                     const u64 (&seeds)[LANES], const u32 (&episodes)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
         bool possible[CHOICES];
         mask_choices(tile.state.get(k), params.get(env.index(k)), possible);
-        tile.action.draw_possible(k, bits[k], u32(tile.elapsed[k]), seeds[k], episodes[k], possible);
+        tile.action.draw_possible(k, random_bits[k], u32(tile.elapsed[k]), seeds[k], episodes[k], possible);
     }
 }

@@ -4,7 +4,7 @@
 #define FOR_EACH_METRIC(m) UNROLL for (int m = 0; m < METRICS; ++m)
 #define FOR_EACH_TOTAL(m)  FOR_EACH_METRIC(m) if (reduction(m) != OF_LAST)
 
-// A running total before the first step, and after one more step.
+// Metric m's running total before the first step, and after one more step with `value`.
 FN real first_total(int m) { return reduction(m) == OF_MAX ? -infinity<real>() : real(0); }
 FN real with_step(int m, real total, real value) {
     return reduction(m) == OF_MAX ? maximum(total, value) : total + value;

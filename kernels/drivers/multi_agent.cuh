@@ -1,8 +1,9 @@
 // The driver of environments with a team of agents and one step per launch: load, advance, store results, restart and
-// observe, store the state. Like the rules, each step is a sequence of phases.
+// observe, store the state. Like the rules, each function here is a sequence of phases.
 
 constexpr int TERMINATED = 1, TRUNCATED = 2;
 
+// Calls the rules' look(), and writes the action masks and the agents' rows of observations.
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
@@ -13,7 +14,7 @@ template <class Call> FN void observe_team(World& w, const Params& p, Team& team
     else observe_directly(w, p, team, call, rows);
 }
 
-// Starts the next episode of the active replicas.
+// Starts the next episode in active replicas: draws parameters, resets the driver's fields, calls the rules' reset().
 template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, const Call& call) {
     begin_params(p, call.params, team);
     FOR_EACH_AGENT(i, AGENTS) {
@@ -29,35 +30,23 @@ template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, co
     reset(w, p, team);
 }
 
-// The row of agent i of this replica in its role's arrays.
-FN Element row_of(const Team& team, int i) {
-    const int r = role_of(i);
-    return team.replica * count_of(r) + (i - first_of(r));
-}
-
-// Zeroes the final observations that the previous step wrote.
+// Zeroes the final observations that the previous step wrote, also shared ones in their own array.
 template <class Call> FN void clear_final(Team& team, const Call& call) {
     FOR_EACH_AGENT(i, AGENTS) {
         if (!call.buffers.finished[team.replica]) continue;
         const int r = role_of(i);
-        float* const row = call.role[r].final_obs + row_of(team, i) * row_size(r);
+        float* const row = call.role[r].final_obs + row_of(team.replica, i) * row_size(r);
         for (int j = 0; j < row_size(r); ++j) row[j] = 0;
         if constexpr (SEPARATE_SHARED) {
-            if (i != first_of(r)) continue;
-            for (int j = 0; j < shared_features_of(r); ++j)
-                call.role[r].final_shared[team.replica * shared_features_of(r) + j] = 0;
+            const int size = shared_features_of(r);
+            for (int j = 0; j < size && i == first_of(r); ++j) call.role[r].final_shared[team.replica * size + j] = 0;
         }
     }
 }
 
-// A template, as without statistics a World has no returns.
-template <class W> FN void load_return(W& w, int i, [[maybe_unused]] real running) {
-    if constexpr (STATISTICS) w._running_return[i] = running;
-}
-
-// Loads the replicas and their actions into the World, and reports invalid actions. A template, as long actions have no
-// fetch_action(), and short ones no read_action().
-template <class Call> FN void load_step(World& w, Team& team, const Call& call) {
+// Loads the agents' state and actions into the World, counts the step in `elapsed`, and reports invalid actions. A
+// template, as without statistics a World has no returns, and only long actions have a read_action().
+template <class W, class Call> FN void load_step(W& w, Team& team, const Call& call) {
     const Buffers& buffers = call.buffers;
     const bool wrong_actions = READ_BY_BLOCK && read_actions(call.role, team, &w.action[0]);
     FOR_EACH_AGENT(i, AGENTS) {
@@ -68,7 +57,7 @@ template <class Call> FN void load_step(World& w, Team& team, const Call& call) 
         const real    running = STATISTICS ? buffers.running_return[team.replica * AGENTS + i] : real(0);
         const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
         w.put(i, fetched);
-        load_return(w, i, running);
+        if constexpr (STATISTICS) w._running_return[i] = running;
         w.reward[i]  = 0;
         w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
         if constexpr (fetches_actions()) {
@@ -89,29 +78,17 @@ template <class Call> FN void load_step(World& w, Team& team, const Call& call) 
         }
     }
     if (wrong_actions) report_actions(call, team, w);
-    if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
-        FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
-    }
+    // Without BLOCK the World is no copy of the buffers: reports above need the `elapsed` before this step.
+    if (SCHEDULE != BLOCK) FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
 }
 
-// Whether the episode ends with this step.
+// Whether this step ends the episode; `late`: the time limit is reached.
 FN bool episode_ends(const World& w, bool late) {
     return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || late);
 }
 
-// Writes return and length of agent i's episode, which ends.
-FN void store_episode_statistics(const World& w, int i, Element row, const Team& team, const Buffers& buffers,
-                                 const RoleCall& to, real sum) {
-    const Element at     = team.replica * AGENTS + i;
-    const int     length = w.present[i] ? w.elapsed : buffers.left_at[at];
-    buffers.episode_return[at] = sum;
-    buffers.episode_length[at] = length;
-    if (to.episode_return != nullptr) to.episode_return[row] = sum;
-    if (to.episode_length != nullptr) to.episode_length[row] = length;
-}
-
-// Writes the agents' results of a step, and sets `finished` if it ends the episode. A template, as without statistics a
-// World has no returns.
+// Writes the agents' rewards, terminations and truncations of a step, and return and length if it ends the episode;
+// sets w.finished. `late`: the time limit is reached. A template, as without statistics a World has no returns.
 template <class W> FN void store_results(W& w, Team& team, const StepCall& call, bool late) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
@@ -123,7 +100,7 @@ template <class W> FN void store_results(W& w, Team& team, const StepCall& call,
         const bool finished   = episode_ends(w, late);
         const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
         const RoleCall& to  = call.role[role_of(i)];
-        const Element   row = row_of(team, i);
+        const Element   row = row_of(team.replica, i);
         [[maybe_unused]] const Element at = team.replica * AGENTS + i;
         to.rewards[row]      = reward;
         to.terminations[row] = terminated;
@@ -132,7 +109,13 @@ template <class W> FN void store_results(W& w, Team& team, const StepCall& call,
             const real sum = w._running_return[i] + reward;
             buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
             if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
-            if (finished) store_episode_statistics(w, i, row, team, buffers, to, sum);
+            if (finished) {
+                const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
+                buffers.episode_return[at] = sum;
+                buffers.episode_length[at] = length;
+                if (to.episode_return != nullptr) to.episode_return[row] = sum;
+                if (to.episode_length != nullptr) to.episode_length[row] = length;
+            }
         }
         if (i == 0) {
             w.finished = finished;
@@ -144,8 +127,8 @@ template <class W> FN void store_results(W& w, Team& team, const StepCall& call,
     }
 }
 
-// Starts the next episodes, and observes. `finished`, `pending`: this replica's episode ends in this step, or ended
-// before.
+// Starts the next episodes, and writes the observations, masks and final observations. `finished`: this replica's
+// episode ends in this step; `pending`: it ended in the previous one.
 FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCall& call, bool finished, bool pending,
                             char* local) {
     if (AUTORESET != SAME_STEP) team.sync();  // before a restart writes fields that rules read
@@ -172,7 +155,7 @@ FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCa
     team.active = team.here;
 }
 
-// Writes the World into the buffers, and the flags of an episode that ended.
+// Writes the World into the buffers, and the flags and metrics of an episode that ended.
 FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 staggered) {
     const Buffers& buffers = call.buffers;
     w.store_arrays(team, buffers);
@@ -192,11 +175,12 @@ FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 st
     }
 }
 
-// If each phase is a launch, the host first runs a launch with phase -1 to read the number of phases.
+// Writes the number of phases, in a launch with phase -1, which the host runs first if each phase is a launch.
 template <class Call> FN void report_phase_count(const Team& team, const Call& call) {
     if (SCHEDULE == SPREAD && call.phase < 0 && team.block == 0 && thread_rank() == 0) *call.phases = team.phase;
 }
 
+// Takes a step of all replicas; if each phase is a launch, only one phase of it.
 KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
     const Buffers&    buffers = call.buffers;
     const ScratchMemory local(LOCAL_BYTES);
@@ -226,7 +210,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
     }
 }
 
-// Checks the actions of a step before any state changes.
+// Reports a step's invalid actions, and actions after an episode's end if `report_frozen`, before any state changes.
 KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_BLOCK(block) {
@@ -250,7 +234,7 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
     }
 }
 
-// Loads the replicas into the World, and sets the seeds of the chosen ones if the reset has seeds.
+// Loads the agents' state into the World, and writes new seeds of the `chosen` replicas if the reset has seeds.
 FN void load_for_reset(World& w, Team& team, const ResetCall& call, bool chosen) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT(i, AGENTS) {

@@ -1,5 +1,4 @@
-// MultiDiscrete actions of a single agent: element j is an integer from Bounds::start(j), one of Bounds::count(j).
-// Integers out of range are clipped.
+// MultiDiscrete actions of a single agent: element j is clipped to Bounds::count(j) integers from Bounds::start(j) on.
 
 template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     struct Action {
@@ -37,25 +36,18 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
-        switch (kind) {
-            case INT32: return load_as(static_cast<const int*>(actions), base, env);
-            case UINT8: return load_as(static_cast<const u8*>(actions), base, env);
-            default:    return load_as(static_cast<const i64*>(actions), base, env);
-        }
-    }
-
-    template <class T> FN u32 offence_in(const T* action) const {
-        bool outside = false;
-        for (int j = 0; j < ELEMENTS; ++j) outside |= action[j] < low(j) || action[j] > high(j);
-        return outside ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
+        return with_integer_actions(actions, kind, [&](const auto* typed) { return load_as(typed, base, env); });
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        switch (kind) {
-            case INT32: return offence_in(static_cast<const int*>(actions) + i * ELEMENTS);
-            case UINT8: return offence_in(static_cast<const u8*>(actions) + i * ELEMENTS);
-            default:    return offence_in(static_cast<const i64*>(actions) + i * ELEMENTS);
-        }
+        return with_integer_actions(actions, kind, [&](const auto* typed) {
+            bool outside = false;
+            for (int j = 0; j < ELEMENTS; ++j) {
+                const i64 element = typed[i * ELEMENTS + j];
+                outside |= element < low(j) || element > high(j);
+            }
+            return outside ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
+        });
     }
 
     // `number(j, word)` turns a random word into element j. `block` has the words of the first four elements; further

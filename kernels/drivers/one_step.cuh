@@ -7,8 +7,8 @@ template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
     FOR_EACH_MARKED(k, stale, env) clear_final_row(call, env.index(k));
 }
 
-// The record of a replica whose episode has just ended, also written to the user's arrays, if any. The record is stored
-// as a unit, to write full sectors: a partly written sector must be read first.
+// The record of replica i's episode, which has just ended; also writes it to the user's arrays, if any. The caller
+// stores it as a unit, to write full sectors: a partly written sector must be read first.
 FN Record episode_record(const StepCall& call, const Tile& tile, int k, Index i) {
     Record record = {};
     store_episode_statistics(record, tile.running_return[k], tile.elapsed[k]);
@@ -21,15 +21,11 @@ FN Record episode_record(const StepCall& call, const Tile& tile, int k, Index i)
 
 // Loads the tile's actions, and reports invalid ones.
 template <class Env> FN void load_actions(const StepCall& call, Tile& tile, const Env& env) {
-    const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
-    const bool strict = AUTORESET == DISABLED && call.report_frozen;
-    if (!clean || strict)
-        report_invalid_actions(tile, call.buffers, call.actions, call.action_kind, 0, call.launch, strict, env);
+    load_actions(call, tile, 0, AUTORESET == DISABLED && call.report_frozen, env);
 }
 
-// Advances the replicas, and starts the next episodes; `finished` receives which replicas' episodes ended. On a GPU,
-// `episodes` are the numbers of the current episodes. `staggered`: the number of replicas with an offset of the time
-// limit.
+// Advances the replicas by one step, stores the records of ended episodes, starts the next ones, and sets `finished`.
+// `episodes`: on a GPU, the current episodes' numbers; `staggered`: the number of replicas with an offset.
 template <class Env>
 FN void advance_tile(const StepCall& call, Tile& tile, const Seeds& seeds, u32 (&episodes)[LANES], u32 staggered,
                      int (&finished)[LANES], const Env& env) {
@@ -69,11 +65,11 @@ FN void advance_tile(const StepCall& call, Tile& tile, const Seeds& seeds, u32 (
     if (AUTORESET != DISABLED) clear_offsets(buffers, staggered, restarting, env);
 }
 
-// Writes the step's results.
+// Writes the step's observations, masks, rewards, terminations and truncations, and which episodes finished.
 template <class Env>
 FN void store_results(const StepCall& call, const Tile& tile, const int (&finished)[LANES], const Env& env) {
     store_observations(call, tile, 0, env);
     store_masks(call, tile, env);
-    store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
+    store_rewards_and_flags(call, tile, 0, env);
     FOR_EACH_LANE(k, env) store_streaming(call.buffers.finished + env.index(k), u8(finished[k]));
 }

@@ -1,9 +1,7 @@
-// The driver of single-agent environments, many steps per launch. State and episode stay in registers (on a CPU: in the
-// L1 cache) from the first step to the last.
+// The driver of single-agent environments with many steps per launch. The state stays in registers (on a CPU: in L1).
 
-// The start of each lane's next episode, computed for the full tile (on a GPU: the full warp) when an episode ends in a
-// lane that has none ready. Episodes end at different times: computing only that lane's start would stall the others
-// every time.
+// The start of each lane's next episode. When an episode ends in a lane that has none ready, the full tile (on a GPU:
+// the full warp) computes them: episodes end at different times, and each start alone would stall the other lanes.
 struct NextStart {
     States state;
     Words  action_bits[LANES];
@@ -11,13 +9,14 @@ struct NextStart {
     NextParams params;
 };
 
-// Separate functions, as compilers do not vectorise a loop that declares structs. prepare_actions() runs for all lanes,
-// as compilers do not vectorise masked stores of every fourth word; lanes that are ready get the same words again.
+// Computes lane k's next parameters and first state. (A function: loops that declare structs do not vectorise.)
 FN void prepare(NextStart& next, int k, const ParamBuffers& params, Index i, u64 seed, u32 episode) {
     const Key key = {seed, episode};
     next.state.set(k, first_state(next_params(next.params, k, params, i, key), key));
     next.ready[k] = 1;
 }
+// Computes the random bits of the next episode's first actions: for all lanes, as compilers do not vectorise masked
+// stores of every fourth word; lanes that are ready get the same words again.
 FN void prepare_actions(NextStart& next, int k, u64 seed, u32 episode) {
     next.action_bits[k] = random_words(seed, RANDOM_ACTION, 0, episode, 0, 0);
 }
@@ -28,23 +27,22 @@ struct Sums {
     int  episodes[LANES], terminated[LANES], truncated[LANES], lengths[LANES], episode_length[LANES];
 };
 
-// The current episodes. In another order of the fields, or in one struct with NextStart and Sums, rollouts need up to 8
-// more registers.
+// The current episodes. (In another order, or in one struct with NextStart and Sums, they take up to 8 more registers.)
 struct Episodes {
     int limits[LANES];  // the steps at which they are truncated
     u32 numbers[LANES];
     u64 seeds[LANES];
 };
 
-// In a rollout the next episode starts in the step that ends an episode; without autoreset a replica stays in
-// its final state.
+// A rollout starts the next episode in the step that ends one or, without autoreset, leaves the replica as it is.
 constexpr bool NO_AUTORESET = AUTORESET == DISABLED;
 
 // Threads that a multiprocessor should hold, to hide latency: without this bound compilers use too many registers.
 constexpr int ROLLOUT_THREADS = sizeof(real) == 4 ? 768 : 256;
 
-// Prefetches the actions of a later step.
 constexpr int STEPS_AHEAD = 2;
+
+// Prefetches the actions of the step that is STEPS_AHEAD after step t, on a GPU.
 template <class Env> FN void prefetch_actions(const RolloutCall& call, int t, const Env& env) {
     if (!ON_GPU || unsigned(t) + STEPS_AHEAD >= unsigned(call.steps)) return;
     const Index base  = Index(t + STEPS_AHEAD) * call.buffers.count;
@@ -53,7 +51,7 @@ template <class Env> FN void prefetch_actions(const RolloutCall& call, int t, co
         prefetch(static_cast<const char*>(call.actions) + (base + env.index(k)) * (Actions::SIZE * bytes));
 }
 
-// Loads the replicas' episodes, and clears the sums. If an episode had ended before the rollout, the next one starts.
+// Loads the replicas' episodes, zeroes the sums and, with autoreset, restarts replicas whose episode is over.
 template <class Env>
 FN void start_rollout(const RolloutCall& call, Tile& tile, Episodes& episodes, Sums& sums, NextStart& next,
                       const ParamBuffers& params, u32 staggered, const Env& env) {
@@ -61,7 +59,7 @@ FN void start_rollout(const RolloutCall& call, Tile& tile, Episodes& episodes, S
     FOR_EACH_LANE(k, env) {
         episodes.seeds[k]   = buffers.seeds[env.index(k)];
         episodes.numbers[k] = buffers.episodes[env.index(k)];
-        next.ready[k]      = 0;
+        next.ready[k]       = 0;
         sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
         sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
     }
@@ -75,17 +73,8 @@ FN void start_rollout(const RolloutCall& call, Tile& tile, Episodes& episodes, S
     }
 }
 
-// Loads the actions of step t, from index `base` on, and reports invalid ones.
-template <class Env>
-FN void load_rollout_actions(const RolloutCall& call, Tile& tile, int t, Index base, const Env& env) {
-    prefetch_actions(call, t, env);
-    const bool clean = tile.action.load(call.actions, call.action_kind, base, env);
-    if (!clean)
-        report_invalid_actions(tile, call.buffers, call.actions, call.action_kind, base, call.launch, false, env);
-}
-
-// Draws the actions of step t, and records them if the user asks for it. One Philox block has the bits of several
-// steps, so a new one is computed only after an episode has used up the previous one.
+// Draws the actions of step t into the tile, and records them if the user asks for it. One Philox block has the bits of
+// several steps, so a new one is computed only after an episode has used up the previous one.
 template <class Env>
 FN void draw_random_actions(const RolloutCall& call, Tile& tile, Words (&action_bits)[LANES], const Episodes& episodes,
                             const ParamBuffers& params, int t, Index base, const Env& env) {
@@ -100,7 +89,7 @@ FN void draw_random_actions(const RolloutCall& call, Tile& tile, Words (&action_
         FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
 }
 
-// Advances the replicas, except those in a final state without autoreset.
+// Advances the replicas by one step, except those whose episode is over without autoreset.
 template <class Env>
 FN void advance_tile(Tile& tile, const Episodes& episodes, const ParamBuffers& params, const Env& env) {
     FOR_EACH_LANE(k, env) {
@@ -110,7 +99,7 @@ FN void advance_tile(Tile& tile, const Episodes& episodes, const ParamBuffers& p
     add_to_totals(tile, params, tile.ended, env);
 }
 
-// Adds a step to the sums; without autoreset, sets which episodes finished in it (otherwise the tile's flags tell).
+// Adds a step to the sums; without autoreset, also sets which episodes finished in it: otherwise the tile's flags tell.
 // Returns whether an episode ended whose next start is not ready.
 template <class Env>
 FN bool accumulate_step(const Tile& tile, const NextStart& next, Sums& sums, int (&finished_now)[LANES],
@@ -133,8 +122,7 @@ FN bool accumulate_step(const Tile& tile, const NextStart& next, Sums& sums, int
     return needed != 0;
 }
 
-// Computes starts for all lanes that have none (see NextStart); if drawing parameters is slow, only for lanes that
-// ended.
+// Computes the next start in lanes that have none ready; if drawing parameters is slow, only where an episode ended.
 template <class Env>
 FN void prepare_starts(const RolloutCall& call, const Tile& tile, NextStart& next, const Episodes& episodes,
                        const ParamBuffers& params, const Env& env) {
@@ -146,7 +134,7 @@ FN void prepare_starts(const RolloutCall& call, const Tile& tile, NextStart& nex
         FOR_EACH_LANE(k, env) prepare_actions(next, k, episodes.seeds[k], episodes.numbers[k] + 1);
 }
 
-// Ends finished episodes: stores their metrics, and starts the next episodes, unless autoreset is disabled.
+// Ends finished episodes: stores their metrics, and starts the next ones from `next`, unless autoreset is disabled.
 template <class Env>
 FN void end_episodes(const RolloutCall& call, Tile& tile, NextStart& next, Episodes& episodes,
                      Words (&action_bits)[LANES], const ParamBuffers& params, const int (&finished_now)[LANES], const Env& env) {
@@ -161,7 +149,7 @@ FN void end_episodes(const RolloutCall& call, Tile& tile, NextStart& next, Episo
         tile.state.set(k, next.state.get(k));
         store_params(params, env.index(k), next.params, k);
         action_bits[k]         = next.action_bits[k];
-        next.ready[k]         = 0;
+        next.ready[k]          = 0;
         tile.elapsed[k]        = 0;
         tile.running_return[k] = 0;
         episodes.limits[k]     = call.limit;
@@ -175,7 +163,7 @@ template <class Env> FN void store_step_observations(const RolloutCall& call, Ti
     store_observations(call, tile, base, env);
 }
 
-// Writes the sums, and the return and length of each replica's last episode.
+// Writes the sums, the episode numbers, and the return and length of each replica's last episode.
 template <class Env> FN void store_sums(const RolloutCall& call, const Episodes& episodes, const Sums& sums, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i            = env.index(k);
@@ -192,23 +180,28 @@ template <class Env> FN void store_sums(const RolloutCall& call, const Episodes&
     }
 }
 
+// Takes call.steps steps with the given or random actions. Writes each step's results, or only the last observations.
 KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
     const Buffers& buffers = call.buffers;
     const Index    count   = buffers.count;
     FOR_EACH_ENV(env, count) {
-        Tile     tile;
-        NextStart    next;
-        Sums     sums;
-        Words    action_bits[LANES];  // the random bits of random actions
-        Episodes episodes;
+        Tile      tile;
+        NextStart next;
+        Sums      sums;
+        Words     action_bits[LANES];  // the random bits of random actions
+        Episodes  episodes;
         const ParamBuffers params = call.params;  // a copy, which no store can alias
         load(tile, buffers, env);
         const u32 staggered = load_count(buffers.staggered);
         start_rollout(call, tile, episodes, sums, next, params, staggered, env);
         for (int t = 0; t < call.steps; ++t) {
             const Index base = Index(t) * count;
-            if (call.actions != nullptr) load_rollout_actions(call, tile, t, base, env);
-            else draw_random_actions(call, tile, action_bits, episodes, params, t, base, env);
+            if (call.actions == nullptr) {
+                draw_random_actions(call, tile, action_bits, episodes, params, t, base, env);
+            } else {
+                prefetch_actions(call, t, env);
+                load_actions(call, tile, base, false, env);
+            }
             advance_tile(tile, episodes, params, env);
             int        finished_now[LANES];
             const bool needed = accumulate_step(tile, next, sums, finished_now, env);
@@ -216,7 +209,7 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
             end_episodes(call, tile, next, episodes, action_bits, params, finished_now, env);
             if (call.per_step) {
                 store_step_observations(call, tile, base, env);
-                store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, base, env);
+                store_rewards_and_flags(call, tile, base, env);
             }
         }
         if (!call.per_step) store_step_observations(call, tile, 0, env);

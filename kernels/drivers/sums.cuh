@@ -4,8 +4,8 @@
 //   sum_over(team, w.wanted, rows, n, [&](int i, int k) { return w.asked(k, i); });  one result per row
 //
 // maximum_over and minimum_over have the same arguments, with n at least 1. sum_over<double> adds in float64. The order
-// depends only on n: lane k % 32 adds number k after its earlier ones, then the upper half of the lanes is added to the
-// lower half, and so on. Threads and schedule change no bit.
+// depends only on n, so devices and schedules change no bit: lane k % 32 adds number k after its earlier ones, then the
+// upper half of the lanes is added to the lower half, and so on.
 
 constexpr int FOLD_LANES = 32;
 
@@ -29,20 +29,19 @@ FN int first_fold(int n) {
     return distance;
 }
 
-// The reduction by one thread.
+// Reduces get(0) to get(n - 1) by one thread, in the order of a warp.
 template <class Fold, class T, class Get> FN T fold_serially(int n, const Get& get) {
-    const int first = first_fold(n);
     T lanes[FOLD_LANES];
     for (int lane = 0; lane < FOLD_LANES; ++lane)
         lanes[lane] = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int start = FOLD_LANES; start < n; start += FOLD_LANES)
         for (int lane = 0; lane < minimum(FOLD_LANES, n - start); ++lane) lanes[lane] = Fold::of(lanes[lane], T(get(start + lane)));
-    for (int distance = first; distance > 0; distance /= 2)
+    for (int distance = first_fold(n); distance > 0; distance /= 2)
         for (int lane = 0; lane < distance; ++lane) lanes[lane] = Fold::of(lanes[lane], lanes[lane + distance]);
     return lanes[0];
 }
 
-// The reduction by a warp; its first thread gets the result.
+// Reduces get(0) to get(n - 1) by a warp, each thread of which calls it; only thread 0 gets the result.
 template <class Fold, class T, class Get> FN T fold_by_warp(int n, int lane, const Get& get) {
     T sum = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int k = lane + FOLD_LANES; k < n; k += FOLD_LANES) sum = Fold::of(sum, T(get(k)));
@@ -55,6 +54,7 @@ template <class Result> struct SumType<void, Result> { using type = Result; };
 template <class T> struct Plain { using type = T; };
 template <class T> struct Plain<T&> { using type = T; };
 
+// A phase: results[i] becomes the reduction of get(i, 0) to get(i, n - 1), for i < rows, in the type Wide unless void.
 template <class Fold, class Wide, class Results, class Get> FN void fold_rows(Team& team, const Results& results, int rows, int n, const Get& get) {
     using Result = typename Plain<decltype(results[0])>::type;
     using T      = typename SumType<Wide, Result>::type;

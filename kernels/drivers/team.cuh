@@ -14,7 +14,7 @@
 struct Team {
     Index   block;    // index in the launch
     Element replica;
-    int   slot;        // index of the World in the block
+    int   slot;        // index of the replica's World in the block
     int   rank;        // this thread's first agent
     bool  here;        // whether this thread has a replica
     bool  active;      // whether that replica takes part in the next phases
@@ -61,10 +61,10 @@ struct Team {
         return false;
     }
     // Whether `value` is true for any replica of the block; a barrier, if there are several. Always true if each phase
-    // is a launch, as all phases must be counted.
+    // is a launch: then every launch must count all phases.
     FN bool any(bool value) const { return SCHEDULE == SPREAD || (TEAMS > 1 ? block_any(value) : value); }
 
-    // The random numbers of agent i in this reset or step, and numbers that all replicas and episodes share.
+    // Random-number generators of agent i: for this replica's reset or step, and for numbers that all replicas share.
     FN Random random(Stream stream, int i, int step = 0) const { return {seed, episode, stream, u32(i), u32(step)}; }
     FN Random shared_random(Stream stream, int i) const { return {shared_seed, no_episode, stream, u32(i), 0}; }
 
@@ -75,19 +75,18 @@ struct Team {
 
 #define FOR_EACH_AGENT(i, n) for (int i = team.begin(); i < (n) || team.sync(); i += team.size)
 
-// The same without the barrier at its end.
+// FOR_EACH_AGENT without the barrier at its end.
 #define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = team.begin(); i < (n); i += team.size)
 
-// A phase over rows and columns: one turn per element on a GPU, with neighbouring columns in neighbouring threads, one
-// turn per row on a CPU. A turn may read only the elements that it wrote itself.
+// A phase over rows and columns: one iteration per element on a GPU, with neighbouring columns in neighbouring threads,
+// one per row on a CPU. Of this phase's elements, an iteration may read only those that it wrote itself.
 #define FOR_EACH_ELEMENT(i, j, rows, columns)                                                        \
     FOR_EACH_AGENT(TURN_##i##_##j, ON_GPU ? (rows) * (columns) : (rows))                             \
         for (int i = ON_GPU ? TURN_##i##_##j / (columns) : TURN_##i##_##j,                           \
                  j = ON_GPU ? TURN_##i##_##j % (columns) : 0, END_##j = ON_GPU ? j + 1 : (columns);  \
              j < END_##j; ++j)
 
-// One row of observations. A thread writes a narrow row, ROW_LANES threads together a wide one, each some of the
-// columns.
+// One row of observations, written by ROW_LANES threads: thread `lane` writes every ROW_LANES-th column.
 struct Row {
     float* at;
     int    lane;

@@ -6,19 +6,40 @@ FN u64 record_position(Index replica, int agent, int step) {
     return u64(replica) << 36 | u64(minimum(agent, max_agent)) << 20 | u64(minimum(step, max_step));
 }
 
-// Element `at` of an array of actions of any dtype.
-FN i64 integer_at(const void* actions, int kind, Element at) {
-    switch (kind) {
-        case INT32: return static_cast<const int*>(actions)[at];
-        case UINT8: return static_cast<const u8*>(actions)[at];
-        default:    return static_cast<const i64*>(actions)[at];
+// The row of an agent in its role's arrays.
+FN Element row_of(Element replica, int agent) {
+    const int role = role_of(agent);
+    return replica * count_of(role) + (agent - first_of(role));
+}
+
+// Element j of an agent's action, clipped to its range, NaN as zero; zero if the agent's role has no such element.
+// `offence` is set if the element is invalid.
+FN auto action_element(const RoleCall (&role)[ROLES], Element replica, int agent, int j, u32& offence) {
+    const int       r    = role_of(agent);
+    const RoleCall& from = role[r];
+    const Element   at   = row_of(replica, agent) * action_size(r) + j;
+    if constexpr (INTEGER_ACTIONS) {
+        if (j >= action_size(r)) return 0;
+        const auto get     = [&](const auto* typed) { return i64(typed[at]); };
+        const i64  element = with_integer_actions(from.actions, from.action_kind, get);
+        const i64  start   = action_start(r, j);
+        const i64  clipped = clip(element, start, start + action_count(r, j) - 1);
+        if (clipped != element) offence = ACTION_OUT_OF_RANGE;
+        return int(clipped);
+    } else {
+        if (j >= action_size(r)) return real(0);
+        const auto get     = [&](const auto* typed) { return real(typed[at]); };
+        const real element = with_real_actions(from.actions, from.action_kind, get);
+        if (element != element) offence = ACTION_NAN;
+        return element == element ? element : real(0);
     }
 }
-FN real real_at(const void* actions, int kind, Element at) {
-    if constexpr (sizeof(real) == sizeof(double)) {
-        if (kind == FLOAT64) return static_cast<const double*>(actions)[at];
-    }
-    return static_cast<const float*>(actions)[at];
+
+// The reason why an agent's action is invalid, or NO_OFFENCE.
+FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
+    u32 offence = NO_OFFENCE;
+    for (int j = 0; j < action_size(role_of(agent)); ++j) action_element(role, replica, agent, j, offence);
+    return offence;
 }
 
 #ifndef _long_actions
@@ -26,36 +47,12 @@ FN real real_at(const void* actions, int kind, Element at) {
 // Whether a step loads each action at once, together with the agent's other inputs.
 FN constexpr bool fetches_actions() { return true; }
 
-// An agent's action, clipped to its range, NaN as zero; `offence` receives what was wrong.
+// An agent's action, clipped to its range, NaN as zero; `offence` is set if the action is invalid.
 FN Action fetch_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
-    const int       r    = role_of(agent);
-    const RoleCall& from = role[r];
-    const Element   at   = (replica * count_of(r) + (agent - first_of(r))) * action_size(r);
     Action action;
     UNROLL
-    for (int j = 0; j < ACTION_SIZE; ++j) {
-        action.value[j] = 0;
-        if (j >= action_size(r)) continue;
-        if constexpr (INTEGER_ACTIONS) {
-            const i64 element  = integer_at(from.actions, from.action_kind, at + j);
-            const i64 start  = action_start(r, j);
-            const i64 clipped = clip(element, start, start + action_count(r, j) - 1);
-            if (clipped != element) offence = ACTION_OUT_OF_RANGE;
-            action.value[j] = int(clipped);
-        } else {
-            const real element = real_at(from.actions, from.action_kind, at + j);
-            if (element != element) offence = ACTION_NAN;
-            action.value[j] = element == element ? element : real(0);
-        }
-    }
+    for (int j = 0; j < ACTION_SIZE; ++j) action.value[j] = action_element(role, replica, agent, j, offence);
     return action;
-}
-
-// The reason why an agent's action is invalid, or NO_OFFENCE.
-FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
-    u32 offence = NO_OFFENCE;
-    fetch_action(role, replica, agent, offence);
-    return offence;
 }
 
 // The agents' actions in this step, for the rules.
@@ -79,43 +76,16 @@ FN constexpr bool fetches_actions() { return false; }
 struct NotFetched {};
 FN NotFetched fetch_action(const RoleCall (&)[ROLES], Element, int, u32&) { return {}; }
 
-// Reads an agent's action into `target`, if that is not null.
+// Writes an agent's action, clipped to its range, NaN as zero, to `target`; `offence` is set if the action is invalid.
 template <class Value>
 FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence, Value* target) {
-    const int       r    = role_of(agent);
-    const RoleCall& from = role[r];
-    const Element   at   = (replica * count_of(r) + (agent - first_of(r))) * action_size(r);
-    for (int j = 0; j < ACTION_SIZE; ++j) {
-        Value value = 0;
-        if (j >= action_size(r)) {
-            // an element that only other roles have
-        } else if constexpr (INTEGER_ACTIONS) {
-            const i64 element  = integer_at(from.actions, from.action_kind, at + j);
-            const i64 start  = action_start(r, j);
-            const i64 clipped = clip(element, start, start + action_count(r, j) - 1);
-            if (clipped != element) offence = ACTION_OUT_OF_RANGE;
-            value = int(clipped);
-        } else {
-            const real element = real_at(from.actions, from.action_kind, at + j);
-            if (element != element) offence = ACTION_NAN;
-            value = element == element ? element : real(0);
-        }
-        if (target != nullptr) target[j] = value;
-    }
+    for (int j = 0; j < ACTION_SIZE; ++j) target[j] = action_element(role, replica, agent, j, offence);
 }
 
-FN u32 offence_of(const RoleCall (&role)[ROLES], Element replica, int agent) {
-    u32 offence = NO_OFFENCE;
-    read_action(role, replica, agent, offence, static_cast<real*>(nullptr));
-    return offence;
-}
-
-// Unless phases are launches, a replica's threads read its actions together: neighbouring threads take neighbouring
-// elements.
+// Unless phases are launches, a replica's threads read its actions together, in coalesced loads.
 constexpr bool READ_BY_BLOCK = SCHEDULE != SPREAD;
 
-// Element j of an action, clipped; `invalid` becomes nonzero if it was invalid, by bit operations that compilers
-// vectorise.
+// Element j of an action, clipped; `invalid` becomes nonzero if it was invalid: no branch, so that loops vectorise.
 template <class T> FN auto clipped_action(T element, int role, int j, u32& invalid) {
     if constexpr (INTEGER_ACTIONS) {
         using Wide = decltype(element + 0);  // int, or i64
@@ -154,25 +124,16 @@ template <class T, class Value> FN bool read_role(const T* actions, int role, co
     return invalid != 0;
 }
 
+// Reads this thread's elements of all roles' actions into `target`, if not null; returns whether any was invalid.
 template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const Team& team, Value* target) {
     bool invalid = false;
     if (!team.here) return invalid;
     UNROLL
     for (int r = 0; r < ROLES; ++r) {
-        const void* const at = role[r].actions;
-        Value* const      to = target == nullptr ? nullptr : target + first_of(r) * ACTION_SIZE;
-        if constexpr (!INTEGER_ACTIONS) {
-            if (sizeof(real) == sizeof(double) && role[r].action_kind == FLOAT64)
-                invalid |= read_role(static_cast<const double*>(at), r, team, to);
-            else
-                invalid |= read_role(static_cast<const float*>(at), r, team, to);
-        } else if (role[r].action_kind == INT32) {
-            invalid |= read_role(static_cast<const int*>(at), r, team, to);
-        } else if (role[r].action_kind == UINT8) {
-            invalid |= read_role(static_cast<const u8*>(at), r, team, to);
-        } else {
-            invalid |= read_role(static_cast<const i64*>(at), r, team, to);
-        }
+        Value* const to   = target == nullptr ? nullptr : target + first_of(r) * ACTION_SIZE;
+        const auto   read = [&](const auto* typed) { return read_role(typed, r, team, to); };
+        if constexpr (INTEGER_ACTIONS) invalid |= with_integer_actions(role[r].actions, role[r].action_kind, read);
+        else invalid |= with_real_actions(role[r].actions, role[r].action_kind, read);
     }
     return invalid;
 }

@@ -1,9 +1,8 @@
-// Teams with randomised parameters: each replica draws them at the start of an episode; the first agent draws single
-// numbers, all agents together draw arrays.
+// Teams with randomised parameters, drawn at the start of an episode: numbers by the first agent, arrays by all agents.
 
 using EpisodeParams = Params;
 
-// Draws the parameters of the next episode, before it starts.
+// Draws and stores the parameters of the active replicas' next episodes, and loads them into `p`.
 FN void begin_params(Params& p, const ParamBuffers& params, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const u32 episode = *team.episode + 1;

@@ -3,7 +3,7 @@
 // Whether the threads of a block fill a replica's masks together.
 constexpr bool FILLED_BY_BLOCK = SCHEDULE != SPREAD && TEAMS == 1;
 
-// Fills the masks: all choices are possible, unless the rules forbid them to a present agent.
+// Writes all agents' masks: every choice is possible, except those that allow() forbids to a present agent.
 template <class Call> FN void mask_actions(const World& w, const Params& p, Team& team, const Call& call) {
     if (FILLED_BY_BLOCK && team.active) {
         for (int r = 0; r < ROLES; ++r) {
@@ -13,9 +13,8 @@ template <class Call> FN void mask_actions(const World& w, const Params& p, Team
         team.sync();
     }
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
-        const int     r = role_of(i);
-        const Element row = team.replica * count_of(r) + (i - first_of(r));
-        const Mask    mask(call.role[r].action_mask + row * choices_of(r), choices_of(r));
+        const int  r = role_of(i);
+        const Mask mask(call.role[r].action_mask + row_of(team.replica, i) * choices_of(r), choices_of(r));
         for (int choice = 0; choice < choices_of(r) && !FILLED_BY_BLOCK; ++choice) mask[choice] = true;
         if (w.present[i]) allow(w, p, i, mask);
     }

@@ -1,8 +1,7 @@
-// The kernel between the steps of a team's rollout, one thread per agent: adds the last step's results to the sums, and
-// draws the next actions.
+// The kernel between the steps of a team's rollout: sums over the steps, and random actions.
 
-// Adds a step's results. Only new ends of an agent count: inactive agents keep their flags until the episode ends, as
-// frozen replicas do.
+// Adds an agent's results of a step to the rollout's sums. Only new ends of an agent count: inactive agents keep their
+// flags until the episode ends, as frozen replicas do.
 FN void accumulate(const BetweenCall& call, const RoleOfRollout& role, Index at, Index row, Index replica) {
     if (role.reward_sum != nullptr) {
         role.reward_sum[row] += role.rewards[row];
@@ -16,8 +15,7 @@ FN void accumulate(const BetweenCall& call, const RoleOfRollout& role, Index at,
     role.length_sum[row] += call.episode_length[at];
 }
 
-// Draws an action uniformly, among the possible choices if there are masks: a function of seed, episode, step and
-// agent.
+// Draws an agent's action by seed, episode, step and agent, uniformly or among the possible choices, into role.actions.
 FN void draw_action(const BetweenCall& call, const RoleOfRollout& role, Index row, Index replica, int agent) {
     const bool* possible = role.action_mask == nullptr ? nullptr : role.action_mask + row * role.choices;
     Words words{};
@@ -40,6 +38,7 @@ FN void draw_action(const BetweenCall& call, const RoleOfRollout& role, Index ro
     }
 }
 
+// Adds the previous step's results to the sums, and draws the next actions, as the call asks: a thread per agent.
 KERNEL(kernel_between, BetweenCall) {
     FOR_EACH_ENV(env, call.count) {
         FOR_EACH_LANE_ALONE(k, env) {

@@ -1,6 +1,6 @@
 // Writes a team's rows of observations.
 
-// Observes an agent: its own features and, unless SEPARATE_SHARED, the features that its role shares.
+// Writes an agent's features and, unless SEPARATE_SHARED, its role's shared features, into the agent's row.
 FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
     const int  role   = role_of(i);
     const bool within = !SEPARATE_SHARED && shared_features_of(role) > 0;
@@ -8,23 +8,21 @@ FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
     if (within) observe_shared(w, p, role, {row.at + shared_at(role), row.lane});
 }
 
+// Writes an agent's row; zeros if it is not present.
 FN void write_row(const World& w, const Params& p, int i, const Row& row) {
-    if (w.present[i]) {
-        observe_agent(w, p, i, row);
-    } else {
-        FOR_EACH_COLUMN(j, row_size(role_of(i))) row[j] = 0;
-    }
+    if (w.present[i]) observe_agent(w, p, i, row);
+    else FOR_EACH_COLUMN(j, row_size(role_of(i))) row[j] = 0;
 }
 
 // The rows to write: of all replicas; the final rows of episodes that end; the first rows of the next episodes.
 enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };
 
-// Writes rows directly to global memory, final rows to `final_obs`.
+// Writes all agents' rows directly to global memory: LAST_ROWS to `final_obs`, others to `observations`.
 template <class Call> FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
-        const int       r  = role_of(i);
+        const int       r    = role_of(i);
         const RoleCall& to   = call.role[r];
-        const Element   at   = (team.replica * count_of(r) + (i - first_of(r))) * row_size(r);
+        const Element   at   = row_of(team.replica, i) * row_size(r);
         // (in other schedules the block's one replica ends, and its `finished` may not be visible yet)
         const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
@@ -46,7 +44,7 @@ struct Chunk {
     }
 };
 
-// Copies the rows of the few replicas whose episode ends, one warp per replica.
+// Copies the rows, `each` floats per replica, of the block's few replicas whose episode ends: one warp per replica.
 FN void copy_finished(const World& w, const Team& team, float* to, const float* from, int each, int replicas) {
     const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = THREADS / WARP;
     for (int start = 0; start < replicas; start += WARP) {
@@ -59,7 +57,7 @@ FN void copy_finished(const World& w, const Team& team, float* to, const float* 
     }
 }
 
-// Writes rows via shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
+// Writes all agents' rows via shared memory, CHUNK_AGENTS agents of the block's replicas at a time: coalesced stores.
 template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
     const Index  first    = team.block * TEAMS;
@@ -90,8 +88,8 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
     }
 }
 
-// Writes rows via shared memory, a few at a time per warp: ROW_LANES threads write a row together, then the warp copies
-// the rows. Rows of inactive agents are zeroed first, so that threads work only on active ones.
+// Writes all agents' rows via shared memory, a few at a time per warp: ROW_LANES threads write a row together, then the
+// warp copies the rows. Rows of absent agents are zeroed first, so that threads work only on present ones.
 template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     constexpr int groups = WARP / ROW_LANES;  // rows at a time; WARP % ROW_LANES threads are idle
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
@@ -136,7 +134,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
     team.sync();
 }
 
-// Writes the features that a role shares into their separate array, once per replica; zeros if no agent is present.
+// Writes each role's shared features into their own array, one row per replica; zeros if no agent of it is present.
 template <class Call> FN void observe_apart(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     const int groups = team.size / ROW_LANES, group = team.begin() / ROW_LANES;
     for (int role = group; group < groups && role < ROLES; role += groups) {

@@ -1,7 +1,5 @@
-// A tile of single-agent replicas, and the operations of its drivers: load, advance, restart, store. The rules come
-// from the environment's header; State(s), Params, Action(s), Observation, Record, Buffers and the Call structs are
-// generated from its Python spec, which also selects how observations are written (staged.cuh or direct.cuh), action
-// masks (masks.cuh or unmasked.cuh) and metrics (tile_metrics.cuh or unmeasured.cuh).
+// A tile of single-agent replicas, and the operations of its drivers: load, advance, restart, store. State(s), Params,
+// Action(s), Observation, Record, Buffers and the Call structs are generated from the spec.
 
 // How an episode ends: two separate bits.
 constexpr int TERMINATED = 1, TRUNCATED = 2;
@@ -19,23 +17,27 @@ struct Tile {
     ObservationTile observation;    // staged
 };
 
-FN void observe_lane(Tile& tile, int k, const Params& params);  // see staged.cuh and direct.cuh
-
-// See tile_metrics.cuh and unmeasured.cuh.
+// Defined in staged.cuh or direct.cuh, and in tile_metrics.cuh or unmeasured.cuh.
+FN void observe_lane(Tile& tile, int k, const Params& params);
 FN void load_totals(Tile& tile, int k, const Buffers& buffers, Index i);
 FN void store_totals(const Tile& tile, int k, const Buffers& buffers, Index i);
 FN void reset_totals(Tile& tile, int k);
 
-template <class Env>
-FN void report_invalid_actions(const Tile& tile, const Buffers& buffers, const void* actions, int kind, Index base,
-                               u64 launch, bool frozen_too, const Env& env) {
+// Loads the tile's actions, from index `base` on; reports invalid ones of replicas whose episode is not over and, if
+// `ended_too`, every action of the others.
+template <class Call, class Env>
+FN void load_actions(const Call& call, Tile& tile, Index base, bool ended_too, const Env& env) {
+    if (tile.action.load(call.actions, call.action_kind, base, env) && !ended_too) return;
     FOR_EACH_LANE(k, env) {
-        const u32 offence = tile.ended[k] ? (frozen_too ? EPISODE_OVER : NO_OFFENCE)
-                                          : tile.action.offence(actions, kind, base + env.index(k));
-        if (offence != NO_OFFENCE) report(buffers.offence, launch, offence, u64(env.index(k)) << 31 | u64(tile.elapsed[k]));
+        const Index i        = env.index(k);
+        const u32   offence  = tile.ended[k] ? (ended_too ? EPISODE_OVER : NO_OFFENCE)
+                                             : tile.action.offence(call.actions, call.action_kind, base + i);
+        const u64   position = u64(i) << 31 | u64(tile.elapsed[k]);
+        if (offence != NO_OFFENCE) report(call.buffers.offence, call.launch, offence, position);
     }
 }
 
+// Loads the replicas' state, current return and length, and totals of metrics; not their actions.
 template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
@@ -47,6 +49,7 @@ template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env&
     }
 }
 
+// Writes the replicas' state, current return and length, and totals of metrics to the buffers.
 template <class Env> FN void store(const Tile& tile, const Buffers& buffers, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
@@ -58,8 +61,7 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     }
 }
 
-// The replicas' seeds. After a reset of all replicas with one seed they are consecutive: they are computed from the
-// first one, so that the end of an episode loads none.
+// The replicas' seeds. After a reset with one seed they are consecutive, so that the end of an episode loads none.
 struct Seeds {
     const u64* seeds;
     u64        first;
@@ -70,8 +72,8 @@ struct Seeds {
     FN u64 operator[](Index i) const { return consecutive ? first + u64(i) : seeds[i]; }
 };
 
-// Calls the rules' step(). If the state has indices, not for a `pending` replica, whose indices may be out of range;
-// otherwise for all replicas, as the result is dropped and a branch would cost more.
+// Calls the rules' step(), which updates `state`, and returns reward and termination. If the state has indices, not for
+// a `pending` replica, whose indices may be out of range; otherwise always, as a branch would cost more.
 FN Outcome step_unless_pending(State& state, const Params& params, const Action& action, Random& random,
                                [[maybe_unused]] bool pending) {
     if constexpr (INDEXED && AUTORESET != SAME_STEP) {
@@ -80,8 +82,8 @@ FN Outcome step_unless_pending(State& state, const Params& params, const Action&
     return step(state, params, action, random);
 }
 
-// One step of one replica; after the end of its episode it stays as it is. `pending`: the episode has ended, or this
-// step will start the next one.
+// Advances lane k by one step, which sets its reward and flags; if its episode is over, the state stays as it is.
+// `pending`: the episode is over, or this step only starts the next one.
 FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit, int pending) {
     const int     ended  = tile.ended[k];
     const State   before = tile.state.get(k);
@@ -97,12 +99,13 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     if (STATISTICS) tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
-// A separate loop, as its atomics would slow down the loop that restarts.
+// Clears the time limit's offset of restarted replicas, in a loop of its own: its atomics would slow down other loops.
 template <class Env>
 FN void clear_offsets(const Buffers& buffers, u32 staggered, const int (&restarted)[LANES], const Env& env) {
     if (staggered != 0) FOR_EACH_MARKED(k, restarted, env) clear_offset(buffers, staggered, env.index(k));
 }
 
+// The state after the rules' reset(), with the random numbers of the key's episode.
 FN State first_state(const Params& params, const Key& key) {
     State  state;
     Random random(&key.seed, &key.episode, RESET, 0, 0);
@@ -110,7 +113,7 @@ FN State first_state(const Params& params, const Key& key) {
     return state;
 }
 
-// Starts the episode of lane k that the key identifies.
+// Sets lane k to the start of the key's episode: first state and observation, no return, length or totals.
 FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
     tile.state.set(k, first_state(params, key));
     observe_lane(tile, k, params);
@@ -120,7 +123,7 @@ FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
     reset_totals(tile, k);
 }
 
-// Writes return and length of the last episode. A template, as without statistics a record has no such members.
+// Writes an ended episode's return and length into `record`. A template: without statistics it has no such members.
 template <class RecordT>
 FN void store_episode_statistics(RecordT& record, [[maybe_unused]] real episode_return, [[maybe_unused]] int length) {
     if constexpr (STATISTICS) {
@@ -129,12 +132,13 @@ FN void store_episode_statistics(RecordT& record, [[maybe_unused]] real episode_
     }
 }
 
-template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,
-                                                     Index base, const Env& env) {
+// Writes the tile's rewards, terminations and truncations, from index `base` on.
+template <class Call, class Env>
+FN void store_rewards_and_flags(const Call& call, const Tile& tile, Index base, const Env& env) {
     FOR_EACH_LANE(k, env) {
-        const Index at   = base + env.index(k);
-        store_streaming(rewards + at, tile.reward[k]);
-        store_streaming(terminations + at, u8(tile.flags[k] & TERMINATED));
-        store_streaming(truncations + at, u8(tile.flags[k] >> 1));
+        const Index at = base + env.index(k);
+        store_streaming(call.rewards + at, tile.reward[k]);
+        store_streaming(call.terminations + at, u8(tile.flags[k] & TERMINATED));
+        store_streaming(call.truncations + at, u8(tile.flags[k] >> 1));
     }
 }

@@ -2,6 +2,7 @@
 
 struct MetricValues { real of[METRICS]; };
 
+// The metrics that the rules' measure() writes for a state.
 FN MetricValues measured(const State& state, const Params& params) {
     MetricValues values = {};
     Metrics      metrics(values.of);
@@ -21,7 +22,7 @@ FN void reset_totals(Tile& tile, int k) {
     FOR_EACH_TOTAL(m) tile.totals.of[total_of(m)][k] = first_total(m);
 }
 
-// Adds a step to the totals, except in `idle` replicas, which took none.
+// Adds the current state's metrics to the totals, except in `idle` replicas, which took no step.
 template <class Env> FN void add_to_totals(Tile& tile, const ParamBuffers& params, const int (&idle)[LANES], const Env& env) {
     if constexpr (TOTALS > 0) {
         FOR_EACH_LANE(k, env) {
@@ -35,14 +36,14 @@ template <class Env> FN void add_to_totals(Tile& tile, const ParamBuffers& param
     }
 }
 
-// The metrics of the current episode, as if it ended now.
+// The metrics of lane k's episode, as if it ended now.
 FN MetricValues episode_metrics(const Tile& tile, int k, const Params& params) {
     MetricValues values = measured(tile.state.get(k), params);
     FOR_EACH_TOTAL(m) values.of[m] = episode_metric(m, values.of[m], tile.totals.of[total_of(m)][k], tile.elapsed[k]);
     return values;
 }
 
-// Writes the metrics so far after each step, in builds that check them.
+// Writes the metrics of the current episodes after a step, in builds that check metrics.
 template <class Call, class Env>
 FN void store_metrics_so_far(const Call& call, const Tile& tile, const int (&pending)[LANES], const Env& env) {
     if constexpr (RUNNING_METRICS) FOR_EACH_LANE_ALONE(k, env) {
@@ -53,6 +54,7 @@ FN void store_metrics_so_far(const Call& call, const Tile& tile, const int (&pen
     }
 }
 
+// Writes the metrics of replica i's episode, which ended, into `record`, and into the user's array, if any.
 FN void store_episode_metrics(const StepCall& call, const Tile& tile, int k, Index i, Record& record) {
     const MetricValues values = episode_metrics(tile, k, call.params.get(i));
     FOR_EACH_METRIC(m) {
@@ -66,8 +68,7 @@ FN void advance_metrics_row(StepCall& call, Index count) {
     if (call.episode_metrics != nullptr) call.episode_metrics += count * METRICS;
 }
 
-// In a rollout, metrics are stored as soon as an episode ends: to keep them until the rollout's end would take
-// registers.
+// Writes the metrics of replica i's ended episode into its record: until the rollout's end, they would take registers.
 FN void store_rollout_metrics(const RolloutCall& call, const Tile& tile, int k, Index i) {
     const MetricValues values = episode_metrics(tile, k, call.params.get(i));
     Record& record = call.buffers.records[opaque_index(i)];

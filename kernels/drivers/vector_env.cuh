@@ -8,8 +8,7 @@ STEP_KERNEL(kernel_step, StepCall) {
         int  finished[LANES];
         const u32   staggered = load_count(buffers.staggered);
         const Seeds seeds(buffers);
-        // On a GPU, loaded together with all other inputs: nearly every warp has an episode that ends, and would have
-        // to wait for memory a second time.
+        // On a GPU, loaded with the other inputs: nearly every warp has an episode that ends, and would wait again.
         if (ON_GPU) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
         load_actions(call, tile, env);
@@ -19,7 +18,7 @@ STEP_KERNEL(kernel_step, StepCall) {
     }
 }
 
-// Checks the actions of a step before any state changes.
+// Reports a step's invalid actions, before any state changes.
 KERNEL(kernel_inspect, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {

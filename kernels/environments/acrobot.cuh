@@ -5,11 +5,13 @@
 // The two angles and their velocities, or the derivatives of these.
 struct Motion { real theta1, theta2, theta1_dot, theta2_dot; };
 
+// The motion after a time h with constant derivatives.
 FN Motion advanced(const Motion& y, real h, const Motion& slope) {
     return {y.theta1 + h * slope.theta1, y.theta2 + h * slope.theta2,
             y.theta1_dot + h * slope.theta1_dot, y.theta2_dot + h * slope.theta2_dot};
 }
 
+// The time derivatives of angles and velocities, by the equations of motion with friction-free joints.
 FN Motion derivative(const Motion& y, real torque, const Params& p) {
     const real m1 = p.link_mass_1, m2 = p.link_mass_2, l1 = p.link_length_1;
     const real lc1 = p.link_com_pos_1, lc2 = p.link_com_pos_2, inertia = p.link_moi, g = p.gravity;
@@ -31,7 +33,7 @@ FN Motion derivative(const Motion& y, real torque, const Params& p) {
     return {y.theta1_dot, y.theta2_dot, theta1_acc, theta2_acc};
 }
 
-// The angle within [-pi, pi], both ends included.
+// The same angle within [-pi, pi], both ends included.
 FN real wrapped(real angle) {
     const real turn    = real(2 * PI);
     const real reduced = fma(-turn, round_down(fma(angle, real(1 / (2 * PI)), real(0.5))), angle);
@@ -53,6 +55,7 @@ FN real height_of(const State& s) {
     return -cos1 - (cos1 * cos2 - sin1 * sin2);
 }
 
+// One step of Runge-Kutta with the action's torque; the reward is -1 until the tip is above 1, which ends the episode.
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
     real torque = real(action - 1) * p.torque;
     if (p.torque_noise_max > 0) torque += random.uniform(-p.torque_noise_max, p.torque_noise_max);

@@ -29,7 +29,7 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// The change of a state's health in a day, which depends on the stringency LAG days ago.
+// Advances a state's health numbers and deaths by a day, by the stringency LAG days ago; `delivers`: vaccines arrive.
 FN void update_health(World& w, const Params& p, int i, bool delivers) {
     const real people  = p.population[i], healthy = w.susceptible[i], ill = w.infected[i];
     const real rate    = p.infection[i] + p.infection_slope[i] * w.past[i];
@@ -47,7 +47,7 @@ FN void update_health(World& w, const Params& p, int i, bool delivers) {
     w.died[i]         = w.deaths[i] - before;
 }
 
-// Unemployment: a weighted sum of five exponential filters over the changes of stringency in the last WINDOW days.
+// Sets laid_off, a weighted sum of filters over the changes of stringency in the last WINDOW days; `change`: today's.
 FN void update_unemployment(World& w, const Params& p, int i, real change) {
     const int  dropped    = p.policy.size(0) - 1 + w.elapsed - WINDOW;  // the day that leaves the window
     const real old_change = dropped < 1 ? real(0) : real(p.policy(dropped, i)) - real(p.policy(dropped - 1, i));
@@ -60,7 +60,7 @@ FN void update_unemployment(World& w, const Params& p, int i, real change) {
     w.laid_off[i] = sum;
 }
 
-// The utility per day of a year's consumption, `share` per day of the maximum.
+// The utility per day if each day's consumption is `share` of a maximum year's.
 FN real utility(const Params& p, real share) {
     const real year = clip(DAYS * share, real(0.1), real(3)), risk = 1 - p.risk_aversion;
     return (1 + (risk == 0 ? log(year) : (power(year, risk) - 1) / risk)) / DAYS;
@@ -113,13 +113,14 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
+// Leaves only level 0 to a governor during its cooldown, and to the planner between its decisions.
 FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
     const bool open = i == THE_PLANNER ? w.elapsed % p.subsidy_interval == 0 : w.elapsed >= w.free_from[i];
     if (open) return;
     for (int level = 1; level < choices_of(role_of(i)); ++level) mask[level] = false;
 }
 
-// The time until the next delivery of vaccines, as a feature.
+// The feature of the time until the next delivery of vaccines: a fraction of their interval, smaller before the first.
 FN float vaccine_countdown(const World& w, const Params& p) {
     const int interval = p.vaccine_interval, tomorrow = w.elapsed + 1;
     const int first    = (p.first_vaccines + interval - 1) / interval * interval;
@@ -127,7 +128,7 @@ FN float vaccine_countdown(const World& w, const Params& p) {
     return float(interval - tomorrow % interval) / float(interval);
 }
 
-// Computes the features of each state and of the calendar.
+// Computes each state's features and those of the calendar, into the World.
 FN void look(World& w, const Params& p, Team& team) {
     const int next = (w.elapsed + 1) % LAG;
     FOR_EACH_AGENT(i, GOVERNORS) {

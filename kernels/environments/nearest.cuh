@@ -15,6 +15,7 @@ FN bool nearer(const Near& a, const Near& b) {
     return a.distance < b.distance || (a.distance == b.distance && a.number < b.number);
 }
 
+// order(a, b) swaps a and b if b is less.
 FN void order(Near& a, Near& b) {
     const bool swap = nearer(b, a);
     const Near low = swap ? b : a, high = swap ? a : b;
@@ -107,7 +108,7 @@ struct Heap {
     }
 };
 
-// Shifts a bit into `marks` for each of the GROUP points from `start` on: whether it is approximately within `limit`.
+// Shifts a bit into `marks` for each point of a group: 1 if it is about within squared distance `limit` of (x, y).
 FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real y, real limit) {
     UNROLL
     for (int c = 0; c < GROUP; ++c) {
@@ -117,7 +118,7 @@ FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real
     return marks;
 }
 
-// A bit for each of the 32 points from `start` on that is approximately within `limit`, the first in the highest bit.
+// A bit for each of 32 points from `start` on, highest first: whether it is about within squared distance `limit`.
 FN u32 within(const real* xs, const real* ys, int start, int count, real x, real y, real limit) {
     const u32 first = marked(0, xs, ys, start, x, y, limit);
     return start + GROUP < count ? marked(first, xs, ys, start + GROUP, x, y, limit) : first << GROUP;
@@ -126,7 +127,7 @@ FN u32 within(const real* xs, const real* ys, int start, int count, real x, real
 // A limit beyond which only infinitely distant points are.
 FN real no_limit() { return largest<real>() / 4; }
 
-// Finds the `needed` nearest points within `limit`, for any number of them, and returns how many there are.
+// Writes the `needed` nearest points within squared distance `limit` to heap.numbers, in order; returns their number.
 NOINLINE int nearest_of_many(Heap heap, int count, int needed, real limit) {
     int size = 0;
     for (int start = 0; start < count; start += 32) {
@@ -160,7 +161,7 @@ constexpr int ROOM = 2 * GROUP;
 
 FN constexpr int room_for(int needed) { return needed > ROOM ? needed : ROOM; }
 
-// Sorts the heap's `count` candidates, whose numbers are ascending, by distance; the first NEEDED remain.
+// Sorts the heap's `count` candidates, whose numbers are ascending, by distance; only the first NEEDED remain valid.
 template <int NEEDED> NOINLINE void sort_exactly(Heap heap, int count) {
     Near best[FEW];
     UNROLL
@@ -175,8 +176,8 @@ template <int NEEDED> NOINLINE void sort_exactly(Heap heap, int count) {
     for (int k = 0; k < NEEDED; ++k) heap.numbers[k] = AgentNumber(best[k].number);
 }
 
-// The same with one word per candidate: the upper bits of the distance, which order like the distance, and the
-// candidate's index. Returns false if two different distances have equal upper bits.
+// Writes the NEEDED nearest of `count` candidates to `numbers`, by sorting one word per candidate: upper bits of its
+// distance, which order like it, and its index. False, with `numbers` unset, if they do not tell two distances apart.
 template <int NEEDED> FN bool sort_by_words(const Heap& heap, int count, AgentNumber (&numbers)[NEEDED]) {
     constexpr u32 index_bits = ROOM - 1, none = ~u32(0);
     const auto word = [&](int k) {
@@ -213,9 +214,8 @@ template <int NEEDED> FN bool sort_by_words(const Heap& heap, int count, AgentNu
     return true;
 }
 
-// Finds the NEEDED nearest of `count` points to (x, y), nearest first, and returns how many there are, without
-// infinitely distant ones. `room` must have room_for(NEEDED) elements; the points' arrays must have in_groups(count)
-// elements.
+// Writes the NEEDED nearest of `count` points to `numbers`, nearest first, and returns how many there are, without
+// infinitely distant ones. `room`, for candidates, needs room_for(NEEDED) elements; xs and ys need in_groups(count).
 template <int NEEDED>
 FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[NEEDED]) {
     static_assert(NEEDED <= FEW, "use nearest_of_many for more");

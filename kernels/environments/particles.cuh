@@ -18,7 +18,7 @@ struct Disc {
     real size, drive, max_speed;
 };
 
-// Random positions at rest: agents between -1 and 1, landmarks between -reach and reach.
+// Draws positions at rest: agents between -1 and 1, landmarks between -reach and reach.
 template <class W> FN void scatter(W& w, Team& team, int landmarks, real reach = 1) {
     FOR_EACH_AGENT(k, AGENTS + landmarks) {
         Random random = team.random(RESET, k);
@@ -42,7 +42,7 @@ FN int chosen(const Team& team, int n, int draw = 0) {
 // Element j of a Box action, clipped to [0, 1].
 template <class A> FN float strength(const A& action, int j) { return clip(float(action[j]), 0.0f, 1.0f); }
 
-// The direction of an action's force.
+// The direction of an action's force: of a discrete move, or of a Box action's elements 1 to 4.
 template <class A> FN Vector direction_of(const A& action) {
     if constexpr (INTEGER_ACTIONS) {
         const int move = action % MOVES;
@@ -52,7 +52,7 @@ template <class A> FN Vector direction_of(const A& action) {
     }
 }
 
-// Sets the message of agent i from its action, which may also have moves: a one-hot word, or a strength per word.
+// Sets agent i's message w.c from its action, which also has a move if `moves`: a one-hot word, or a strength per word.
 template <class W, class A> FN void say(W& w, int i, const A& action, int words, bool moves) {
     for (int word = 0; word < words; ++word) {
         if constexpr (INTEGER_ACTIONS) w.c(i, word) = (moves ? action / MOVES : +action) == word;
@@ -60,7 +60,7 @@ template <class W, class A> FN void say(W& w, int i, const A& action, int words,
     }
 }
 
-// Updates the velocity of agent i by the force on it.
+// Updates the velocity of agent i by damping and the force on it, up to max_speed; not its position.
 template <class W, class P> FN void accelerate(W& w, const P& p, int i, const Vector& force, real max_speed) {
     const real x = w.x_dot[i] * (1 - p.damping) + force.x * p.time_step;
     const real y = w.y_dot[i] * (1 - p.damping) + force.y * p.time_step;
@@ -69,7 +69,7 @@ template <class W, class P> FN void accelerate(W& w, const P& p, int i, const Ve
     w.y_dot[i] = y * scale;
 }
 
-// Moves agent i without collisions.
+// Moves agent i without collisions, and accelerates it by its action.
 template <class W, class P, class A> FN void drift(W& w, const P& p, int i, const A& action, real drive) {
     const Vector direction = direction_of(action);
     w.x[i] += w.x_dot[i] * p.time_step;
@@ -77,15 +77,13 @@ template <class W, class P, class A> FN void drift(W& w, const P& p, int i, cons
     accelerate(w, p, i, {direction.x * drive, direction.y * drive}, infinity<real>());
 }
 
-// The penetration depth of two discs, smoothed by softplus around their contact. Not inlined, so that distant pairs
-// skip the exponential.
+// The penetration depth of two discs, smoothed by softplus around their contact. Not inlined: distant pairs skip exp().
 NOINLINE real softened(real depth, real margin) {
     const real margins = depth / margin;
     return margin * (log(1 + exp(margins > 0 ? -margins : margins)) + (margins > 0 ? margins : real(0)));
 }
 
-// Adds the contact force of another disc; `offset` is the vector from that disc to this one, `sizes` the sum of their
-// radii.
+// Adds another disc's contact force to `force`; `offset`: the vector from that disc; `sizes`: the sum of the radii.
 template <class P> FN void push(const P& p, const Vector& offset, real sizes, Vector& force) {
     constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // where the exponential is below rounding errors
     const real edge   = margins * p.contact_margin;
@@ -129,7 +127,7 @@ template <class W> FN real squared_from(const W& w, int i, int k) {
 }
 FN bool touch(real square, real sizes) { return square < sizes * sizes; }
 
-// The penalty for a coordinate: 0 inside the square, 1 at its edge, growing beyond up to 10.
+// The penalty for a coordinate: 0 below 0.9, 1 at the square's edge, growing beyond up to 10.
 FN real price_outside(real coordinate) {
     const real out = coordinate < 0 ? -coordinate : coordinate;
     if (out < real(0.9)) return 0;
@@ -157,8 +155,9 @@ FN void by_distance(const Xs& xs, const Xs& ys, int n, int self, real x, real y,
     }
 }
 
-// These functions write features into a row from column `at` on, and return the next column.
+// The functions below write features of or for agent i into a row from column `at` on, and return the next column.
 
+// Writes x and y to columns `at` and `at` + 1.
 FN int write(const Row& row, int at, real x, real y) {
     row[at]     = float(x);
     row[at + 1] = float(y);
@@ -170,8 +169,7 @@ template <class W> FN int see_landmark(const W& w, int i, int k, const Row& row,
     return write(row, at, w.landmark_x[k] - w.x[i], w.landmark_y[k] - w.y[i]);
 }
 
-// The relative positions of the first n landmarks; with `nearest` > 0, of the `nearest` nearest ones, nearest first,
-// and zeros for missing ones.
+// Writes n landmarks' relative positions; with `nearest` > 0, of the `nearest` nearest, zeros for missing ones.
 template <class W> FN int see_landmarks(const W& w, int i, const Row& row, int at, int n, int nearest = 0) {
     if (nearest == 0) {
         FOR_EACH_COLUMN(k, n) see_landmark(w, i, k, row, at + 2 * k);
@@ -184,7 +182,7 @@ template <class W> FN int see_landmarks(const W& w, int i, const Row& row, int a
     return at + 2 * nearest;
 }
 
-// The same for the relative positions of the other agents.
+// Writes the other agents' relative positions; with `nearest` > 0, of the `nearest` nearest, zeros for missing ones.
 template <class W> FN int see_other_agents(const W& w, int i, const Row& row, int at, int nearest = 0) {
     const auto see = [&](int k, int j) {
         if (j < 0) write(row, at + 2 * k, 0, 0);
@@ -204,7 +202,7 @@ template <class W> FN int hear(const W& w, int i, const Row& row, int at, int wo
     return at + words;
 }
 
-// A colour of three parts: `base`, plus `more` for one part.
+// A colour of three columns: `base`, plus `more` in column `part`.
 FN int see_colour(const Row& row, int at, float base, float more, int part) {
     for (int k = 0; k < 3; ++k) row[at + k] = base + (k == part ? more : 0.0f);
     return at + 3;

@@ -1,7 +1,7 @@
 // Pendulum: swing a rod up and hold it there, with less torque than it takes to lift it directly.
 // theta = 0 is upright. Doya (2000), "Reinforcement learning in continuous time and space", is an early user.
 
-// The angle within [-pi, pi).
+// The same angle within [-pi, pi).
 FN real normalised(real angle) {
     const real turn  = real(2 * PI);
     const real raised = angle + real(PI);

@@ -38,7 +38,7 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
-// Updates the values that depend on time only: price of the backstop, discount, decline of emission intensity.
+// Updates the values that depend only on time: backstop price, discount factor, decline of emission intensity.
 FN void update_time_trends(World& w, const Params& p) {
     const real k = activities(w) - 1;
     w.price    = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k);
@@ -46,7 +46,7 @@ FN void update_time_trends(World& w, const Params& p) {
     w.decline  = exp(-p.intensity_decline * power(1 - p.intensity_decline_slowing, YEARS * k) * YEARS);
 }
 
-// A region's production from capital and labor, and its output after damages and mitigation costs.
+// Sets a region's rates from its action, its production, and its output after climate damages and mitigation costs.
 FN void produce(World& w, const Params& p, int i, const Action& action) {
     const real air = w.temperature[0];
     w.savings[i]          = TENTH * real(action[SAVE]);
@@ -62,7 +62,7 @@ FN void produce(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
 }
 
-// Trade: a region's output and debts limit its imports, its export limit its exports.
+// Sets imports, exports and tariffs: output and debts limit a region's imports, its export limit its exports.
 FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions, int regions) {
     FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
         w.imports(i, j) = j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
@@ -89,7 +89,7 @@ FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions,
     sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return w.tariffed(i, j); });
 }
 
-// Consumption and utility, and the changes of capital, labor and technology until the next action stage.
+// Sets a region's consumption, utility and reward, and advances capital, labor and technology to the next action stage.
 FN void consume(World& w, const Params& p, int i) {
     const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
     const real root     = p.domestic_preference * square_root(domestic) +
@@ -111,7 +111,7 @@ FN void consume(World& w, const Params& p, int i) {
     w.intensity[i] *= w.decline;
 }
 
-// Temperature and carbon mass of air and ocean.
+// Advances temperature and carbon mass of air and ocean by an action stage.
 FN void update_climate(World& w, const Params& p) {
     const real k = activities(w) - 1;
     w.exogenous_forcing = p.first_forcing + minimum(p.last_forcing - p.first_forcing,
@@ -152,16 +152,15 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     trade(w, p, team, actions, acting);
     FOR_EACH_AGENT(i, acting) consume(w, p, i);
     sum_over(team, w.emitted, acting, [&](int i) { return w.emissions[i]; });
-    FOR_EACH_AGENT(i, 1) {
-        if (acting > 0) {
-            update_climate(w, p);
-            if (activities(w) >= real(ACTIVITIES)) w.terminated = true;
-        }
+    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) {
+        update_climate(w, p);
+        if (activities(w) >= real(ACTIVITIES)) w.terminated = true;
     }
 }
 
 FN void look(World&, const Params&, Team&) {}
 
+// Forbids mitigation rates below the minimum that the region has agreed to.
 FN void allow(const World& w, const Params&, int i, const Mask& mask) {
     const int min_level = int(10 * w.minimum_mitigation_rate[i] + real(0.5));
     for (int level = 0; level < min_level; ++level) mask[10 * MITIGATE + level] = false;

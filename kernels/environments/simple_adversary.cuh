@@ -1,5 +1,4 @@
-// Agents go to one landmark of several, which an adversary does not know: simple_adversary of the Multi Particle
-// Environments.
+// Agents go to a landmark that an adversary does not know: simple_adversary of the Multi Particle Environments.
 
 FN int goal_of(const World& w) { return clip(w.goal, 0, N - 1); }
 

@@ -1,6 +1,5 @@
-// Alice sends Bob a message that is encrypted with a shared key; Eve, who also receives it, should not decode it:
-// simple_crypto of the Multi Particle Environments. Agents do not move; Bob's and Eve's outputs are their decoded
-// messages.
+// Alice sends Bob a message, encrypted with a shared key, that Eve should not decode: simple_crypto of the Multi
+// Particle Environments. Agents do not move; Bob's and Eve's outputs are their decoded messages.
 
 constexpr int MESSAGES = 2, WORDS = 4;
 
@@ -15,7 +14,7 @@ FN void reset(World& w, const Params&, Team& team) {
     particles::scatter(w, team, MESSAGES);
 }
 
-// The squared error of agent i's output; zero if it is silent.
+// The squared distance of agent i's output from the one-hot goal; zero if it is silent.
 FN real mistake(const World& w, int i) {
     real sum = 0;
     bool silent = true;
@@ -37,6 +36,7 @@ FN void step(World& w, const Params&, Team& team, const TeamActions& actions) {
 
 FN void look(World&, const Params&, Team&) {}
 
+// Writes a message to a row, one-hot, from column `at` on; returns the next column.
 FN int see_message(const Row& row, int at, int message) {
     for (int word = 0; word < WORDS; ++word) row[at + word] = word == message;
     return at + WORDS;

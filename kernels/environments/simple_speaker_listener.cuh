@@ -1,5 +1,4 @@
-// A speaker, which cannot move, sends a listener the landmark to go to: simple_speaker_listener of the Multi Particle
-// Environments.
+// A fixed speaker tells a listener its landmark: simple_speaker_listener of the Multi Particle Environments.
 
 constexpr int LANDMARKS = 3, WORDS = 3;
 

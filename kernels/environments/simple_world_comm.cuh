@@ -54,7 +54,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// Sets a bit for each forest that agent i is in.
+// Sets w.within[i] to a bit for each forest that agent i is in.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const real size = is_prey(i) ? p.agent_size : p.adversary_size;
@@ -66,7 +66,7 @@ FN void look(World& w, const Params& p, Team& team) {
     }
 }
 
-// Agents see one another outside of forests and in the same forest; the leader sees all.
+// Whether agent i sees agent j: both are outside of forests or in the same forest, or i is the leader.
 FN bool sees(const World& w, int i, int j) {
     return i == 0 || (w.within[i] & w.within[j]) != 0 || (w.within[i] | w.within[j]) == 0;
 }

@@ -28,6 +28,7 @@ FN real wrapped(real angle) {
     return inside < 0 || inside >= TURN ? real(0) : inside;  // possible only by rounding
 }
 
+// Moves agent i by its action, acceleration and turn; its reward is that for a step and for hitting an edge.
 FN void move(World& w, const Params& p, int i, const Action& action) {
     const bool levels = ACTIONS == Actions::discrete;
     const real low    = p.min_acceleration, high = p.max_acceleration;
@@ -53,7 +54,7 @@ FN void move(World& w, const Params& p, int i, const Action& action) {
                       + (is_tagger(i) ? p.step_penalty_for_tagger : p.step_reward_for_runner);
 }
 
-// The nearest tagger tags a runner if it is near enough; of equally near ones, the tagger with the lowest number.
+// Tags the runner if its nearest tagger is near enough; of equally near ones, the tagger with the lowest number counts.
 FN void tag(World& w, const Params& p, int runner) {
     const real margin = p.tagging_distance * p.grid_length;
     Near nearest{infinity<real>(), 0};
@@ -94,7 +95,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
 constexpr int OBSERVED = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVED, AGENTS - 1);
 constexpr int SEARCHED = OBSERVED + 1;
 
-// The numbers of the agents nearest to agent i, nearest first; -1 for missing ones.
+// Writes the numbers of the other agents nearest to agent i to w.nearest, nearest first; -1 for missing ones.
 FN void find_nearest(World& w, int i) {
     const Numbers nearest{w.nearest + i};
     if constexpr (SEARCHED <= FEW) {
@@ -123,6 +124,7 @@ FN void find_nearest(World& w, int i) {
     }
 }
 
+// Collects the present agents' positions, and finds the nearest other agents of each.
 FN void look(World& w, const Params&, Team& team) {
     if constexpr (!USE_FULL_OBSERVATION) {
         const auto present = [&](int i) { return w.present[i]; };
@@ -155,14 +157,11 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
         if constexpr (USE_FULL_OBSERVATION) {
             const int other = k < i ? k : k + 1;
             describe(w, p, i, other, w.in_game[other], column, columns);
+        } else if (const int other = k < OBSERVED ? w.nearest[k * AGENTS + i] : -1; other >= 0) {
+            describe(w, p, i, other, true, column, columns);
         } else {
-            const int other = k < OBSERVED ? w.nearest[k * AGENTS + i] : -1;
-            if (other >= 0) {
-                describe(w, p, i, other, true, column, columns);
-            } else {
-                UNROLL
-                for (int feature = 0; feature < 7; ++feature) column[feature * columns] = 0;
-            }
+            UNROLL
+            for (int feature = 0; feature < 7; ++feature) column[feature * columns] = 0;
         }
     }
     const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (episodes may have no time limit)

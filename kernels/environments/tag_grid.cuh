@@ -3,7 +3,7 @@
 
 constexpr int THE_RUNNER = NUM_TAGGERS;
 
-// A random cell of n for an agent.
+// A random cell, 0 to n - 1, for an agent.
 FN int draw_cell(const Team& team, int agent, int n) {
     Random random = team.random(RESET, agent);
     return random.integer(n);
@@ -52,7 +52,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-// Finds the runner's nearest tagger; of equally near ones, the tagger with the lowest number.
+// Scales the agents' cells to [0, 1], and finds the runner's nearest tagger; of equally near ones, the lowest number.
 FN void look(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const float length = float(p.grid_length), inverse = 1.0f / length;

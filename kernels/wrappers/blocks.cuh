@@ -49,7 +49,7 @@ struct Block {
 FN Span all_threads() { return {0, SLOTS * WIDTH}; }
 FN Span one_row(const Block& block) { return {0, block.columns()}; }
 
-// Adds each column's sums over the slots, pair by pair, with barriers; slot 0 receives the result.
+// Adds up sums[slot * WIDTH + column] over the slots, pair by pair, into slot 0; all threads must call it.
 template <class T> FN void fold(T* sums) {
     for (int half = SLOTS / 2; half > 0; half /= 2) {
         block_barrier();

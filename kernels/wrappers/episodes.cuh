@@ -1,12 +1,12 @@
 // Returns, lengths and durations of episodes, and queues of the last ones. A thread takes one replica at a time.
-//
 // Generated before it: clock_now(host): nanoseconds of the device's clock, or the host's time of the launch.
 
 enum FinishedCount : int { NOW, BEFORE };  // all episodes finished so far, with this step and without
 
 constexpr float SECONDS = 1e-9f;  // per nanosecond
 
-// One step of every replica. Returns are sums in double precision, as in Gymnasium.
+// Adds a step to every replica's return and length; writes r, l and t (seconds) of episodes that it finishes, zeros for
+// others, and counts them per block. Returns are sums in double precision, as in Gymnasium.
 KERNEL_OF_BLOCKS(kernel_record, RecordCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto* const       finished = reinterpret_cast<int*>(memory.at);
@@ -90,7 +90,7 @@ KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
     }
 }
 
-// Starts episodes, in all replicas or in the masked ones.
+// Zeroes returns and lengths and sets the start time, in all replicas or in those of a reset's mask.
 KERNEL_OF_BLOCKS(kernel_begin, BeginCall, TEAM, 1) {
     const Index now = clock_now(call.now);
     FOR_EACH_BLOCK(number) {

@@ -3,7 +3,6 @@
 // A ring buffer of STACK frames per replica stores them; `slot` is the index of the newest, `depth` the number of
 // frames of the episode, up to STACK. A new frame overwrites the next slot, which no stack of this step reads,
 // current or final: no thread writes memory that another reads.
-//
 // Generated before it: STACK, and Frame, the type of a frame's elements.
 
 enum Update : int { PUSH, RESTART, KEEP };
@@ -15,6 +14,7 @@ struct Stack {
 
 FN bool done(const StackCall& call, Index row) { return (call.terminations[row] | call.truncations[row]) != 0; }
 
+// What this step or reset does to a row's stack: push a frame, restart the stack with one frame, or nothing.
 FN Update update_of(const StackCall& call, Index row) {
     if (call.resets) return call.mask == nullptr || call.mask[row] ? RESTART : KEEP;
     if (AUTORESET == SAME_STEP) return done(call, row) ? RESTART : PUSH;
@@ -27,6 +27,7 @@ FN Stack pushed(const StackCall& call, Index row, const Frame* newest) {
     return {after(call.slots[row]), minimum(call.depths[row] + 1, STACK), newest};
 }
 
+// A row's stack after the update; its newest frame, this step's observation, is not yet in the ring buffer.
 FN Stack stack_of(const StackCall& call, Index row, Update update) {
     if (update == KEEP) return {call.slots[row], call.depths[row], nullptr};
     Stack stack = pushed(call, row, call.observations + row * FEATURES);
@@ -34,7 +35,7 @@ FN Stack stack_of(const StackCall& call, Index row, Update update) {
     return stack;
 }
 
-// The frame `back` steps ago; before the episode's first frame, the padding or the first frame.
+// The address of a stack's frame `back` steps ago; before the episode's first frame, of the padding or the first frame.
 FN const Frame* frame(const StackCall& call, Index row, const Stack& stack, int back) {
     if (back >= stack.depth) {
         if (call.padding != nullptr) return call.padding;
@@ -59,6 +60,7 @@ struct Columns {
     FN bool has(int) const { return thread_rank() % SHARERS < lanes; }
 };
 
+// Copies a frame, by SHARERS threads.
 FN void copy(Frame* to, const Frame* from) {
     for (int first = 0; first < FEATURES; first += COLUMNS) {
         const Columns columns(first);
@@ -66,6 +68,7 @@ FN void copy(Frame* to, const Frame* from) {
     }
 }
 
+// Zeroes a frame, by SHARERS threads.
 FN void clear(Frame* to) {
     for (int first = 0; first < FEATURES; first += COLUMNS) {
         const Columns columns(first);
@@ -73,6 +76,7 @@ FN void clear(Frame* to) {
     }
 }
 
+// Writes the stacks of all rows, and of final observations, then adds this step's observations to the ring buffer.
 KERNEL_OF_BLOCKS(kernel_stack, StackCall, TEAM, 1) {
     FOR_EACH_BLOCK(number) {
         const Index first = number * call.rows_of_block, end = minimum(first + call.rows_of_block, call.rows);
@@ -97,8 +101,9 @@ KERNEL_OF_BLOCKS(kernel_stack, StackCall, TEAM, 1) {
             const Stack  stack  = stack_of(call, row, update);
             call.slots[row]     = stack.slot;
             call.depths[row]    = stack.depth;
-            if (AUTORESET != SAME_STEP && !call.resets) call.ended[row] = done(call, row);
-            if (AUTORESET != SAME_STEP && call.resets && update == RESTART) call.ended[row] = 0;
+            if (AUTORESET == SAME_STEP) continue;
+            if (!call.resets) call.ended[row] = done(call, row);
+            else if (update == RESTART) call.ended[row] = 0;
         }
     }
 }

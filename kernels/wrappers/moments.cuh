@@ -67,7 +67,7 @@ struct MergeSums {
 };
 static_assert(sizeof(MergeSums) <= SHARED_BYTES, "a block has no room for its sums");
 
-// Merges the blocks' moments into the running statistics. Each row of this call is a block of the previous one.
+// Merges the blocks' moments into the running mean, variance and count; a row of this call is a block's moments.
 KERNEL_OF_BLOCKS(kernel_merge, MergeCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums = *reinterpret_cast<MergeSums*>(memory.at);

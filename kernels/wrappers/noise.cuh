@@ -5,10 +5,9 @@
 // two, step t at index t modulo length: the start of an episode needs no reset, and a step that is taken again after an
 // error writes the same values again.
 //
-// Generated before it: Element, the inputs' type; STREAM; NOISY, whether there is noise; and UNIFORM, whether it is
-// uniform.
+// Generated before it: Element, the inputs' type; STREAM; and the flags NOISY, and UNIFORM for uniform noise.
 
-// The draw indices of other random numbers; the noise of feature j has draw index j.
+// The draw indices of random numbers other than noise; the noise of feature j has draw index j.
 constexpr u32 OF_EPISODE = ~0u, OF_REPEATING = ~0u - 1;
 
 struct Moment {
@@ -25,13 +24,13 @@ template <class Call> FN Words drawn(const Call& call, const Moment& at, int ste
     return random_words(at.seed, STREAM, u32(call.number), at.episode, u32(step), draw);
 }
 
-// An integer from `least` to `most`, the same in all steps of an episode.
+// A random integer from call.least to call.most, the same in all steps of an episode: its delay or interval.
 template <class Call> FN int episode_integer(const Call& call, const Moment& at) {
     if (call.least == call.most) return call.least;
     return call.least + int(u64(drawn(call, at, 0, OF_EPISODE).x) * u64(call.most - call.least + 1) >> 32);
 }
 
-// Noise with standard deviation 1, or uniform between -1 and 1.
+// A feature's noise at this step: normal with standard deviation 1, or uniform between -1 and 1.
 template <class Call> FN float noise_of(const Call& call, const Moment& at, int feature) {
     const Words words = drawn(call, at, at.step, u32(feature));
     float u, v;
@@ -46,8 +45,7 @@ struct Place {
     int   feature;
 };
 
-// The number of steps that a replica had taken before this one: a copy per block of the row, so that no block reads
-// what another writes.
+// The episode's steps before this one: a copy per block of the row, so that no block reads what another writes.
 FN int& steps_before(const PerturbCall& call, const Place& place) {
     return call.before[place.feature / WIDTH * call.rows + place.row];
 }
@@ -56,6 +54,7 @@ FN Element& ring_element(const PerturbCall& call, const Place& place, int step) 
     return call.ring[(place.row * call.length + (step & (call.length - 1))) * FEATURES + place.feature];
 }
 
+// Whether this step repeats the previous step's input, at random with probability call.repeat.
 FN bool repeats(const PerturbCall& call, const Moment& at) {
     if (call.repeat == 0.0f || at.step == 0) return false;
     float unit;
@@ -63,8 +62,7 @@ FN bool repeats(const PerturbCall& call, const Moment& at) {
     return unit < call.repeat;
 }
 
-// The delayed input of this step, whose input without delay is `newest`; before the first step `initial`, or the first
-// input.
+// The delayed input: from the ring buffer, or `newest`; before the episode, call.initial or the episode's first input.
 FN Element delayed(const PerturbCall& call, const Place& place, const Moment& at, Element newest) {
     const int sent = at.step - episode_integer(call, at);
     if (sent == at.step) return newest;
@@ -72,6 +70,7 @@ FN Element delayed(const PerturbCall& call, const Place& place, const Moment& at
     return ring_element(call, place, maximum(sent, 0));
 }
 
+// Adds noise to an input x of a feature, and clips it to its bounds, if any; x itself without noise.
 FN Element with_noise(const PerturbCall& call, const Place& place, const Moment& at, Element x) {
     if constexpr (NOISY) {
         const float scale = call.noise[place.feature];
@@ -83,7 +82,7 @@ FN Element with_noise(const PerturbCall& call, const Place& place, const Moment&
     }
 }
 
-// Perturbs the final observation of an episode that ended in this step.
+// Writes the perturbed final observation if the episode ended in this step; otherwise zero, if call.fill.
 FN void perturb_final(const PerturbCall& call, const Place& place, Index i) {
     if (call.finished[place.row]) {
         const Moment  now    = moment_of(call, place.row);
@@ -96,7 +95,7 @@ FN void perturb_final(const PerturbCall& call, const Place& place, Index i) {
     }
 }
 
-// The input after repetition and delay, before noise.
+// The input after repetition and delay, before noise; writes the input of this step to the ring buffer.
 FN Element repeated_and_delayed(const PerturbCall& call, const Place& place, Element input) {
     if (call.ring == nullptr) return input;
     const Moment  at   = moment_of(call, place.row);
@@ -105,6 +104,7 @@ FN Element repeated_and_delayed(const PerturbCall& call, const Place& place, Ele
     return delayed(call, place, at, sent);
 }
 
+// Writes the perturbed inputs, with repetition, delay and noise, and the perturbed final observations, if any.
 KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
@@ -133,8 +133,7 @@ KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
     }
 }
 
-// Pushes each replica at its episode's interval of steps, unless the episode is over. A thread takes one replica at a
-// time.
+// Adds noise to each replica's state at its episode's interval of steps, unless the episode is over.
 KERNEL_OF_BLOCKS(kernel_push, PushCall, TEAM, 1) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);

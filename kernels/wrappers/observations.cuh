@@ -35,7 +35,7 @@ struct Factors {
     FN float normalised(float x, int k) const { return clip((x - high[k] - low[k]) * inverse[k], -limit, limit); }
 };
 
-// Normalises the final observations of rows whose episode ended.
+// Writes the final observations, normalised, of the rows of `span` whose episode ended; zeros elsewhere if call.fill.
 FN void normalise_final(const NormaliseCall& call, const Factors& factors, const Block& block, Index row,
                         const Span& span) {
     FOR_EACH_LANE(k, span) {
@@ -46,15 +46,15 @@ FN void normalise_final(const NormaliseCall& call, const Factors& factors, const
     }
 }
 
+// Writes the normalised observations, and final observations, if any; the running statistics stay as they are.
 KERNEL_OF_BLOCKS(kernel_normalise, NormaliseCall, TEAM, 1) {
     FOR_EACH_BLOCK(number) {
         const Block   block(number, call);
         const Factors factors(block, call);
         for (Index row = block.first; row < block.end; row += SLOTS) {
             const Span span = block.span(row);
-            FOR_EACH_LANE(k, span) {
+            FOR_EACH_LANE(k, span)
                 call.normalised[span.index(k)] = factors.normalised(call.observations[span.index(k)], k);
-            }
             if (call.finished != nullptr) {
                 const RowSpan rows = block.rows(row);
                 int           ends = call.fill;

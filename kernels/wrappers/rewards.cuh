@@ -1,8 +1,7 @@
-// Divides rewards by the standard deviation of the discounted return. A thread takes one replica at a time; blocks sum
-// the statistics.
+// Divides rewards by the standard deviation of the discounted return. A thread takes one replica at a time.
 
-// discounted = gamma discounted + reward, or only the reward in a step that terminates. Adds the result to the
-// statistics, for replicas whose episode was not over before; in SameStep it is then reset if an episode ended.
+// Updates the discounted returns, gamma * discounted + reward, or only the reward where the step terminates; writes
+// each block's moments of them, without episodes that were over before; in SameStep zeroes those of ended episodes.
 KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums   = *reinterpret_cast<BlockSums*>(memory.at);
@@ -29,6 +28,7 @@ KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
     }
 }
 
+// Writes the rewards, divided by the standard deviation of the discounted returns.
 KERNEL_OF_BLOCKS(kernel_scale, ScaleCall, TEAM, 1) {
     const Reward deviation = square_root(Reward(*call.var + call.epsilon));
     FOR_EACH_BLOCK(number) {
