@@ -18,7 +18,7 @@ ENGINES: tuple[Engine, ...] = (
 
 
 def choose(case: Case) -> tuple[Engine, str]:
-    """Returns the fastest engine that can run a case, and why faster engines cannot.
+    """Returns the fastest engine that can run a case, and why faster engines cannot; empty: none is faster.
 
     Raises:
         ValueError: ``fused`` is True, but only torch can run the case.
@@ -43,12 +43,12 @@ def choose(case: Case) -> tuple[Engine, str]:
 
 
 def torch_engine(case: Case) -> Engine:
-    """The engine that runs a case with torch."""
+    """Returns the engine that runs a case with torch, whatever ``fused`` is."""
     return [engine for engine in ENGINES if isinstance(case.algorithm, engine.learns)][-1]
 
 
 def _joined(reasons: dict[str, str]) -> str:
-    """The reasons of all engines in one sentence, with the engines' names if they differ."""
+    """Joins engines' reasons, by engine name, in one sentence; one without names if all are the same."""
     if len({*reasons.values()}) <= 1:
         return next(iter(reasons.values()), "")
     return ", and ".join(f"{reason} (for {name} networks' kernels)" for name, reason in reasons.items())

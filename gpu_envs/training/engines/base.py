@@ -36,7 +36,7 @@ PERCEPTRON_SETTINGS = ("hidden", "activation", "initial_std", "normalise_observa
 """Settings of networks that the kernels of perceptrons support."""
 
 STEP_KERNELS = ("step", "kernel_collect and kernel_adam of common/optimise.cuh")
-"""The line of ``Engine.describe`` for engines that use the common optimiser kernels."""
+"""The entry of ``Engine.describe`` for engines that use the common optimiser kernels."""
 
 
 @final
@@ -71,14 +71,14 @@ class ActRequest:
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """The arguments that all kernels for acting have."""
+        """The launch arguments, by name, that all kernels for acting have; split rows are not allowed."""
         observations = rows_tensor(self.observations)
         names = ("first_row", "stream", "turn", "actions", "acted", "log_probs")
         members = {name: getattr(self, name) for name in names}
         return {**members, "rows": len(observations), "observations": observations, "greedy": int(self.greedy)}
 
     def sliced(self, rows: slice, first_row: int) -> "ActRequest":
-        """The request for a slice of the rows."""
+        """Returns a request for a slice of the rows, whose first one has the number ``first_row``."""
         by_row = ("observations", "actions", "log_probs", "values", "acted", "action_mask", "alive")
         slices: dict[str, Any] = {n: t if (t := getattr(self, n)) is None else t[rows] for n in by_row}
         return dataclasses.replace(self, first_row=first_row, **slices)
@@ -104,10 +104,12 @@ class ValueRequest:
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """The arguments that all kernels for values have."""
+        """The launch arguments, by name, that all kernels for values have; split rows are not allowed."""
         observations, rows = rows_tensor(self.observations), len(self.values)
         if self.indices is None and rows != len(observations):
-            raise ValueError(f"observations have {len(observations)} rows and values {rows}; give as many of both")
+            raise ValueError(
+                f"values have {rows} rows and observations {len(observations)}; give as many values as rows"
+            )
         members = {name: getattr(self, name) for name in ("values", "indices", "largest", "alive")}
         return {**members, "rows": rows, "samples": len(observations), "observations": observations}
 
@@ -135,15 +137,17 @@ class Minibatch:
 
     @property
     def members(self) -> dict[str, MemberValue]:
-        """The arguments that all kernels for learning have."""
+        """The launch arguments, by name, that all kernels for learning have; split rows are not allowed."""
         observations, samples = rows_tensor(self.observations), len(self.samples.log_probs)
         if len(observations) != samples:
-            raise ValueError(f"there are {len(observations)} observations for {samples} samples; give one for each")
+            raise ValueError(
+                f"there are {len(observations)} observations for {samples} samples; give one for each sample"
+            )
         loss = loss_members(self.samples, self.indices, self.algorithm)
         return {"observations": observations, **loss, "scalars": self.scalars}
 
     def sliced(self, piece: slice) -> "Minibatch":
-        """A slice of its samples."""
+        """Returns a minibatch of a slice of the samples; of split rows, the slice must have complete groups."""
         if self.indices is not None:
             return dataclasses.replace(self, indices=self.indices[piece])
         parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
@@ -151,8 +155,8 @@ class Minibatch:
 
 
 def rows_tensor(observations: Rows) -> Tensor:
-    """Observations as one tensor, as kernels read them; kernel engines refuse cases with split rows."""
-    assert isinstance(observations, Tensor)
+    """Returns observations that are not split rows, for kernels; a ValueError from 2^31 rows."""
+    assert isinstance(observations, Tensor)  # kernel engines refuse cases with split rows
     if len(observations) >= 2**31:
         raise ValueError(f"observations have {len(observations)} rows; give fewer than 2^31")
     return observations
@@ -188,7 +192,7 @@ class PolicyNetworks(Networks):
         """Writes the gradient of a minibatch's summed loss to the optimiser, and its ``SUMS`` to ``totals``."""
 
     def learn(self, minibatch: Minibatch, step: Step) -> None:
-        """Takes an optimiser step along the gradient of a minibatch's loss."""
+        """Computes the gradient of a minibatch's loss, and takes the optimiser step."""
         assert self.optimiser is not None
         self.gradient(minibatch, self.optimiser.totals)
         self.optimiser.step(step)
@@ -205,21 +209,21 @@ class Engine(ABC):
 
     @abstractmethod
     def fallback_reason(self, case: Case) -> str:
-        """Why this engine cannot run a case; empty if it can."""
+        """Returns in words why this engine cannot run a case; empty if it can."""
 
     @abstractmethod
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
-        """Pairs (task, what computes it), to print. Headers are in ``kernels/training/``."""
+        """Returns pairs (task, kernels or torch) to print, for a case without ``fallback_reason``."""
 
     @abstractmethod
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> Any:
-        """Makes networks that run a module: ``PolicyNetworks`` (on-policy) or ``Actor`` (off-policy).
+        """Makes the networks that run a policy's module: ``PolicyNetworks``, or off-policy a ``TorchActor``.
 
         Args:
             case: A case without ``fallback_reason``.
             module: The policy's module, on the device.
             scale: Normalises observations; None: no normalisation.
-            group: The processes that sum their gradients; None: the networks only act (torch's engines only).
+            group: The processes that sum their gradients; None: torch's engines make networks that only act.
         """
 
 
@@ -246,11 +250,11 @@ class KernelEngine(Engine):
 
     @abstractmethod
     def exceeded(self, case: Case) -> str:
-        """Which limit of the engine a case exceeds; empty: none."""
+        """Returns a sentence on the first limit of the engine that a case exceeds; empty: none."""
 
 
 def unsupported_loss(algorithm: Algorithm, supported: Collection[type[Algorithm]], settings: Collection[str]) -> str:
-    """Why kernels for the losses of some algorithms cannot compute another's loss; empty if they can."""
+    """Returns why kernels for some algorithms and settings cannot compute an algorithm's loss; empty if they can."""
     if type(algorithm) in supported:
         return unsupported_setting(algorithm, settings)
     names = [cls.name for cls in supported]
@@ -259,7 +263,7 @@ def unsupported_loss(algorithm: Algorithm, supported: Collection[type[Algorithm]
 
 
 def unsupported_setting(part: Settings, supported: Collection[str]) -> str:
-    """Names an unsupported setting whose value is not the default; empty: there is none."""
+    """Returns a sentence on the first setting that is neither supported nor the default; empty: none."""
     fields: Any = part  # a dataclass
     for field in dataclasses.fields(fields):
         value = getattr(part, field.name)
@@ -269,7 +273,7 @@ def unsupported_setting(part: Settings, supported: Collection[str]) -> str:
 
 
 def make_optimiser(case: Case, module: nn.Module, group: Group | None) -> Adam:
-    """The optimiser of all trainable parameters."""
+    """Makes the optimiser of a module's trainable parameters, which become views of its buffer."""
     return Adam(trainable(module), device=case.device, threads=case.threads, group=group)
 
 

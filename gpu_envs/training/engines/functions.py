@@ -13,7 +13,6 @@ from gpu_envs.backend import open_backend
 from gpu_envs.backend.host import TILE
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.backend.program import ELEMENTARY_HEADER, KernelSettings, Program, program_of
-from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import PQN
 from gpu_envs.training.engines.base import (
     LEARNER_SETTINGS,
@@ -26,7 +25,7 @@ from gpu_envs.training.engines.base import (
     rows_tensor,
 )
 from gpu_envs.training.engines.kernels import Linear, ParameterOffsets, layers_of, load_filled
-from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.ops import SUMS, float_struct
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
 from gpu_envs.training.engines.wide import GRADIENT, PACK, WideKernels, exceeded_limit
@@ -73,29 +72,29 @@ class Form:
 
 
 def actor_form(actor: nn.Module, activation: str) -> Form:
-    """The form of an actor, with parameters in the module's order."""
+    """Returns the Form of an actor, with parameters in the module's order."""
     offsets = ParameterOffsets(actor.parameters())
     return Form((layers_of(actor, offsets),), offsets.end, activation)
 
 
 def critics_form(critics: Critics, activation: str, width: int) -> Form:
-    """The form of critics, with parameters in the module's order, and gradients of the actions (the last inputs)."""
+    """Returns the Form of critics, with parameters in the module's order; ``grad_inputs``: actions, the last inputs."""
     offsets = ParameterOffsets(critics.parameters())
 
-    def linear(layer: int, net: int) -> Linear:
+    def linear_of_critic(layer: int, critic: int) -> Linear:
         kinds = (critics.weights, critics.biases, critics.gains, critics.shifts)
         parameters = [kind[layer] for kind in kinds if layer < len(kind)]
-        weight, bias, *norm = (offsets[parameter] + net * parameter[0].numel() for parameter in parameters)
+        weight, bias, *norm = (offsets[parameter] + critic * parameter[0].numel() for parameter in parameters)
         _, outs, ins = critics.weights[layer].shape
         return Linear(weight, bias, outs, ins, *norm)
 
-    layers = range(len(critics.weights))
-    nets = tuple(tuple(linear(layer, net) for layer in layers) for net in range(len(critics.weights[0])))
+    layers, count = range(len(critics.weights)), len(critics.weights[0])
+    nets = tuple(tuple(linear_of_critic(layer, critic) for layer in layers) for critic in range(count))
     inputs = nets[0][0].columns
     return Form(nets, offsets.end, activation, grad_inputs=range(inputs - width, inputs))
 
 
-Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+Forward: TypeAlias = tuple[Tensor, Tensor, Tensor | None] | None
 """Inputs, a tensor for the outputs, and curvatures: ``curvatures * outputs`` is added to gradients (None: zero)."""
 
 
@@ -104,28 +103,24 @@ class Functions(ABC):
 
     @abstractmethod
     def outputs(self, inputs: Tensor, outputs: Tensor) -> None:
-        """Computes ``outputs``, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
+        """Writes the outputs, ``[rows, nets, outputs]``, of the inputs, ``[rows, features]``."""
 
     @abstractmethod
     def backward(
-        self,
-        grad_outputs: Tensor,
-        forward: Forward | None = None,
-        grad_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, grad_outputs: Tensor, forward: Forward = None, grad_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
-        """Computes the gradients of a loss from the gradients of the outputs.
+        """Writes gradients of a loss: of the parameters, summed over rows, and of ``grad_inputs``.
 
         Args:
-            grad_outputs: Gradients of the outputs, ``[rows, nets, outputs]``.
+            grad_outputs: The loss's gradients of the outputs, ``[rows, nets, outputs]``.
             forward: A forward pass to run first, on a GPU in the same launch; None: the last call of ``outputs``.
             grad_inputs: Receives the gradients of the form's ``grad_inputs``, ``[rows, nets, inputs]``.
-            weights: Whether to compute the gradients of the parameters, summed over the rows.
+            weights: Whether to write the parameters' gradients, to the buffer that the constructor received.
         """
 
 
 def functions_of(case: Case, form: Form, weights: Tensor, gradient: Tensor, rows: int = 0) -> Functions:
-    """The kernels of perceptrons; on a CPU for batches of ``rows`` rows."""
+    """Starts to compile kernels of perceptrons, which write their ``gradient``; on a CPU for ``rows`` rows per call."""
     if case.device == "cpu":
         return Perceptrons(form, weights, gradient, rows, case.threads)
     network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
@@ -187,37 +182,27 @@ class FunctionQValues(TorchQValues):
 
 
 def function_limit(sizes: Sequence[int], activation: str, precision: str, device: str) -> str:
-    """Which limit of the CUDA kernels functions of these sizes exceed; empty: none."""
+    """A sentence on the first limit of the CUDA kernels that functions of these sizes exceed; empty: none."""
     features, *hidden, outputs = sizes
     return exceeded_limit(Head.of(Discrete(outputs)), features, tuple(hidden), activation, precision, device)
 
 
 def function_network(form: Form, precision: str, processors: int) -> WideNetwork:
-    """The network of one or two functions, in ``tf32`` or ``bf16``, for a number of multiprocessors.
+    """Returns what the wide kernels are compiled for: one or two functions, and a GPU's number of multiprocessors.
 
     Raises:
         ValueError: The functions exceed a limit of the kernels.
     """
-    reason, grad_inputs = function_limit(form.sizes, form.activation, precision, "cuda"), form.grad_inputs
-    if reason:
+    if reason := function_limit(form.sizes, form.activation, precision, "cuda"):
         raise ValueError(f"the kernels of wide networks cannot run the functions: {reason}")
-    features, *_, outputs = form.sizes
+    (features, *_, outputs), grad_inputs = form.sizes, form.grad_inputs
     if grad_inputs.step != 1 or grad_inputs.stop > features or len(grad_inputs) > MAX_GRAD_INPUTS:
         raise ValueError(
             f"grad_inputs is {grad_inputs}; give a range of up to {MAX_GRAD_INPUTS} consecutive inputs of {features}"
         )
-    return WideNetwork(
-        Head.of(Discrete(outputs)),  # a head with this number of outputs
-        features,
-        form.nets,
-        form.activation,
-        precision,
-        form.count,
-        processors=processors,
-        functions=True,
-        first_grad_input=grad_inputs.start,
-        grad_inputs=len(grad_inputs),
-    )
+    head = Head.of(Discrete(outputs))  # has this number of outputs
+    network = WideNetwork(head, features, form.nets, form.activation, precision, form.count, processors=processors)
+    return dataclasses.replace(network, functions=True, grad_inputs=grad_inputs)
 
 
 @final
@@ -236,14 +221,10 @@ class WideFunctions(WideKernels, Functions):
         self._kernels["outputs"].launch(blocks, rows=rows, observations=observations, outputs=outputs)
 
     def backward(
-        self,
-        grad_outputs: Tensor,
-        forward: Forward | None = None,
-        grad_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, grad_outputs: Tensor, forward: Forward = None, grad_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
         if grad_inputs is not None and not self.network.grad_inputs:
-            raise ValueError("grad_inputs is given, but the network has none; set grad_inputs of its Form")
+            raise ValueError("grad_inputs is given, but its Form has none; set Form.grad_inputs, or leave it out")
         inputs, outputs, curvatures = forward or (self._inputs, None, None)
         self._inputs = inputs
         if len(inputs) == 0:
@@ -264,18 +245,16 @@ class WideFunctions(WideKernels, Functions):
 # --- on a CPU ---
 
 _CALLS = {
-    "forward": Struct.of(
+    "forward": float_struct(
         "ForwardCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "weights", ("count",)),
         ("const float*", "inputs", ("rows", "features")),
         ("float*", "saved", ("tiles", "lines", TILE)),
         ("float*", "outputs", ("rows", "nets", "width")),
     ),
-    "backward": Struct.of(
+    "backward": float_struct(
         "BackwardCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "weights", ("count",)),
         ("const float*", "saved", ("tiles", "lines", TILE)),
@@ -285,9 +264,8 @@ _CALLS = {
         ("const float*?", "outputs", ("rows", "nets", "width")),
         ("const float*?", "curvatures", ("rows", "nets", "width")),
     ),
-    "gradient": Struct.of(
+    "gradient": float_struct(
         "GradientCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "saved", ("tiles", "lines", TILE)),
         ("const float*", "grads", ("tiles", "lines", TILE)),
@@ -297,7 +275,7 @@ _CALLS = {
 
 
 def table(name: str, rows: Sequence[Sequence[int]], arguments: str = "int net, int l") -> str:
-    """A C++ function that returns a number for each net and layer, or for each layer of the only net."""
+    """C++ text of a function ``name`` that returns ``rows[net][l]``, or ``rows[0][l]`` without an argument ``net``."""
     values = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
     place = "[net][l]" if "net" in arguments else "[0][l]"
     return (
@@ -307,7 +285,7 @@ def table(name: str, rows: Sequence[Sequence[int]], arguments: str = "int net, i
 
 
 def activation_functions(activation: str) -> list[str]:
-    """An activation and its slope in C++."""
+    """C++ texts of the functions ``activation(x)`` and ``slope(y)``, its derivative from its output y."""
     forward, slope = ACTIVATIONS[activation]
     return [
         f"FN float activation(float x) {{ return {forward}; }}",
@@ -316,7 +294,7 @@ def activation_functions(activation: str) -> list[str]:
 
 
 def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
-    """The source, for a tile of ``lines`` lines, and the number of groups of outputs of each layer."""
+    """The program of a form's CPU kernels: a tile has ``lines`` lines, and layer l ``groups[l]`` groups of outputs."""
     features, *outputs = form.sizes
     nets, layers, inputs = len(form.nets), len(outputs), ", ".join(map(str, form.sizes))
 
@@ -344,10 +322,10 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
 
 @final
 class Perceptrons(Functions):
-    """Functions on a CPU, for a fixed number of rows."""
+    """Functions on a CPU, for a fixed number of rows per call."""
 
     def __init__(self, form: Form, weights: Tensor, gradient: Tensor, rows: int, threads: int | None = None) -> None:
-        """Allocates memory for ``rows`` rows; ``gradient`` receives the gradients of the weights."""
+        """Starts to compile the kernels, for calls of ``rows`` rows; ``gradient`` receives the weights' gradients."""
         features, *outputs = form.sizes
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
         lines = features + nets * sum(outputs)  # inputs and the units of all nets
@@ -365,11 +343,7 @@ class Perceptrons(Functions):
         self._forward(_address(inputs, self._inputs_shape), _address(outputs, self._outputs_shape))
 
     def backward(
-        self,
-        grad_outputs: Tensor,
-        forward: Forward | None = None,
-        grad_inputs: Tensor | None = None,
-        weights: bool = True,
+        self, grad_outputs: Tensor, forward: Forward = None, grad_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
         inputs, outputs, curvatures = forward or (None, None, None)
         if inputs is not None and outputs is not None:
@@ -381,9 +355,10 @@ class Perceptrons(Functions):
 
 
 def _address(tensor: Tensor | None, shape: tuple[int, ...]) -> int | None:
-    """The address of a tensor, after checks that take less time than the launcher's."""
+    """Returns a tensor's address, None for None; a ValueError unless it is contiguous float32 of this shape."""
     if tensor is None:
         return None
+    # these checks take less time than the launcher's
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
         raise ValueError(f"the tensor is {tensor.dtype} {list(tensor.shape)}; give contiguous float32 of {list(shape)}")
     return tensor.data_ptr()

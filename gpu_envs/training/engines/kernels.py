@@ -79,7 +79,7 @@ class Linear:
 
 @final
 class ParameterOffsets(dict[Tensor, int]):
-    """Offsets of parameters in a flat buffer without gaps, and its end."""
+    """Maps parameters to their offsets in a flat buffer without gaps; ``end`` is its length."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class ParameterOffsets(dict[Tensor, int]):
 
 
 def layers_of(module: nn.Module, offsets: ParameterOffsets) -> tuple[Linear, ...]:
-    """The linear layers of a module, each with the layer normalisation that follows it."""
+    """Returns a module's linear layers in order, each with the layer normalisation that follows it."""
     linears: list[Linear] = []
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -103,7 +103,7 @@ def layers_of(module: nn.Module, offsets: ParameterOffsets) -> tuple[Linear, ...
 
 
 def nets_of(module: Perceptron | SharedPerceptron) -> tuple[tuple[tuple[Linear, ...], ...], int]:
-    """The layers of each net (actor and critic, or a shared net), and the offset of a box's log standard deviations."""
+    """Returns the layers of actor and critic, or of the one shared net, and the offset of log_std (-1: none)."""
     offsets = ParameterOffsets(module.parameters())
     log_std = -1 if module.log_std is None else offsets[module.log_std]
     if isinstance(module, SharedPerceptron):
@@ -118,15 +118,12 @@ def scale_values(scale: Scale) -> dict[str, MemberValue]:
 
 
 def load_filled(backend: Backend, programs: Iterable[Program], **values: MemberValue) -> dict[str, Kernel]:
-    """Starts to compile programs, and sets arguments that stay the same.
+    """Starts to compile programs; returns their kernels by name, with the arguments ``values`` set for all launches.
 
     Args:
         backend: The device.
         programs: The programs, in order of compilation; the slowest should be first.
         values: Values by names of members and dimensions; a kernel ignores names that it does not have.
-
-    Returns:
-        The kernels by name.
     """
     kernels: dict[str, Kernel] = {}
     for program in programs:
@@ -138,10 +135,9 @@ def load_filled(backend: Backend, programs: Iterable[Program], **values: MemberV
 
 def block_settings(head: Head, structs: Sequence[Struct], *, quick: bool, **sizes: int) -> KernelSettings:
     """Compiled-in settings of kernels that work by blocks: a head's constants, and sizes of arrays."""
-    settings = head_settings(head, quick=quick)
-    return KernelSettings(
-        prologue=settings.prologue, structs=structs, types=settings.types, sizes={**settings.sizes, **sizes}
-    )
+    rows = head_settings(head, quick=quick)
+    sizes = {**rows.sizes, **sizes}
+    return KernelSettings(prologue=rows.prologue, structs=structs, types=rows.types, sizes=sizes)
 
 
 def block_program(
@@ -152,7 +148,7 @@ def block_program(
     bounds: str,
     arguments: str = "",
 ) -> Program:
-    """A program whose kernels call functions of the same names, with the template ``arguments``.
+    """Returns a program with a kernel ``kernel_NAME`` per call, which runs the function ``NAME<arguments>(call)``.
 
     ``bounds`` are the threads of a block and the blocks of a multiprocessor, as C++ expressions.
     """
@@ -164,14 +160,9 @@ def block_program(
 
 
 def sizes_of(parts: Sequence[Part], settings: KernelSettings, sizes: Mapping[str, str]) -> dict[str, int]:
-    """Evaluates constant expressions in C++, such as sizes of structs, by compiling a program of constants.
+    """Returns the values of constant C++ expressions by name, such as sizes of structs that ``parts`` define.
 
-    NVRTC takes 0.1 s for it, without a device; the result is cached on disk.
-
-    Args:
-        parts: Headers and texts, as in ``program_of``, without kernels.
-        settings: Compiled-in settings.
-        sizes: The expressions by name.
+    NVRTC compiles them to constants in 0.1 s, without a device; the result is cached on disk.
     """
     lines = [f'extern "C" {{ __device__ u64 size_{name} = u64({value}); }}' for name, value in sizes.items()]
     program = program_of([*parts, ("sizes", "\n".join(lines))], {}, settings)
@@ -180,17 +171,16 @@ def sizes_of(parts: Sequence[Part], settings: KernelSettings, sizes: Mapping[str
 
 
 def network_text(warps: int, activation: str, precision: str) -> str:
-    """Constants of a network, for blocks of ``warps`` warps, as C++."""
+    """C++ text of a network's activation, arithmetic and limits, for blocks of ``warps`` warps."""
     low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
-    return "\n".join(
-        [
-            f"constexpr int WARPS = {warps}, SUMS = {len(SUMS)};",
-            "enum Activation : int { TANH, RELU, ELU, SILU, GELU };",
-            f"constexpr Activation ACTIVATION = {activation.upper()};",
-            f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
-            f"using Arithmetic = {ARITHMETIC[precision]};",
-        ]
-    )
+    lines = [
+        f"constexpr int WARPS = {warps}, SUMS = {len(SUMS)};",
+        "enum Activation : int { TANH, RELU, ELU, SILU, GELU };",
+        f"constexpr Activation ACTIVATION = {activation.upper()};",
+        f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
+        f"using Arithmetic = {ARITHMETIC[precision]};",
+    ]
+    return "\n".join(lines)
 
 
 PRODUCTS = ("products", "template <int N> struct Product;")
@@ -202,9 +192,10 @@ _DESCRIBED = ("u64 left", '"l"(left)', 1)
 
 
 def warpgroup_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
-    """The part ``products`` of a program: ``Product<N>`` for each number of columns N of the right factor.
+    """Returns the part ``products`` of a program: a C++ struct ``Product<N>`` for each N in ``columns``.
 
-    A product is one instruction of a warpgroup. In bf16 the right factor may also be transposed (``add_across``).
+    Its functions are one instruction each: a warpgroup adds the product of a left factor and a right one of N columns.
+    In bf16 the right factor may also be transposed (``add_across``).
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
     variants = [("add", _IN_REGISTERS, more), ("add", _DESCRIBED, 2 * more)]

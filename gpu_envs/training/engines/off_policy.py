@@ -47,7 +47,7 @@ class Transitions:
 
     @classmethod
     def zeros(cls, count: int, features: int, width: int, device: str) -> "Transitions":
-        """Allocates a batch of ``count`` transitions."""
+        """Allocates a batch of ``count`` transitions, all zero."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros((count, *shape), device=device)
@@ -56,7 +56,7 @@ class Transitions:
 
 
 class TorchActor(TorchNetworks):
-    """An actor with actions between -1 and 1, scaled to the environment's bounds."""
+    """Runs an off-policy module's actor; actions are between -1 and 1, and scaled to the environment's bounds."""
 
     module: ActorCritic
 
@@ -77,13 +77,13 @@ class TorchActor(TorchNetworks):
         self.choose(self.outputs(request.observations), normal, request.actions, request.acted)
 
     def outputs(self, observations: Rows) -> Tensor:
-        """Runs the actor on rows of observations."""
+        """Returns the actor's outputs, float32 ``[rows, outputs]``, without gradients, in evaluation mode."""
         with self._computing(learning=False, grad=False):
             outputs: Tensor = self.module.actor(self._scaled(observations)).float()
         return outputs
 
     def choose(self, outputs: Tensor, normal: Tensor | None, actions: Tensor, acted: Tensor) -> None:
-        """Writes actions scaled to -1 and 1, and ``acted``, the same actions in the environment's bounds.
+        """Writes ``actions``, in -1 to 1, from an actor's outputs, and ``acted``, scaled to the environment's bounds.
 
         ``normal``: standard normal numbers; None: the most likely actions.
         """
@@ -94,7 +94,7 @@ class TorchActor(TorchNetworks):
         self.unscale(actions, acted)
 
     def unscale(self, actions: Tensor, acted: Tensor) -> None:
-        """Writes actions, between -1 and 1, scaled to the environment's bounds."""
+        """Writes actions between -1 and 1, scaled to the environment's bounds, to ``acted``."""
         torch.lerp(self._low, self._high, (actions + 1.0) / 2.0, out=acted)
         torch.clamp(acted, self._low, self._high, out=acted)
 
@@ -114,7 +114,7 @@ class ActorCriticNetworks(TorchActor):
     """Whether ``_learn_critics`` and ``_learn_actor`` also take Adam's step and update the targets."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
-        """Moves the parameters into the optimisers' buffers; the targets start as copies."""
+        """Moves the parameters into the optimisers' buffers; the target networks start as copies."""
         super().__init__(case, module, scale)
         algorithm, device = self._algorithm, case.device
         stochastic = algorithm if isinstance(algorithm, SAC) else None
@@ -143,7 +143,7 @@ class ActorCriticNetworks(TorchActor):
     @final
     @torch.no_grad()
     def learn(self, batch: Transitions, normal: Tensor, *, actor: bool) -> None:
-        """Updates the critics and, if asked, the actor, the temperature and the targets.
+        """Updates the critics and, with ``actor``, the actor, the temperature and the target networks.
 
         Args:
             batch: Transitions from the buffer.
@@ -171,19 +171,22 @@ class ActorCriticNetworks(TorchActor):
 
     @abstractmethod
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
-        """Writes the gradient of the critics' loss and its sums to their optimiser.
+        """Writes gradient and ``SUMS`` of the critics' loss to their optimiser; steps only with ``_takes_steps``.
 
-        With ``_takes_steps`` it also takes Adam's step and, with ``follow``, updates the targets.
+        With ``_takes_steps`` it takes Adam's step and, with ``follow``, updates the targets.
         """
 
     @abstractmethod
     def _learn_actor(self, batch: Transitions, normal: Tensor) -> None:
-        """Does the same for the actor and, if it is stochastic, the temperature, and always updates the targets."""
+        """Writes gradients and ``SUMS`` of the actor's loss, and SAC's temperature's, to the optimisers.
+
+        With ``_takes_steps`` it takes Adam's steps and updates the targets.
+        """
 
     # --- checkpoints ---
 
     def state(self) -> dict[str, Any]:
-        """Copies everything that a checkpoint needs beside the module's parameters."""
+        """Returns copies of all that a checkpoint needs beside the module's parameters."""
         return {
             "optimisers": [optimiser.state() for optimiser in self.optimisers],
             "targets": {name: tensor.clone() for name, tensor in self.targets.state_dict().items()},
@@ -234,26 +237,26 @@ class TorchActorCritic(ActorCriticNetworks):
             sums["entropy"] = -torch.where(batch.valid, log_probs, 0.0).sum()
             gradients = algorithm.temperature_gradient(log_probs, self._target_entropy)
             torch.sum(torch.where(batch.valid, gradients, 0.0), 0, keepdim=True, out=temperature.gradient)
-            self._count(temperature, batch, {})
+            self._write_totals(temperature, batch, {})
         self._differentiate(1, batch, loss, sums)
 
     def _bonus(self, log_probs: Tensor | None) -> Tensor | float:
-        """The entropy bonus of a stochastic actor."""
+        """Returns SAC's entropy bonus, ``[rows]``; 0.0 for other algorithms."""
         if log_probs is None or not isinstance(self._algorithm, SAC):
             return 0.0
         return self._algorithm.entropy_bonus(log_probs, self.log_temperature.detach())
 
     def _differentiate(self, index: int, batch: Transitions, loss: Tensor, sums: Mapping[str, Tensor]) -> None:
-        """Writes the gradient of a loss and its sums to an optimiser."""
+        """Writes a loss's gradient, by autograd, and its ``sums`` to the optimiser of this index."""
         optimiser, parameters = self.optimisers[index], self._learning[index]
         with matmul_precision(self._precision):
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         optimiser.gather([p.new_zeros(p.shape) if g is None else g for g, p in zip(grads, parameters, strict=True)])
-        self._count(optimiser, batch, sums)
+        self._write_totals(optimiser, batch, sums)
 
     @staticmethod
-    def _count(optimiser: Adam, batch: Transitions, sums: Mapping[str, Tensor]) -> None:
-        """Writes sums over the rows, and their number, to an optimiser."""
+    def _write_totals(optimiser: Adam, batch: Transitions, sums: Mapping[str, Tensor]) -> None:
+        """Writes ``sums``, and the number of valid transitions as ``alive``, to an optimiser's totals."""
         totals = {**sums, "alive": batch.valid.sum(dtype=torch.float32)}
         zero = optimiser.totals.new_zeros(())
         torch.stack([totals.get(name, zero).detach() for name in SUMS], out=optimiser.totals)
@@ -276,6 +279,7 @@ class TorchActorCriticEngine(Engine):
         return ACTING, BUFFER, ("gradients", "torch"), STEP_KERNELS
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> TorchActor:
+        """Makes a TorchActor, which only acts, or with a ``group`` a TorchActorCritic, which learns."""
         if group is None:
             return TorchActor(case, module, scale)
         if case.device != "cpu":

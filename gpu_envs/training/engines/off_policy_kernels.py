@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.program import ELEMENTARY_HEADER, KernelSettings, Program, program_of
-from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms import DDPG, SAC, TD3
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.base import PERCEPTRON_SETTINGS, STEP_KERNELS, KernelEngine
@@ -21,7 +20,7 @@ from gpu_envs.training.engines.functions import (
 )
 from gpu_envs.training.engines.kernels import load_filled
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, ActorCriticNetworks, Transitions
-from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.ops import SUMS, float_struct
 from gpu_envs.training.engines.wide import GRADIENT, PACK
 from gpu_envs.training.networks import Case, Critics, PerceptronActorCritic, actor_outputs
 from gpu_envs.training.observations import Scale
@@ -32,9 +31,8 @@ _ALIVE = SUMS.index("alive")
 _LOSSES = "off_policy/actor_critic.cuh"
 
 _CALLS = {
-    "actions": Struct.of(
+    "actions": float_struct(
         "ActionsCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "observations", ("rows", "features")),
         ("const float*", "outputs", ("rows", 1, "outputs")),
@@ -44,9 +42,8 @@ _CALLS = {
         ("float*", "inputs", ("rows", "inputs")),
         ("float*", "log_probs", ("rows",)),
     ),
-    "td_targets": Struct.of(
+    "td_targets": float_struct(
         "TdTargetsCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "next_q", ("rows", "nets", 1)),
         ("const float*", "returns", ("rows",)),
@@ -57,18 +54,16 @@ _CALLS = {
         ("float*", "grad_q", ("rows", "nets", 1)),
         ("float*", "curvatures", ("rows", "nets", 1)),
     ),
-    "critic_losses": Struct.of(
+    "critic_losses": float_struct(
         "CriticLossesCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "q_values", ("rows", "nets", 1)),
         ("const float*", "grad_q", ("rows", "nets", 1)),
         ("const u8*", "valid", ("rows",)),
         ("float*", "sums", (len(SUMS), "rows")),
     ),
-    "actor_losses": Struct.of(
+    "actor_losses": float_struct(
         "ActorLossesCall",
-        "float",
         ("Index", "rows"),
         ("const float*", "inputs", ("rows", "inputs")),
         ("const float*", "outputs", ("rows", 1, "outputs")),
@@ -87,19 +82,17 @@ _CALLS = {
 
 
 def program(features: int, width: int, nets: int, *, stochastic: bool) -> Program:
-    """The losses' program for a number of features, elements of an action and critics."""
-    outputs = width * (2 if stochastic else 1)
-    settings = KernelSettings(
-        prologue=losses_text(features, width, nets, stochastic=stochastic),
-        sizes={"features": features, "width": width, "nets": nets, "outputs": outputs, "inputs": features + width},
-        weight=width,
-    )
+    """The program of the loss kernels for a number of features, elements of an action (``width``) and critics."""
+    sizes = {"features": features, "width": width, "nets": nets, "inputs": features + width}
+    sizes["outputs"] = width * (1 + stochastic)
+    prologue = losses_text(features, width, nets, stochastic=stochastic)
+    settings = KernelSettings(prologue=prologue, sizes=sizes, weight=width)
     parts = (ELEMENTARY_HEADER, "training/off_policy/losses.cuh", "training/off_policy/actor_critic.cuh")
     return program_of(parts, _CALLS, settings)
 
 
 def losses_text(features: int, width: int, nets: int, *, stochastic: bool) -> str:
-    """Constants that ``losses.cuh`` reads."""
+    """C++ text of the constants that ``losses.cuh`` reads."""
     names = ("policy_loss", "value_loss", "entropy", "alive")
     sums = ", ".join(f"{name.upper()} = {SUMS.index(name)}" for name in names)
     return (
@@ -109,7 +102,7 @@ def losses_text(features: int, width: int, nets: int, *, stochastic: bool) -> st
 
 
 class KernelActorCritic(ActorCriticNetworks):
-    """The default actor and critics, run by kernels."""
+    """The default actor and critics, run by kernels: a ``Form`` of each, and buffers for the losses' sums."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
@@ -119,16 +112,15 @@ class KernelActorCritic(ActorCriticNetworks):
         self._rows, self._features, self._width = algorithm.batch_size, case.features, case.head.width
         critics, actor = critics_form(module.critics, activation, self._width), actor_form(module.actor, activation)
         self._forms = critics, actor
-        self._noise, self._noise_limit = (
-            (algorithm.target_noise, algorithm.target_noise_clip) if isinstance(algorithm, TD3) else (0.0, 0.0)
-        )
+        noise = (algorithm.target_noise, algorithm.target_noise_clip) if isinstance(algorithm, TD3) else (0.0, 0.0)
+        self._noise, self._noise_limit = noise
         self._row_sums = self.rate.new_zeros(2, len(SUMS), self._rows)  # [critics or actor, sum, row]
         self._grad_temperature = self.rate.new_zeros(self._rows)
 
 
 @final
 class FunctionActorCritic(KernelActorCritic):
-    """Networks run forward and backward as functions; losses by kernels with one thread per row."""
+    """The default actor and critics: their passes by ``Functions``, losses by kernels with one thread per row."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
         super().__init__(case, module, scale, group)
@@ -168,10 +160,8 @@ class FunctionActorCritic(KernelActorCritic):
         )
         for name, sums in zip(("critic_losses", "actor_losses"), self._row_sums, strict=True):
             kernels[name].fill(sums=sums)
-        self._write_actions, self._td_target, self._critic_loss, self._actor_loss = (
-            kernel.bind(rows)
-            for kernel in kernels.values()  # the other arguments are the batch's
-        )
+        bound = (kernel.bind(rows) for kernel in kernels.values())  # the remaining arguments are the batch's
+        self._write_actions, self._td_target, self._critic_loss, self._actor_loss = bound
 
     def _learn_critics(self, batch: Transitions, normal: Tensor, *, follow: bool) -> None:
         del follow  # learn() updates the targets
@@ -217,7 +207,7 @@ class ActorCriticEngine(KernelEngine):
 
 
 def wide_limit(case: Case) -> str:
-    """The limit of the wide kernels that the actor or the critics exceed; empty if none."""
+    """A sentence on the first limit of the wide kernels that the actor or the critics exceed; empty: none."""
     algorithm, net = case.algorithm, case.network
     assert isinstance(algorithm, OffPolicy)
     actor = (case.features, *net.hidden, actor_outputs(case.head, algorithm))
@@ -250,12 +240,7 @@ class CpuEngine(ActorCriticEngine):
 
     name = "CPU functions"
     device = "cpu"
-    kernels = (
-        ACTING,
-        BUFFER,
-        ("gradients", f"networks by cpu/perceptrons.cuh, losses by {_LOSSES}"),
-        STEP_KERNELS,
-    )
+    kernels = (ACTING, BUFFER, ("gradients", f"networks by cpu/perceptrons.cuh, losses by {_LOSSES}"), STEP_KERNELS)
 
     def exceeded(self, case: Case) -> str:
         net = case.network

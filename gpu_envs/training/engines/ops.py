@@ -53,9 +53,13 @@ class Samples:
     """[M, P], int8, zero where a choice was forbidden; None: all were allowed."""
 
 
-SAMPLE_CALL = Struct.of(
+def float_struct(name: str, *members: Any) -> Struct:
+    """Makes the argument struct of a kernel that computes in float32, from (type, name) or (type, name, shape)."""
+    return Struct.of(name, "float", *members)
+
+
+SAMPLE_CALL = float_struct(
     "SampleCall",
-    "float",
     ("Index", "rows"),
     ("Index", "first_row"),
     ("const u64*", "stream", (2,)),
@@ -83,9 +87,8 @@ LOSS_MEMBERS: tuple[Any, ...] = (
 )
 """Arguments of kernels that compute a loss; ``loss_members`` returns their values."""
 
-LOSS_CALL = Struct.of(
+LOSS_CALL = float_struct(
     "LossCall",
-    "float",
     *LOSS_MEMBERS,
     ("const float*", "parameters", ("rows", "outputs")),
     ("const float*", "values", ("rows",)),
@@ -95,28 +98,21 @@ LOSS_CALL = Struct.of(
     ("const u8*?", "action_mask", ("samples", "outputs")),
 )
 
-
-_Q_VALUES = ("const float*", "q_values", ("rows", "outputs"))
+_Q_VALUES = (("Index", "rows"), ("const float*", "q_values", ("rows", "outputs")))
 _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
 _PQN_CALLS = {
-    "greedy_values": Struct.of(
-        "GreedyValuesCall", "float", ("Index", "rows"), _Q_VALUES, _MASK, ("float*", "values", ("rows",))
-    ),
-    "epsilon_greedy": Struct.of(
+    "greedy_values": float_struct("GreedyValuesCall", *_Q_VALUES, _MASK, ("float*", "values", ("rows",))),
+    "epsilon_greedy": float_struct(
         "EpsilonGreedyCall",
-        "float",
-        ("Index", "rows"),
-        _Q_VALUES,
+        *_Q_VALUES,
         _MASK,
         ("const float*", "epsilon", (1,)),
         ("float*", "logits", ("rows", "outputs")),
     ),
-    "q_loss": Struct.of(
+    "q_loss": float_struct(
         "QLossCall",
-        "float",
-        ("Index", "rows"),
-        _Q_VALUES,
+        *_Q_VALUES,
         ("const int*?", "indices", ("rows",)),
         ("const Element*", "actions", ("samples", "width")),
         ("const float*", "returns", ("samples",)),
@@ -128,7 +124,7 @@ _PQN_CALLS = {
 
 
 def loss_members(batch: Samples, indices: Tensor | None, algorithm: Algorithm) -> dict[str, MemberValue]:
-    """Values of ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as in ``Ops.loss``."""
+    """Launch arguments by name, for rows ``indices`` of a batch: ``LOSS_MEMBERS`` but ``scalars``, and ``samples``."""
     assert isinstance(algorithm, PolicyGradient)
     samples, arrays = len(batch.log_probs), dict(vars(batch))
     del arrays["action_mask"]
@@ -152,7 +148,7 @@ def shares_of(head: Head) -> int:
 
 
 def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
-    """Compiled-in settings of a head's kernels; ``quick``: use the GPU's approximate exp and log."""
+    """Compiled-in settings of kernels for a head; ``quick``: use the GPU's approximate exp and log."""
     discrete, shares = head.kind == "discrete", shares_of(head)
     stride = head.parameters | 1 if head.parameters <= MAX_STAGED else 0
     sizes = head.sizes if discrete else (1,) * head.width
@@ -162,9 +158,9 @@ def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
         f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
         f"constexpr int SHARES = {shares};",
         f"constexpr bool DISCRETE = {str(discrete).lower()}, QUICK = {str(quick).lower()};",
-        _table("int", "size_of", [str(size) for size in sizes]),
-        _table("int", "offset_of", [str(offset) for offset in offsets]),
-        _table("int", "start_of", [str(start) for start in head.starts or zeros]),
+        _table("int", "size_of", [*map(str, sizes)]),
+        _table("int", "offset_of", [*map(str, offsets)]),
+        _table("int", "start_of", [*map(str, head.starts or zeros)]),
         _table("float", "low_of", [f"float({bound!r})" for bound in head.low or zeros]),
         _table("float", "high_of", [f"float({bound!r})" for bound in head.high or zeros]),
     ]
@@ -178,17 +174,16 @@ def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
 
 
 def _table(kind: str, name: str, values: list[str]) -> str:
-    """C++ of a function that returns element d of ``values``."""
+    """C++ text of a function ``name(int d)`` that returns ``values[d]``."""
     if len(set(values)) == 1:
         return f"FN constexpr {kind} {name}(int) {{ return {values[0]}; }}"
-    listed = ", ".join(values)
-    if len(values) > MAX_UNROLLED:  # indexed at run time
-        return f"FN {kind} {name}(int d) {{ static constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
-    return f"FN constexpr {kind} {name}(int d) {{ constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
+    # long tables are indexed at run time
+    function, storage = ("FN", "static constexpr") if len(values) > MAX_UNROLLED else ("FN constexpr", "constexpr")
+    return f"{function} {kind} {name}(int d) {{ {storage} {kind} table[] = {{{', '.join(values)}}}; return table[d]; }}"
 
 
 def program(head: Head, kernel: str) -> Program:
-    """The program of a kernel of ``Ops``; all kernels of PQN share one program."""
+    """The program that has a kernel of ``Ops``: ``sample``, ``loss``, or a kernel of PQN, which share one program."""
     settings = head_settings(head)
     if kernel in _PQN_CALLS:
         sums = f"VALUE_LOSS = {SUMS.index('value_loss')}, ALIVE = {SUMS.index('alive')}, SUM_COUNT = {len(SUMS)}"
@@ -214,7 +209,6 @@ class Ops:
     """
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
-        """Open the backend; kernels are compiled at first use."""
         self.head: Final = head
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
@@ -226,6 +220,7 @@ class Ops:
             self._kernel(kernel)
 
     def _kernel(self, name: str) -> Kernel:
+        """Returns a kernel; at its first use, starts to compile its program."""
         if name not in self._kernels:
             source = program(self.head, name)
             self._kernels |= zip(source.calls, load_kernels(self.backend, source), strict=True)
@@ -245,12 +240,12 @@ class Ops:
         first_row: int = 0,
         action_mask: Tensor | None = None,
     ) -> None:
-        """Draws an action for each row; random numbers depend on key, turn and row number, not on how rows are split.
+        """Draws an action for each row; random numbers depend on key, counter and row number, not on the split of rows.
 
         Args:
             parameters: [R, P], the policy's outputs.
-            actions: [R, W], written: the actions; of a box, in units where its bounds are -1 and 1.
-            log_probs: [R], written: log-probabilities of the actions.
+            actions: [R, W], written; of a box, in units where its bounds are -1 and 1.
+            log_probs: [R], written.
             stream: int64 [2] on the device: a key and a counter.
             turn: Added to the counter; different for each draw.
             acted: [R, W], written: a box's actions in the environment's units.
@@ -290,7 +285,7 @@ class Ops:
         first_row: int = 0,
         buffers: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Draws standard normal numbers, [R, W], for a head that is a box; arguments as in ``sample``.
+        """Draws standard normal numbers into ``numbers``, [R, W], for a head that is a box; arguments as in ``sample``.
 
         ``buffers``, from ``normal_buffers``, save an allocation per call.
         """
@@ -314,24 +309,23 @@ class Ops:
         grad_values: Tensor,
         sums: Tensor,
     ) -> None:
-        """Computes the loss of each sample, and the gradients of its sum over active agents.
+        """Writes the terms of each sample's loss, and the gradients of the loss summed over active agents.
 
         Args:
             parameters: [B, P], the policy's outputs now.
             values: [B], the values now.
             batch: The samples of the iteration.
             indices: int32 [B], indices of the rows' samples; None: all, in order.
-            algorithm: The algorithm with the loss: PPO's clipped ratio, or A2C's log-probability.
-            scalars: float32 [4] on the device: mean and inverse standard deviation of advantages, entropy weight,
-                clip range.
-            grad_parameters: [B, P], written: gradients of the parameters.
-            grad_values: [B], written: gradients of the values.
+            algorithm: PPO (clipped ratio) or A2C (log-probability).
+            scalars: As in ``Minibatch``.
+            grad_parameters: [B, P], written.
+            grad_values: [B], written.
             sums: [6, B], written: ``SUMS`` of each sample; zeros for inactive agents.
         """
         rows, members = len(parameters), loss_members(batch, indices, algorithm)
         if rows != members["rows"]:
             expected = f"{members['samples']} samples" if indices is None else f"{len(indices)} indices"
-            raise ValueError(f"there are {rows} rows for {expected}; give one index for each row")
+            raise ValueError(f"parameters have {rows} rows for {expected}; give one row for each")
         self._kernel("loss").launch(
             rows * self._shares,
             **members,
@@ -345,15 +339,11 @@ class Ops:
         )
 
     def greedy_values(self, q_values: Tensor, action_mask: Tensor | None) -> Tensor:
-        """The Q-value of each row's greedy action, [R].
+        """The Q value of each row's greedy action, [R], from the Q values of the choices, [R, P].
 
-        Args:
-            q_values: [R, P], of each choice; an action's Q-value is the mean over its elements.
-            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is allowed. Ignored for an
-                element without any allowed choice.
+        The mask, int8 [R, P], is ignored for an element without any allowed choice.
         """
-        rows, values = len(q_values), q_values.new_empty(len(q_values))
-        mask = mask_bytes(action_mask)
+        rows, values, mask = len(q_values), q_values.new_empty(len(q_values)), mask_bytes(action_mask)
         self._kernel("greedy_values").launch(rows, rows=rows, q_values=q_values, action_mask=mask, values=values)
         return values
 
@@ -365,16 +355,8 @@ class Ops:
         return logits
 
     def q_loss(self, q_values: Tensor, batch: Samples, indices: Tensor | None, grad_q: Tensor, sums: Tensor) -> None:
-        """Writes the gradient of ``q_values``, [B, P], and each sample's ``SUMS``, [6, B], as ``loss`` does."""
-        self._kernel("q_loss").launch(
-            len(q_values),
-            rows=len(q_values),
-            samples=len(batch.returns),
-            q_values=q_values,
-            indices=indices,
-            actions=batch.actions,
-            returns=batch.returns,
-            alive=batch.alive,
-            grad_q=grad_q,
-            sums=sums,
-        )
+        """Writes the gradient of PQN's summed loss to ``grad_q``, [B, P], and each sample's ``SUMS`` to ``sums``."""
+        rows, samples = len(q_values), len(batch.returns)
+        arrays = {"actions": batch.actions, "returns": batch.returns, "alive": batch.alive, "indices": indices}
+        results = {"grad_q": grad_q, "sums": sums}
+        self._kernel("q_loss").launch(rows, rows=rows, samples=samples, q_values=q_values, **arrays, **results)

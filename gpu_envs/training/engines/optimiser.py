@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import CachedLaunch, MemberValue, load_kernels
+from gpu_envs.backend.launcher import CachedLaunch, MemberValue
 from gpu_envs.backend.program import Program, program_of
-from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.kernels import load_filled
+from gpu_envs.training.engines.ops import SUMS, float_struct
 from gpu_envs.training.process.group import ALONE, PEERS, Group, blocks_of, settings
 
 _FACTORS = 4
@@ -46,20 +46,18 @@ _MOMENTS: tuple[Any, ...] = (
 """Arguments for the parameters and their moments."""
 
 STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("int*", "arrivals", (1,)))
-"""Arguments of a kernel that takes the step itself: constant ``Adam.members`` and ``Step.members`` per launch."""
+"""Arguments of a kernel that takes the step: constant ``Adam.members``, and ``Step.members`` per launch."""
 
-COLLECT_CALL = Struct.of(
+COLLECT_CALL = float_struct(
     "CollectCall",
-    "float",
     *_SUMS,
     ("float*", "block_squares", ("blocks",)),
     ("int*", "arrived", (1,)),
     ("float*", "factors", (_FACTORS,)),
 )
 
-ADAM_CALL = Struct.of(
+ADAM_CALL = float_struct(
     "AdamCall",
-    "float",
     ("Index", "count"),
     ("const float*", "factors", (_FACTORS,)),
     ("const float*", "message", ("words",)),
@@ -68,7 +66,7 @@ ADAM_CALL = Struct.of(
 
 
 def program(processes: int = 1) -> Program:
-    """The source; gradients of several processes are summed through peer memory."""
+    """The program of ``kernel_collect`` and ``kernel_adam``; it sums gradients of several processes by peer memory."""
     parts = ("training/common/peers.cuh", "training/common/adam.cuh", "training/common/optimise.cuh")
     return program_of(parts, {"collect": COLLECT_CALL, "adam": ADAM_CALL}, settings(processes, SUM_NUMBERS))
 
@@ -99,7 +97,7 @@ class Step:
 
 @final
 class Adam:
-    """The optimiser of one policy.
+    """The optimiser of parameters in one flat buffer, for losses that are means over the samples of all processes.
 
     Attributes:
         flat: The parameters.
@@ -121,7 +119,7 @@ class Adam:
         threads: int | None = None,
         group: Group | None = None,
     ) -> None:
-        """Moves the parameters into one flat buffer; they become views of it.
+        """Moves the parameters into one flat buffer, whose views they become, and starts to compile the kernels.
 
         Args:
             parameters: The parameters to train: float32, on the device, each once.
@@ -155,30 +153,17 @@ class Adam:
         self._peers: Final = self._group.peer_memory(len(self.message), self.flat.device)
         self.sums_apart: Final = self._peers is None and self._group.size > 1
         self.processes: Final = self._group.size if self._peers else 1
-        collect, adam = load_kernels(backend, program(self.processes))
         blocks, (beta1, beta2) = blocks_of(len(self.message)), betas
-        message: dict[str, Any] = {"count": self.flat.numel(), "words": len(self.message), "message": self.message}
-        sums = message | {
-            "blocks": blocks,
-            "steps": self._state["steps"],
-            "log_beta1": math.log(beta1) if beta1 else -math.inf,
-            "log_beta2": math.log(beta2) if beta2 else -math.inf,
-            **(self._peers.members if self._peers else ALONE),
-        }
-        moments = {
-            "weights": self.flat,
-            "means": self._state["means"],
-            "squares": self._state["squares"],
-            "rate1": 1 - beta1,
-            "rate2": 1 - beta2,
-            "beta2": beta2,
-            "epsilon": eps,
-        }
-        factors, counter = self.flat.new_zeros(_FACTORS), torch.zeros_like(self._state["steps"], dtype=torch.int32)
-        collect.fill(**sums, factors=factors, block_squares=self.flat.new_zeros(blocks), arrived=counter)
-        self._collect: Final = CachedLaunch(collect)
-        self._adam: Final = CachedLaunch(adam.fill(**message, **moments, factors=factors))
-        self.members: Final = {**sums, **moments, "arrivals": counter.clone()}
+        sizes = {"count": self.flat.numel(), "words": len(self.message), "blocks": blocks}
+        rates = {"rate1": 1 - beta1, "rate2": 1 - beta2, "beta2": beta2, "epsilon": eps}
+        rates |= {f"log_beta{n}": math.log(beta) if beta else -math.inf for n, beta in enumerate(betas, 1)}
+        tensors = {"message": self.message, "weights": self.flat, **self._state}
+        arrivals, arrived = (self.flat.new_zeros(1, dtype=torch.int32) for _ in range(2))
+        peers = self._peers.members if self._peers else ALONE
+        self.members: Final[dict[str, Any]] = {**sizes, **rates, **tensors, **peers, "arrivals": arrivals}
+        zeros = {"factors": self.flat.new_zeros(_FACTORS), "block_squares": self.flat.new_zeros(blocks)}
+        kernels = load_filled(backend, [program(self.processes)], **self.members, **zeros, arrived=arrived).values()
+        self._collect, self._adam = map(CachedLaunch, kernels)
 
     def owns(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter is in this optimiser's buffer."""
@@ -197,7 +182,7 @@ class Adam:
         torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)
 
     def step(self, how: Step) -> None:
-        """Sums ``message`` over processes, and takes a step, unless there were no samples or the update is stopped."""
+        """Takes a step with the gradient summed over processes, unless it has no samples or ``how.stop`` is 1."""
         if self.sums_apart:
             self._group.sum(self.message)
         self._collect.bound((how,), blocks_of(len(self.message)), lambda: how.members)()
@@ -209,7 +194,7 @@ class Adam:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Restores the return value of ``state``, in place."""
+        """Copies a result of ``state`` into the moments; ValueErrors for unknown, missing or misshapen entries."""
         for name in state:
             if name not in self._state:
                 raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, self._state)}")

@@ -97,13 +97,11 @@ def _network(case: Case) -> SmallNetwork:
 
 @final
 class SmallNetworks(PolicyNetworks):
-    """Actor and critic, perceptrons of two hidden layers each, in one flat buffer; gradients are deterministic."""
+    """Runs an actor and a critic of two hidden layers each; gradients are deterministic."""
 
     acts_with_value = False
 
-    def __init__(
-        self, network: SmallNetwork, device: str, optimiser: Adam, scale: Scale = None, rows: int = 2**31
-    ) -> None:
+    def __init__(self, network: SmallNetwork, device: str, optimiser: Adam, scale: Scale, rows: int = 2**31) -> None:
         """Starts to compile the kernels, tuned for updates of ``rows`` rows; the optimiser has all parameters."""
         backend = open_backend(resolve_device(device))
         self._processors: Final = backend.traits.processors
@@ -143,7 +141,7 @@ class SmallNetworks(PolicyNetworks):
         self._kernels["act"].launch(blocks, **request.members)
 
     def act_with(self, call: Any, request: ActRequest) -> None:
-        """Sets the members of an ``ActCall``, for a kernel that acts and steps."""
+        """Sets the members of ``call``, an ``ActCall``, for a kernel that acts and steps; launches nothing."""
         for name, value in (self._inputs | request.members).items():
             setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
@@ -152,17 +150,18 @@ class SmallNetworks(PolicyNetworks):
         self._kernels["values"].launch(blocks, **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
-        """Runs forward and backward in one launch, and sums over blocks in a second one."""
+        """Writes the gradient and ``totals`` by two launches: forward and backward passes, and sums over blocks."""
         self._run_update(minibatch, "reduce", totals=totals)
 
     def learn(self, minibatch: Minibatch, step: Step) -> None:
-        """As ``gradient``, with the step in the second launch, unless a collective sums gradients before the step."""
+        """Takes an optimiser step in the launch that sums over blocks, unless a collective sums gradients before it."""
         if self.optimiser.sums_apart:
             super().learn(minibatch, step)
         else:
             self._run_update(minibatch, "step", **step.members)
 
     def _run_update(self, minibatch: Minibatch, last: str, **values: MemberValue) -> None:
+        """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them."""
         actors, critics = self.network.workers(self._update_blocks, minibatch.count)
         self._kernels["update"].launch(actors + critics, **minibatch.members, actors=actors)
         blocks = min(-(-self._columns // reduce_sizes()["columns"]), self._processors * REDUCE_BLOCKS)

@@ -7,26 +7,25 @@ from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.program import ELEMENTARY_HEADER, Grid, KernelSettings, Program, program_of
-from gpu_envs.backend.structs import Struct
 from gpu_envs.training.algorithms.base import OffPolicy
 from gpu_envs.training.engines.functions import ACTIVATIONS, Form, activation_functions, table
 from gpu_envs.training.engines.kernels import Part, load_filled, sizes_of
 from gpu_envs.training.engines.off_policy import ACTING, BUFFER, Transitions
 from gpu_envs.training.engines.off_policy_kernels import ActorCriticEngine, KernelActorCritic, losses_text, wide_limit
-from gpu_envs.training.engines.ops import SUMS
+from gpu_envs.training.engines.ops import SUMS, float_struct
 from gpu_envs.training.engines.optimiser import STEP_MEMBERS
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import Scale
 from gpu_envs.training.process.group import Group
 
 MAX_ROWS = 768
-"""Largest batch size; with larger ones the GPU functions are as fast."""
+"""Maximum batch size; with larger batches ``GpuFunctionsEngine`` is as fast."""
 
 _MAX_WIDTH = 256
-"""Most units of a layer, and most inputs."""
+"""Maximum units of a layer, and maximum inputs."""
 
 _MAX_OUTPUTS = 64
-"""Most outputs of an actor."""
+"""Maximum outputs of an actor."""
 
 _COMMON_MEMBERS = (
     ("Index", "rows"),
@@ -44,9 +43,8 @@ _COMMON_MEMBERS = (
 """Arguments of both kernels. ``alone`` is 0 where processes train together: then the kernels only compute gradients."""
 
 _CALLS = {
-    "update_critics": Struct.of(
+    "update_critics": float_struct(
         "UpdateCriticsCall",
-        "float",
         *_COMMON_MEMBERS,
         ("const float*", "actions", ("rows", "width")),
         ("const float*", "returns", ("rows",)),
@@ -61,9 +59,8 @@ _CALLS = {
         ("float*", "activations", ("critic_layers", "rows", _MAX_WIDTH)),
         ("float*", "grads", ("critic_layers", "rows", _MAX_WIDTH)),
     ),
-    "update_actor": Struct.of(
+    "update_actor": float_struct(
         "UpdateActorCall",
-        "float",
         *_COMMON_MEMBERS,
         ("const float*", "actor", ("actor_count",)),
         ("float", "target_entropy"),
@@ -84,27 +81,15 @@ _SIZES = {"shared": "SHARED_BYTES", "threads": "THREADS", "blocks": "CLUSTER * 8
 
 
 def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
-    """The program for a number of processes that train together, and the blocks of a launch, all resident at once."""
+    """Returns the program for a number of processes that train together, and the number of blocks of a launch."""
     headers, settings = _headers(actor, critics)
     compiled = sizes_of(headers, settings, _SIZES)
-    features, inputs, nets, hidden = actor.sizes[0], critics.sizes[0], len(critics.nets), len(actor.sizes) - 2
-    settings = dataclasses.replace(
-        settings,
-        sizes={
-            "features": features,
-            "width": inputs - features,
-            "nets": nets,
-            "inputs": inputs,
-            "outputs": actor.sizes[-1],
-            "actor_layers": hidden,
-            "critic_layers": nets * hidden,
-            "critics_count": critics.count,
-            "actor_count": actor.count,
-            "blocks": compiled["blocks"],
-            "processes": processes,
-        },
-        grid=Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], cooperative=True),
-    )
+    (features, *hidden, outputs), inputs, nets = actor.sizes, critics.sizes[0], len(critics.nets)
+    sizes = {"features": features, "width": inputs - features, "inputs": inputs, "outputs": outputs, "nets": nets}
+    sizes |= {"actor_layers": len(hidden), "critic_layers": nets * len(hidden), "processes": processes}
+    sizes |= {"actor_count": actor.count, "critics_count": critics.count, "blocks": compiled["blocks"]}
+    grid = Grid(threads=compiled["threads"], replicas=1, shared_bytes=compiled["shared"], cooperative=True)
+    settings = dataclasses.replace(settings, sizes=sizes, grid=grid)
     kernels = "\n".join(
         f"KERNEL_OF_CLUSTERS(kernel_{name}, {call.name}, THREADS, BLOCKS) {{ {name}(call); }}"
         for name, call in _CALLS.items()
@@ -113,7 +98,7 @@ def program(actor: Form, critics: Form, processes: int) -> tuple[Program, int]:
 
 
 def _headers(actor: Form, critics: Form) -> tuple[list[Part], KernelSettings]:
-    """The headers without the kernels, and their settings."""
+    """Returns the parts of the program before its kernels, and settings with only the prologue."""
     features, width = actor.sizes[0], critics.sizes[0] - actor.sizes[0]
     prologue = losses_text(features, width, len(critics.nets), stochastic=actor.sizes[-1] > width)
     text = [
@@ -141,7 +126,7 @@ class SmallBatchActorCritic(KernelActorCritic):
     """Actor and critics, each updated by one launch with gradient, Adam's step and targets."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
-        """Load the kernels of critics and actor."""
+        """Starts to compile the kernels."""
         super().__init__(case, module, scale, group)
         (critics_form, actor_form), (critics, actor, *temperature) = self._forms, self.optimisers
         rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(actor_form.sizes) - 2, self.rate.new_zeros
@@ -217,8 +202,10 @@ class SmallBatchEngine(ActorCriticEngine):
             return reason
         if algorithm.batch_size > MAX_ROWS:
             return f"batch_size is {algorithm.batch_size:,}, more than {MAX_ROWS:,}"
-        if case.features + width > _MAX_WIDTH or 2 * width > _MAX_OUTPUTS:
-            return f"{case.features} features and actions of {width} elements are too many"
+        if case.features + width > _MAX_WIDTH:
+            return f"features and action elements are {case.features + width}, more than {_MAX_WIDTH}"
+        if width > _MAX_OUTPUTS // 2:
+            return f"actions have {width} elements, more than {_MAX_OUTPUTS // 2}"
         if net.precision != "tf32":
             return f"the precision is {net.precision}, not tf32"
         if net.activation not in ACTIVATIONS:

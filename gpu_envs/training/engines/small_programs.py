@@ -22,7 +22,7 @@ from gpu_envs.training.engines.kernels import (
     sizes_of,
     warpgroup_products,
 )
-from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
+from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS, float_struct
 from gpu_envs.training.engines.optimiser import STEP_MEMBERS, SUM_NUMBERS
 from gpu_envs.training.heads import Head
 from gpu_envs.training.process.group import BLOCK, constants
@@ -48,10 +48,10 @@ _REDUCE_THREADS = 512
 REDUCE_BLOCKS = 2
 """Resident blocks per multiprocessor for adding partial sums; the launch has no more blocks."""
 
-ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
-VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
-UPDATE_CALL = Struct.of(
-    "UpdateCall", "float", *UPDATE_MEMBERS, ("int", "parameters"), ("float*", "partials", ("workers", "columns"))
+ACT_CALL = float_struct("ActCall", *ACT_MEMBERS)
+VALUES_CALL = float_struct("ValuesCall", *VALUES_MEMBERS)
+UPDATE_CALL = float_struct(
+    "UpdateCall", *UPDATE_MEMBERS, ("int", "parameters"), ("float*", "partials", ("workers", "columns"))
 )
 
 _PARTIALS: tuple[Any, ...] = (
@@ -63,15 +63,15 @@ _PARTIALS: tuple[Any, ...] = (
 )
 """Arguments for the partial sums of an update's blocks, and for the meaning of their columns."""
 
-REDUCE_CALL = Struct.of(
-    "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),))
+REDUCE_CALL = float_struct(
+    "ReduceCall", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),))
 )
 
 STRIPS_OF_BLOCK = BLOCK // 32
 """Strips of 32 columns in a block of ``optimise.cuh``."""
 
-STEP_CALL = Struct.of(
-    "StepCall", "float", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK))
+STEP_CALL = float_struct(
+    "StepCall", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK))
 )
 
 _ACT = "training/small/act.cuh"
@@ -104,7 +104,7 @@ class SmallNetwork:
 
     @functools.cached_property
     def _update_sizes(self) -> Mapping[str, int]:
-        """Sizes of blocks that update: by warps, or by one to three warpgroups."""
+        """Sizes from C++, such as ``of_N_groups``: bytes of a block that updates by N warpgroups (0: by warps)."""
         if self._by_groups:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"max_groups": "max_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
@@ -118,9 +118,9 @@ class SmallNetwork:
         return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32"
 
     def groups_for(self, rows: int) -> int:
-        """Warpgroups of a block with ``rows`` rows: the minimum that needs no more iterations.
+        """Returns the number of warpgroups of a block that updates ``rows`` rows; 0: the block works by warps.
 
-        More would synchronise for nothing; a single one would load the weights slowly.
+        More than needed for the fewest iterations would synchronise for nothing; one would load the weights slowly.
         """
         maximum = self._update_sizes["max_groups"]
         if maximum < _MIN_GROUPS:
@@ -131,7 +131,7 @@ class SmallNetwork:
 
     @property
     def update_grid(self) -> Grid:
-        """Threads and shared memory of a block that updates."""
+        """Launch configuration of ``kernel_update``: threads and shared memory of a block."""
         groups = self.groups or self._update_sizes["max_groups"]
         # Of two blocks per multiprocessor one should run the actor; an early launch would place them differently.
         early = self.update_blocks == 1
@@ -153,7 +153,7 @@ class SmallNetwork:
         return [(actors, blocks - actors) for actors in (round(blocks * self._actor_share), blocks // 2)]
 
     def workers(self, blocks: int, rows: int) -> tuple[int, int]:
-        """Blocks for the actor and for the critic: the split that takes the least time."""
+        """Returns the numbers of blocks for actor and critic: the split of ``blocks`` that takes the least time."""
         at_a_time, share = self.update_grid.threads // 2, self._actor_share
         tiles = -(-rows // at_a_time)
         actors, critics = min(
@@ -163,14 +163,14 @@ class SmallNetwork:
         return blocks_for(rows, at_a_time, actors), blocks_for(rows, at_a_time, critics)
 
     def act_program(self) -> Program:
-        """The kernels ``act`` and ``values``."""
+        """The program of the kernels ``act`` and ``values``."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
         shared_bytes = self.sizes_of({"act": "sizeof(ActMemory<PARAMETERS>)"}, _ACT_THREADS, _ACT)["act"]
         grid = Grid(threads=_ACT_THREADS, replicas=1, shared_bytes=shared_bytes)
         return block_program(self._parts(_ACT_THREADS, _ACT), calls, self._settings(), grid, "THREADS, 1")
 
     def update_program(self) -> Program:
-        """The kernel ``update``: each block's partial gradients."""
+        """The program of the kernel ``update``, which writes each block's partial gradients."""
         sizes, products = self._update_sizes, PRODUCTS
         if self._by_groups:
             products = warpgroup_products(self.precision, {8, _TILE, _TILE + 8, sizes["inputs"], sizes["outputs"]})
@@ -184,7 +184,7 @@ class SmallNetwork:
         return ["training/common/samples.cuh", "training/small/update.cuh", *learner]
 
     def act_and_step_program(self, layout: SingleLayout, processors: int) -> Program:
-        """The kernel ``act_and_step``, for a horizon on a GPU with ``processors`` multiprocessors.
+        """The program of the kernel ``act_and_step``, which runs a horizon of policy and environment in one launch.
 
         A warp has 32 replicas, or 16 if 32 would leave multiprocessors idle.
         """
@@ -221,14 +221,14 @@ class SmallNetwork:
         )
 
     def sizes_of(self, sizes: Mapping[str, str], threads: int, *parts: Part, learns: bool = False) -> dict[str, int]:
-        """Values of constant expressions in C++ for this network, by name.
+        """Returns the values of C++ expressions by name, for this network without its parameters' offsets.
 
-        The program leaves out the parameters' offsets, so that the choice of an engine compiles the same one.
+        So the choice of an engine compiles the same program, before offsets are known.
         """
         return sizes_of(self._parts(threads, *parts, learns=learns, placed=False), self._settings(learns=learns), sizes)
 
     def _parts(self, threads: int, *parts: Part, learns: bool = False, placed: bool = True) -> list[Part]:
-        """All headers and texts of a program without its kernels; ``placed``: with the parameters' offsets."""
+        """Returns all parts of a program before its kernels; ``placed``: with the parameters' offsets."""
         nets, log_std = (self.nets, self.log_std) if placed else (_UNPLACED, -1)
         actor, critic = ([offset for layer in net for offset in (layer.weight, layer.bias)] for net in nets)
         first, second = self.hidden
@@ -256,13 +256,13 @@ class SmallNetwork:
 
 
 def blocks_for(rows: int, at_a_time: int, max_blocks: int) -> int:
-    """The fewest blocks for ``rows`` rows that give no block more tiles than ``max_blocks`` would."""
+    """Returns the minimum of blocks for ``rows`` rows that gives no block more tiles than ``max_blocks`` would."""
     tiles = -(-rows // at_a_time)
     return -(-tiles // -(-tiles // max_blocks)) if tiles else 0
 
 
 def supports_act_and_step(layout: Layout, params: Mapping[str, object]) -> bool:
-    """Whether environments with these parameters can be stepped in the policy's launch."""
+    """Whether environments with these parameters can be stepped in the policy's launch, by ``act_and_step``."""
     watched = params.get("checking") or params.get("render_mode") == "human"
     staged = isinstance(layout, SingleLayout) and layout.staged and not layout.choices
     return staged and layout.config.precision == "float32" and not watched
@@ -272,7 +272,7 @@ _REDUCE_PARTS = [f"training/{part}.cuh" for part in ("common/peers", "common/ada
 
 
 def reduce_program(processes: int = 1) -> Program:
-    """The kernels ``reduce``, which sums over an update's blocks, and ``step``, which also takes the optimiser step."""
+    """The program of ``reduce``, which adds blocks' partial gradients, and ``step``, which also takes Adam's step."""
     calls = {"reduce": REDUCE_CALL, "step": STEP_CALL}
     grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=reduce_sizes()["bytes"], cooperative=True)
     return block_program(_REDUCE_PARTS, calls, _reduce_settings(processes), grid, f"STEP_THREADS, {REDUCE_BLOCKS}")
@@ -285,6 +285,6 @@ def _reduce_settings(processes: int) -> KernelSettings:
 
 @functools.cache
 def reduce_sizes() -> Mapping[str, int]:
-    """Shared memory of a block that adds partial sums, and its columns per iteration."""
+    """``bytes``: shared memory of a block that adds partial sums; ``columns``: its columns per iteration."""
     sizes = {"bytes": "sizeof(StepMemory)", "columns": "StepMemory::TEAMS * WARP"}
     return sizes_of(_REDUCE_PARTS, _reduce_settings(1), sizes)

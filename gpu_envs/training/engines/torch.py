@@ -57,7 +57,7 @@ CHOOSER = f"kernel_epsilon_greedy of off_policy/pqn.cuh, and {SAMPLER}"
 
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Sets torch's precision of matrix products, and restores it afterwards."""
+    """Sets torch's precision of float32 matrix products in a ``with`` block, and restores it afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     try:
@@ -79,7 +79,7 @@ class TorchNetworks(Networks):
         self._parameters = trainable(module)
 
     def _scaled(self, observations: Rows) -> Any:
-        """The module's input: normalised observations, and a copy for users' modules, which may modify it in place."""
+        """Returns the module's input: normalised observations; a copy for users' modules, which may modify it."""
         scaled = observations if self.scale is None else self.scale(observations)
         if self._takes_parts:
             return scaled
@@ -87,17 +87,18 @@ class TorchNetworks(Networks):
         return self._input_rows(rows) if rows is observations else rows
 
     def _input_rows(self, rows: Tensor) -> Tensor:
-        """Rows for one call of the module: a copy for users' modules, which may modify them in place."""
+        """Returns rows for one call of the module: a copy for users' modules, which may modify them in place."""
         return rows if self._default else rows.clone()
 
     def _sample(self, parameters: Tensor, request: ActRequest) -> None:
+        """Draws actions and log-probabilities of a distribution into the tensors of a request."""
         names = ("stream", "turn", "acted", "greedy", "first_row", "action_mask")
         arguments: dict[str, Any] = {name: getattr(request, name) for name in names}
         self._ops.sample(plain(parameters), request.actions, request.log_probs, **arguments)
 
     @contextlib.contextmanager
     def _computing(self, *, learning: bool, grad: bool) -> Iterator[None]:
-        """A context with the run's precision, and the module in training or evaluation mode."""
+        """Sets the run's precision, torch's gradients on or off, and the module's mode, for a ``with`` block."""
         if self.module.training is not learning:  # train() is slow, as it visits all submodules
             self.module.train(learning)
         casts: Any = contextlib.nullcontext()
@@ -115,7 +116,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
     """
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam | None = None) -> None:
-        """Without an optimiser of its parameters the module does not learn."""
+        """``optimiser``: has the module's parameters; None: the module does not learn."""
         super().__init__(case, module, scale)
         self.optimiser = optimiser
         self.acts_with_value = not isinstance(module, PolicyModule)
@@ -123,7 +124,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
 
     @abstractmethod
     def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
-        """Values, from the module's input."""
+        """Returns the values, ``[rows]``, from the module's input."""
 
     @abstractmethod
     def _outputs_of(self, observations: Any) -> Outputs:
@@ -131,11 +132,11 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
 
     @abstractmethod
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
-        """Returns the summed loss's gradients with respect to the outputs; writes each sample's ``SUMS``."""
+        """Returns the summed loss's gradients with respect to the outputs, and writes ``SUMS`` per sample."""
 
     @abstractmethod
     def _losses(self, outputs: Outputs, batch: Samples, scalars: Tensor) -> dict[str, Tensor]:
-        """Returns the algorithm's ``loss`` of each sample, and its terms among ``SUMS``."""
+        """Returns tensors per sample: the algorithm's ``loss`` in torch operations, and its terms named in ``SUMS``."""
 
     def values(self, request: ValueRequest) -> None:
         observations = request.observations
@@ -180,7 +181,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         self.optimiser.gather([drop_outward_gradient(self.module, parameter, grad) for parameter, grad in named])
 
     def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
-        """As ``_run_loss_kernel``, with autograd."""
+        """Returns the summed loss's gradients with respect to the outputs, by autograd; writes ``SUMS`` per sample."""
         batch = _chosen_samples(minibatch)
         with torch.enable_grad():
             losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch, minibatch.scalars)
@@ -192,7 +193,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         return torch.autograd.grad(loss, outputs, materialize_grads=True)
 
     def _chunk(self, count: int, observations: Rows) -> int:
-        """Rows per pass through the module, of ``count`` rows: complete groups that fit in ``CHUNK_BYTES``."""
+        """Returns how many of ``count`` rows, in complete groups, the module processes at once, for ``CHUNK_BYTES``."""
         units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
         pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
         each = observations.group_size if isinstance(observations, SplitRows) else 1
@@ -270,17 +271,15 @@ class TorchQValues(TorchPolicyNetworks):
     def act(self, request: ActRequest) -> None:
         assert request.largest is request.alive is request.acted is None
         with self._computing(learning=False, grad=False):
-            q_values = self._q_values(self._scaled(request.observations))
-        q_values = plain(q_values)
+            q_values = plain(self._q_values(self._scaled(request.observations)))
+        mask = request.action_mask
         if request.values is not None:
-            request.values.copy_(self._ops.greedy_values(q_values, request.action_mask))
-        logits = (
-            q_values if request.greedy else self._ops.epsilon_greedy_logits(q_values, request.action_mask, self.epsilon)
-        )
+            request.values.copy_(self._ops.greedy_values(q_values, mask))
+        logits = q_values if request.greedy else self._ops.epsilon_greedy_logits(q_values, mask, self.epsilon)
         self._sample(logits, request)
 
     def _q_values(self, observations: Any) -> Tensor:
-        """Q values of the choices, ``[rows, head.parameters]``."""
+        """Returns the Q values of the choices, ``[rows, head.parameters]``, from the module's input."""
         q_values: Tensor = self.module(observations)
         return q_values
 
@@ -304,7 +303,7 @@ class TorchQValues(TorchPolicyNetworks):
 
 
 def _chosen_samples(minibatch: Minibatch) -> Samples:
-    """The samples of a minibatch, with zeros for inactive agents: their numbers may be NaN, and 0 * NaN is NaN."""
+    """Returns the samples at a minibatch's ``indices``, with zeros for inactive agents, whose numbers may be NaN."""
     arrays: dict[str, Any] = vars(minibatch.samples)
     if (indices := minibatch.indices) is not None:
         arrays = {name: None if array is None else array.index_select(0, indices) for name, array in arrays.items()}
@@ -313,7 +312,7 @@ def _chosen_samples(minibatch: Minibatch) -> Samples:
 
 
 def _mask_inactive(array: Tensor, alive: Tensor | None) -> Tensor:
-    """Replaces numbers of inactive agents by zero."""
+    """Returns an array with zeros in the rows of inactive agents (not in place); None: all are active."""
     if alive is None:
         return array
     return torch.where((alive != 0).view(-1, *[1] * (array.dim() - 1)), array, 0)  # 0, not 0.0, to keep integers
@@ -322,7 +321,7 @@ def _mask_inactive(array: Tensor, alive: Tensor | None) -> Tensor:
 def _log_probs_and_entropies(
     head: Head, parameters: Tensor, actions: Tensor, action_mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The log-probability of each row's action, and the entropy of its distribution, as in ``distributions.cuh``."""
+    """Returns the log-probability of each row's action, and the entropy of its distribution, ``[rows]`` each."""
     if head.kind == "box":
         mean, log_std = parameters.chunk(2, 1)
         distance = (actions - mean) * (-log_std).exp()
@@ -336,7 +335,7 @@ def _log_probs_and_entropies(
 
 
 def _select_choices(head: Head, numbers: Sequence[Tensor], actions: Tensor) -> Tensor:
-    """The entry of each element's choice, ``[W, B]``."""
+    """Returns ``[W, B]``: of element d's choices, ``numbers[d]`` ``[B, choices]``, the number of the chosen one."""
     choices = [
         (actions[:, d] - start).long().clamp(0, size - 1).unsqueeze(1)
         for d, (start, size) in enumerate(zip(head.starts, head.sizes, strict=True))
@@ -380,7 +379,7 @@ class TorchEngine(Engine):
 
 
 def chosen_observations(minibatch: Minibatch) -> Rows:
-    """The observations of a minibatch's ``indices``; those of inactive agents, which may be NaN, are zero."""
+    """Returns the observations at a minibatch's ``indices``, with zeros for inactive agents, whose rows may be NaN."""
     rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
     if indices is not None:
         rows = select_rows(rows, indices)
@@ -389,7 +388,7 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Converts a tensor for kernels: contiguous float32 without a gradient."""
+    """Returns a tensor as contiguous float32 without a gradient, as kernels need it."""
     return tensor.detach().float().contiguous()
 
 

@@ -77,7 +77,7 @@ class WideEngine(KernelEngine):
 def exceeded_limit(
     head: Head, features: int, hidden: tuple[int, ...], activation: str, precision: str, device: str
 ) -> str:
-    """Which limit of the kernels a network exceeds; empty: none."""
+    """Returns a sentence on the first limit of the kernels that a network exceeds; empty: none."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability(torch.device(device).index) != (9, 0):
         return "the device's compute capability is not 9.0, which the kernels of wide networks need"
     if not 1 <= len(hidden) <= MAX_LAYERS or any(width not in WIDTHS for width in hidden):
@@ -96,7 +96,7 @@ def exceeded_limit(
 
 
 def wide_network(case: Case, module: Perceptron | SharedPerceptron, processors: int) -> WideNetwork:
-    """The constants compiled into the wide kernels for a module: networks, sizes and offsets in its flat buffer."""
+    """Returns what the wide kernels are compiled for: a module's layers, with offsets in its flat buffer."""
     (nets, log_std), net = nets_of(module), case.network
     count = sum(parameter.numel() for parameter in module.parameters())
     return WideNetwork(case.head, case.features, nets, net.activation, net.precision, count, log_std, processors)
@@ -112,7 +112,9 @@ class WideKernels:
             ValueError: Both a scale and gradients of inputs are given; these would ignore the scale.
         """
         if scale is not None and network.grad_inputs:
-            raise ValueError("gradients of inputs do not include a scale; scale the inputs before, and leave scale out")
+            raise ValueError(
+                "scale is given, but gradients of inputs would ignore it: leave it out, and scale the inputs"
+            )
         self.network: Final = network
         self._gradient: Final = gradient
         self._blocks: Final = network.processors
@@ -141,13 +143,13 @@ class WideKernels:
         weight_gradients: bool = True,
         weights_packed: bool = False,
     ) -> None:
-        """Three launches for each slice of samples: forward and backward; gradients; sums over blocks.
+        """Writes the gradient by three launches per slice of samples: both passes; gradients; sums over blocks.
 
         Args:
             count: Number of samples, at least 1.
             members: Returns the arguments of the first launch for a slice of the samples.
             totals: Receives the sums of the loss.
-            weight_gradients: Whether to compute the gradients of the parameters.
+            weight_gradients: Whether to compute the gradients of the parameters, by the second and third launch.
             weights_packed: Whether the weights are packed already.
         """
         kernels, saved_unit_bytes = self._kernels, self.network.sizes["saved_unit_bytes"]
@@ -165,13 +167,9 @@ class WideKernels:
             if not weight_gradients:
                 continue
             kernels["gradient"].launch(self.network.sizes["gradient_blocks"], **saved)
-            kernels["reduce"].launch(
-                -(-(self.network.parameters + self.network.sizes["losses"]) // THREADS),
-                actors=actors,
-                accumulate=int(first > 0),
-                last=int(piece.stop == count),
-                totals=totals,
-            )
+            blocks = -(-(self.network.parameters + self.network.sizes["losses"]) // THREADS)
+            flags = {"accumulate": int(first > 0), "last": int(piece.stop == count)}
+            kernels["reduce"].launch(blocks, actors=actors, totals=totals, **flags)
 
     def _pack_weights(self) -> None:
         self._kernels["pack"].launch(_PACK_BLOCKS * self._blocks)
@@ -185,21 +183,16 @@ class WideNetworks(WideKernels, PolicyNetworks):
     """Runs the default policy with wide layers."""
 
     def __init__(self, network: WideNetwork, device: str, optimiser: Adam, scale: Scale = None) -> None:
-        """Starts to compile the kernels; the optimiser has all parameters, and receives the gradient."""
+        """Starts to compile the kernels; the optimiser has all parameters and receives the gradient."""
         super().__init__(network, device, optimiser.flat, optimiser.gradient, scale)
         self.acts_with_value = self.notes_largest = network.shared
         self.optimiser: Adam = optimiser
 
     def act(self, request: ActRequest) -> None:
         self._pack_weights()
-        self._kernels["act"].launch(
-            self._blocks_for(request.observations.shape[0]),
-            **request.members,
-            values=request.values,
-            action_mask=mask_bytes(request.action_mask),
-            largest=request.largest,
-            alive=request.alive,
-        )
+        blocks, mask = self._blocks_for(request.observations.shape[0]), mask_bytes(request.action_mask)
+        optional = {"values": request.values, "largest": request.largest, "alive": request.alive, "action_mask": mask}
+        self._kernels["act"].launch(blocks, **request.members, **optional)
 
     def values(self, request: ValueRequest) -> None:
         self._pack_weights()

@@ -21,7 +21,7 @@ from gpu_envs.training.engines.kernels import (
     sizes_of,
     warpgroup_products,
 )
-from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS
+from gpu_envs.training.engines.ops import LOSS_CALL, SAMPLE_CALL, SUMS, float_struct
 from gpu_envs.training.heads import Head
 
 UNIT = 64
@@ -50,12 +50,9 @@ _FUNCTION_MEMBERS = (
     _PACKED,
 )
 
-PACK_CALL = Struct.of(
-    "PackCall", "float", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",))
-)
-ACT_CALL = Struct.of(
+PACK_CALL = float_struct("PackCall", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",)))
+ACT_CALL = float_struct(
     "WideActCall",
-    "float",
     *ACT_MEMBERS,
     _PACKED,
     ("float*?", "values", ("rows",)),
@@ -63,12 +60,11 @@ ACT_CALL = Struct.of(
     ("float*?", "largest", (1,)),
     ("const u8*?", "alive", ("rows",)),
 )
-VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
-UPDATE_CALL = Struct.of("UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_SAVED_MEMBERS)
-OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
-FUNCTIONS_UPDATE_CALL = Struct.of(
+VALUES_CALL = float_struct("WideValuesCall", *VALUES_MEMBERS, _PACKED)
+UPDATE_CALL = float_struct("UpdateCall", *UPDATE_MEMBERS, _PACKED, _MASK, *_SAVED_MEMBERS)
+OUTPUTS_CALL = float_struct("OutputsCall", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
+FUNCTIONS_UPDATE_CALL = float_struct(
     "UpdateCall",
-    "float",
     *_FUNCTION_MEMBERS,
     ("int", "actors"),
     *_SAVED_MEMBERS,
@@ -79,16 +75,14 @@ FUNCTIONS_UPDATE_CALL = Struct.of(
     ("float*?", "grad_inputs", ("rows", "nets", "grad_inputs")),
 )
 """Arguments for functions: gradients of the outputs are ``grad_outputs + curvatures * outputs``."""
-GRADIENT_CALL = Struct.of(
+GRADIENT_CALL = float_struct(
     "GradientCall",
-    "float",
     ("Index", "units"),
     ("const u8*", "saved", ("saved_bytes",)),
     ("float*", "partials", ("partials_size",)),
 )
-REDUCE_CALL = Struct.of(
+REDUCE_CALL = float_struct(
     "WideReduceCall",
-    "float",
     *(("int", name) for name in ("parameters", "actors", "blocks", "accumulate", "last")),
     ("const float*", "partials", ("partials_size",)),
     ("const float*", "sums", ("blocks", "block_sums")),
@@ -142,10 +136,8 @@ class WideNetwork:
     """Offset of a box's log standard deviations; -1: none."""
     processors: int = 132
     functions: bool = False
-    first_grad_input: int = 0
-    """First input of functions with a gradient."""
-    grad_inputs: int = 0
-    """Number of inputs with gradients."""
+    grad_inputs: range = range(0)
+    """Inputs of functions with gradients."""
 
     @property
     def shared(self) -> bool:
@@ -158,11 +150,11 @@ class WideNetwork:
         return self.sizes_of(_SIZES | _COLUMNS)
 
     def sizes_of(self, expressions: Mapping[str, str]) -> dict[str, int]:
-        """Values of constant expressions in C++ for this network, by name."""
+        """Returns the values of constant C++ expressions by name, for this network."""
         return sizes_of(self._parts(PRODUCTS), self._settings(), expressions)
 
     def programs(self) -> dict[str, Program]:
-        """The programs by name, in descending order of compile time."""
+        """Returns the programs by name, in descending order of compile time, with a kernel each (act: two)."""
         act = {"outputs": OUTPUTS_CALL} if self.functions else {"act": ACT_CALL, "values": VALUES_CALL}
         update = FUNCTIONS_UPDATE_CALL if self.functions else UPDATE_CALL
         block_bytes = self.sizes["block_bytes"]
@@ -175,6 +167,7 @@ class WideNetwork:
         }
 
     def _program(self, calls: Mapping[str, Struct], shared_bytes: int) -> Program:
+        """Makes a program with a kernel for each of ``calls``, whose blocks have this much shared memory."""
         columns = {8, *(layer.rows for layer in self.nets[0][:-1]), *(self.sizes[name] for name in _COLUMNS)}
         parts = self._parts(warpgroup_products(self.precision, columns - {0}))
         names = ("packed_bytes", "partials_size", "block_sums", "warp_norm_sums")
@@ -184,10 +177,11 @@ class WideNetwork:
 
     def _settings(self, **sizes: int) -> KernelSettings:
         sizes |= {"features": self.features, "parameters": self.parameters, "warps": WARPS, "nets": len(self.nets)}
-        return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, grad_inputs=self.grad_inputs, **sizes)
+        sizes["grad_inputs"] = len(self.grad_inputs)
+        return block_settings(self.head, [SAMPLE_CALL, LOSS_CALL], quick=True, **sizes)
 
     def _parts(self, products: Part) -> list[Part]:
-        """All headers and texts of a program without its kernels; the same for all programs."""
+        """Returns the parts before the kernels, the same for all programs, with the part ``products``."""
         return [
             *(f"training/common/{part}.cuh" for part in ("distributions", "sampler", "policy_loss", "tensor_core")),
             ("arithmetic", network_text(WARPS, self.activation, self.precision)),
@@ -200,6 +194,7 @@ class WideNetwork:
 
     @property
     def _shape(self) -> str:
+        """C++ text of the struct ``Shape``: sizes, flags and offsets of the layers' parameters."""
         nets, layers, losses = len(self.nets), len(self.nets[0]), 0 if self.functions else len(SUMS)
         layer_rows = [[", ".join(map(str, dataclasses.astuple(layer))) for layer in net] for net in self.nets]
         table = ", ".join(f"{{{', '.join(f'{{{row}}}' for row in rows)}}}" for rows in layer_rows)
@@ -207,7 +202,7 @@ class WideNetwork:
     static constexpr int  FEATURES = {self.features}, LAYERS = {layers}, NETS = {nets}, PROCESSORS = {self.processors};
     static constexpr int  LOSSES = {losses}, LOG_STDS = {0 if self.functions else self.head.log_stds};
     static constexpr int  LOG_STD_AT = {self.log_std};
-    static constexpr int  GRAD_INPUTS = {self.grad_inputs}, FIRST_GRAD_INPUT = {self.first_grad_input};
+    static constexpr int  GRAD_INPUTS = {len(self.grad_inputs)}, FIRST_GRAD_INPUT = {self.grad_inputs.start};
     static constexpr bool NORM = {_cpp(self.nets[0][0].gain >= 0)}, SHARED_TRUNK = {_cpp(self.shared)};
     static constexpr bool FUNCTIONS = {_cpp(self.functions)};
     FN static constexpr Linear layer(int net, int l) {{
