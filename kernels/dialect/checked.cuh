@@ -26,8 +26,8 @@ template <class A>          constexpr bool CHECKED_SAME<A, A> = true;
 template <bool> struct CheckedIf {};
 template <> struct CheckedIf<true> { using type = int; };
 
-// Replaces a pointer to `length` elements; converts to a plain, unchecked pointer. (The conversion is a template, or
-// indices would be ambiguous; to P* and not to P, or NVRTC would report this line in place of the rules'.)
+// Replaces a pointer to `length` elements; converts to a plain, unchecked pointer. (By a template, as [] would
+// otherwise be ambiguous, and to P*, not P: for P, NVRTC would report errors of the rules here.)
 template <class T> struct CheckedPointer {
     T*          at;
     Index       length;
@@ -41,12 +41,11 @@ template <class T> struct CheckedPointer {
     }
     FN T& operator*() const { return *at; }
     FN T* operator+(CheckedIndex index) const { return at + index.within(name, length + 1); }
-    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() const {
-        return at;
-    }
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type>
+    FN operator P*() const { return at; }
 };
 
-// The `Of` of an observation's CheckedArray; those of the state's arrays are generated.
+// `Of` for a CheckedArray in an observation; for arrays of the state it is generated.
 struct OfObservation { FN static const char* name() { return "the observation"; } };
 
 // The shape of an array, and the row-major offset of an element, after a check of each index.
@@ -80,10 +79,10 @@ template <class T, class Of, int... SIZES> struct CheckedArray : Shape<SIZES...>
     FN const T& operator()(At i, At j, At k) const { return at[CheckedArray::offset(Of::name(), i, j, k)]; }
     FN T*       operator+(CheckedIndex i) { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
     FN const T* operator+(CheckedIndex i) const { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
-    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() {
-        return at;
-    }
-    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, const T>>::type> FN operator P*() const { return at; }
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type>
+    FN operator P*() { return at; }
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, const T>>::type>
+    FN operator P*() const { return at; }
 };
 
 // Replaces a table, or an array of several dimensions in other memory.

@@ -118,7 +118,7 @@ template <class Real> FN DoubleLength<Real> precise_log(Real x) {
     const B     raised = bits_of(x) + offset;
     const Real  k      = Real(int(raised >> C::mantissa_bits)) - Real(C::exponent_bias);
     const Real  m      = from_bits((raised & ((B(1) << C::mantissa_bits) - 1)) + one - offset);
-    // log m = 2 atanh s with s = (m-1)/(m+1); each x_low is what rounding took from x
+    // log m = 2 atanh s with s = (m-1)/(m+1); each x_low is the rounding error of x
     const Real f = m - Real(1), d = m + Real(1), part = d - m, d_low = (m - (d - part)) + (Real(1) - part);
     const Real s = f / d, s_low = (fma(-s, d, f) - s * d_low) / d;
     const Real square = s * s, square_low = fma(s, s, -square) + Real(2) * s * s_low;

@@ -1,6 +1,6 @@
 // The dialect that all other headers are written in, and the only file that tests whether the compiler is a GPU's or a
-// CPU's. gpu.cuh and cpu.cuh define the macros and functions, rows.cuh the output of rows. These test which GPU, or
-// which CPU compiler it is; of all other headers only training/cpu/perceptrons.cuh does.
+// CPU's. gpu.cuh and cpu.cuh define the macros and functions, rows.cuh the output of rows; only these and
+// training/cpu/perceptrons.cuh test which GPU or which CPU compiler it is.
 //
 //   FN                       a function of the simulation, always inlined
 //   NOINLINE                 a rarely called function, not inlined

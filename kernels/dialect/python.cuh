@@ -46,7 +46,9 @@ template <class Real> FN Real modulo(Real a, Real b) {
 }
 
 // math.fmod: the remainder with a's sign.
-template <class Real> FN Real remainder(Real a, Real b) { return elementary::with_sign_of(modulo(elementary::abs(a), elementary::abs(b)), a); }
+template <class Real> FN Real remainder(Real a, Real b) {
+    return elementary::with_sign_of(modulo(elementary::abs(a), elementary::abs(b)), a);
+}
 
 // The nearest integer, ties to even.
 template <class Real> FN Real rounded(Real x) {

@@ -113,7 +113,8 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 struct ScratchMemory {
     char* raw;
     char* at;
-    explicit ScratchMemory(Index bytes) : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
+    explicit ScratchMemory(Index bytes)
+        : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
     ~ScratchMemory() { __builtin_free(raw); }
     ScratchMemory(const ScratchMemory&)            = delete;
     ScratchMemory& operator=(const ScratchMemory&) = delete;

@@ -27,7 +27,7 @@ FN int random_choice(const bool* possible, int choices, u32 word) {
     return index;
 }
 
-// Calls use() with the pointer to the actions cast to the type of `kind`, an ActionKind, and returns its result.
+// Calls use() with a pointer to the integer type of `kind`, an ActionKind; returns its result.
 template <class Use> FN auto with_integer_actions(const void* actions, int kind, const Use& use) {
     switch (kind) {
         case INT32: return use(static_cast<const int*>(actions));
@@ -35,7 +35,7 @@ template <class Use> FN auto with_integer_actions(const void* actions, int kind,
         default:    return use(static_cast<const i64*>(actions));
     }
 }
-// Calls use() with the pointer to the actions cast to float or, if `kind` is FLOAT64, double, and returns its result.
+// Calls use() with a pointer to float or, if `kind` is FLOAT64 and `real` is double, to double; returns its result.
 template <class Use> FN auto with_real_actions(const void* actions, [[maybe_unused]] int kind, const Use& use) {
     if constexpr (sizeof(real) == sizeof(double)) {
         if (kind == FLOAT64) return use(static_cast<const double*>(actions));

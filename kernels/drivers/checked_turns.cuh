@@ -43,14 +43,15 @@ struct Turns {
     int         turn = NO_TURN;
     int         agent;        // the agent whose fields this turn changed
     bool        all;          // whether the phase has a turn per agent
-    int         only = -1;    // the phase that this launch runs; -1: all
+    int         only = -1;    // the phase that this launch runs; -1: all; -2: none
     int         phase;        // number of phases started in this launch
     const char* file;         // position of the phase
     int         line;
 };
 static Turns turns;
 
-[[noreturn]] NOINLINE void report_phase_and_exit(const char* file, int line, const char* what, const char* name, int one, int other) {
+[[noreturn]] NOINLINE void report_phase_and_exit(const char* file, int line, const char* what, const char* name,
+                                                 int one, int other) {
     dprintf(2, "%s:%d: phase: %s '%s' (iterations %d and %d)\n", file, line, what, name, one, other);
     _exit(97);
 }
@@ -119,15 +120,18 @@ NOINLINE void end_turn() {
         const int  me      = turns.turn;
         const bool changed = s.value != bytes_of(s.at, s.bytes);
         const bool reads   = s.plain > 0 && !changed;
-        if (changed && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "several iterations write", s.name, s.writer, me);
-        if (changed && s.adder != NO && s.adder != me) report_phase_and_exit(s.file, s.line, "iterations add to, and one writes", s.name, s.adder, me);
-        if (s.adder == me && s.writer != NO && s.writer != me) report_phase_and_exit(s.file, s.line, "iterations add to, and one writes", s.name, s.writer, me);
+        const auto fail    = [&](const char* what, int one, int other) {
+            report_phase_and_exit(s.file, s.line, what, s.name, one, other);
+        };
+        if (changed && s.writer != NO && s.writer != me) fail("several iterations write", s.writer, me);
+        if (changed && s.adder != NO && s.adder != me) fail("iterations add to, and one writes", s.adder, me);
+        if (s.adder == me && s.writer != NO && s.writer != me) fail("iterations add to, and one writes", s.writer, me);
 #ifdef STRICT_TURNS
         const int by = s.writer != NO && s.writer != me ? s.writer : s.adder;
-        if (reads && by != NO && by != me) report_phase_and_exit(s.file, s.line, "an iteration reads what another changes,", s.name, me, by);
+        if (reads && by != NO && by != me) fail("an iteration reads what another changes,", me, by);
         const int reader = s.reader != NO && s.reader != me ? s.reader : s.other_reader;
         if ((changed || s.adder == me) && reader != NO && reader != me)
-            report_phase_and_exit(s.file, s.line, "an iteration reads what another changes,", s.name, reader, me);
+            fail("an iteration reads what another changes,", reader, me);
 #endif
         if (changed && s.agent != NO) {
             if (turns.agent != NO && turns.agent != s.agent) report_agents_and_exit(s, turns.agent);
@@ -140,7 +144,9 @@ NOINLINE void end_turn() {
 }
 
 FN void require_turn_end() {
-    if (turns.turn != Turns::NO_TURN) report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "an iteration", turns.turn, turns.turn);
+    if (turns.turn == Turns::NO_TURN) return;
+    report_phase_and_exit(turns.file, turns.line, "break or return, or another phase, within", "an iteration", turns.turn,
+                          turns.turn);
 }
 
 // Starts a phase, with a turn per agent if `all`, and forgets the previous phase's accesses.
@@ -153,7 +159,8 @@ FN void begin_phase(bool all, const char* file, int line) {
 }
 
 // The first turn of a phase, that of the last agent; -1: this launch skips the phase.
-FN int first_turn(Team& team, int n, const char* over, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+FN int first_turn(Team& team, int n, const char* over, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
     begin_phase(__builtin_strcmp(over, "AGENTS") == 0, file, line);
     const bool now = turns.only == -1 || turns.phase == turns.only;
     ++turns.phase;
@@ -185,7 +192,7 @@ FN void gather_in_turn(Team& team, int& count, int n, int room, const Keep& keep
     count = kept;
 }
 
-// Applies add() or lower(), and records that this turn did it: several turns may do it to an integer.
+// Applies add() or lower() to an integer, and records this turn as its adder; several turns may be adders.
 template <class Change> FN void change_atomically(int& value, const Change& change) {
     Turns::Accesses* const element = turns.turn == Turns::NO_TURN ? nullptr : accesses_of(&value, int(sizeof value), "");
     if (element != nullptr && element->plain > 0) --element->plain;
@@ -200,7 +207,8 @@ FN void lower_in_turn(int& minimum, int value) { change_atomically(minimum, [&](
 
 NOINLINE void check_phase_count(const char* name, int phases, int earlier) {
     if (phases == earlier) return;
-    dprintf(2, "%s:%d: phase: %s goes through %d phases, and at other times through %d\n", turns.file, turns.line, name, phases, earlier);
+    dprintf(2, "%s:%d: phase: %s goes through %d phases, and at other times through %d\n", turns.file, turns.line, name,
+            phases, earlier);
     _exit(97);
 }
 

@@ -4,7 +4,7 @@ template <class Buffers> FN int limit_of(const Buffers& buffers, u32 staggered, 
     return staggered == 0 ? limit : limit - buffers.offset[replica];
 }
 
-// Clears a replica's offset at the end of its first episode, and counts down the replicas with an offset.
+// Clears a replica's offset of the time limit, if any, and counts down the replicas with an offset.
 template <class Buffers> FN void clear_offset(const Buffers& buffers, u32 staggered, Index replica) {
     if (staggered == 0 || buffers.offset[replica] == 0) return;
     buffers.offset[replica] = 0;

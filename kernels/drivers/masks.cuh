@@ -2,7 +2,7 @@
 
 constexpr int FEW_CHOICES = 32;  // maximum number of choices whose mask is built in registers
 
-// Writes the mask of a state to `row`: every choice is possible, except those that allow() forbids.
+// Writes the mask of a state to `row`: true, except where allow() sets false.
 FN void mask_choices(const State& state, const Params& params, bool* row) {
     Mask mask(row, CHOICES);
     for (int choice = 0; choice < CHOICES; ++choice) mask[choice] = true;

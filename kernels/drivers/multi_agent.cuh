@@ -4,7 +4,8 @@
 constexpr int TERMINATED = 1, TRUNCATED = 2;
 
 // Calls the rules' look(), and writes the action masks and the agents' rows of observations.
-template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+template <class Call>
+FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
     if constexpr (ACTIVE_HEADS) mask_inactive_heads(w, p, team, call);
@@ -215,7 +216,7 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_BLOCK(block) {
         Team team(block, buffers, call.phase);
-        // A branch-free check of all actions first.
+        // On a CPU, first a check of all actions without branches.
         const bool valid = !ON_GPU && READ_BY_BLOCK && !(AUTORESET == DISABLED && call.report_frozen) &&
                            !read_actions(call.role, team, static_cast<real*>(nullptr));
         FOR_EACH_AGENT(i, valid ? 0 : AGENTS) {

@@ -137,7 +137,8 @@ FN void prepare_starts(const RolloutCall& call, const Tile& tile, NextStart& nex
 // Ends finished episodes: stores their metrics, and starts the next ones from `next`, unless autoreset is disabled.
 template <class Env>
 FN void end_episodes(const RolloutCall& call, Tile& tile, NextStart& next, Episodes& episodes,
-                     Words (&action_bits)[LANES], const ParamBuffers& params, const int (&finished_now)[LANES], const Env& env) {
+                     Words (&action_bits)[LANES], const ParamBuffers& params, const int (&finished_now)[LANES],
+                     const Env& env) {
     const auto& marks = NO_AUTORESET ? finished_now : tile.flags;
     FOR_EACH_MARKED(k, marks, env) {
         store_rollout_metrics(call, tile, k, env.index(k));
@@ -164,7 +165,8 @@ template <class Env> FN void store_step_observations(const RolloutCall& call, Ti
 }
 
 // Writes the sums, the episode numbers, and the return and length of each replica's last episode.
-template <class Env> FN void store_sums(const RolloutCall& call, const Episodes& episodes, const Sums& sums, const Env& env) {
+template <class Env>
+FN void store_sums(const RolloutCall& call, const Episodes& episodes, const Sums& sums, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i            = env.index(k);
         call.buffers.episodes[i] = episodes.numbers[k];

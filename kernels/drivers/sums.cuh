@@ -35,13 +35,14 @@ template <class Fold, class T, class Get> FN T fold_serially(int n, const Get& g
     for (int lane = 0; lane < FOLD_LANES; ++lane)
         lanes[lane] = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int start = FOLD_LANES; start < n; start += FOLD_LANES)
-        for (int lane = 0; lane < minimum(FOLD_LANES, n - start); ++lane) lanes[lane] = Fold::of(lanes[lane], T(get(start + lane)));
+        for (int lane = 0; lane < minimum(FOLD_LANES, n - start); ++lane)
+            lanes[lane] = Fold::of(lanes[lane], T(get(start + lane)));
     for (int distance = first_fold(n); distance > 0; distance /= 2)
         for (int lane = 0; lane < distance; ++lane) lanes[lane] = Fold::of(lanes[lane], lanes[lane + distance]);
     return lanes[0];
 }
 
-// Reduces get(0) to get(n - 1) by a warp, each thread of which calls it; only thread 0 gets the result.
+// Reduces get(0) to get(n - 1) by a warp; all its threads call it, and only thread 0 gets the result.
 template <class Fold, class T, class Get> FN T fold_by_warp(int n, int lane, const Get& get) {
     T sum = lane < n ? T(get(lane)) : Fold::template identity<T>(get);
     for (int k = lane + FOLD_LANES; k < n; k += FOLD_LANES) sum = Fold::of(sum, T(get(k)));
@@ -55,7 +56,8 @@ template <class T> struct Plain { using type = T; };
 template <class T> struct Plain<T&> { using type = T; };
 
 // A phase: results[i] becomes the reduction of get(i, 0) to get(i, n - 1), for i < rows, in the type Wide unless void.
-template <class Fold, class Wide, class Results, class Get> FN void fold_rows(Team& team, const Results& results, int rows, int n, const Get& get) {
+template <class Fold, class Wide, class Results, class Get>
+FN void fold_rows(Team& team, const Results& results, int rows, int n, const Get& get) {
     using Result = typename Plain<decltype(results[0])>::type;
     using T      = typename SumType<Wide, Result>::type;
     if constexpr (!ON_GPU || (SCHEDULE == BLOCK && TEAMS > 1)) {
@@ -75,7 +77,8 @@ template <class Fold, class Wide, class Results, class Get> FN void fold_rows(Te
     FN void name(Team& team, const Results& results, int rows, int n, const Get& get) {                               \
         fold_rows<Fold, Wide>(team, results, rows, n, get);                                                           \
     }                                                                                                                 \
-    template <class Wide = void, class Result, class Get> FN void name(Team& team, Result& result, int n, const Get& get) { \
+    template <class Wide = void, class Result, class Get>                                                             \
+    FN void name(Team& team, Result& result, int n, const Get& get) {                                                 \
         fold_rows<Fold, Wide>(team, &result, 1, n, [&](int, int k) { return get(k); });                               \
     }
 FOLD_PHASE(sum_over, SumFold)

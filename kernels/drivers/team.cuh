@@ -70,7 +70,8 @@ struct Team {
 
     static constexpr int NONE  = 0x7fffffff;
     static constexpr int tiles = (AGENTS + THREADS - 1) / THREADS;  // blocks per team in the SPREAD schedule
-    static constexpr int size  = SCHEDULE == BLOCK && TEAMS > 1 ? AGENTS : SCHEDULE == SPREAD ? tiles * THREADS : THREADS;  // threads
+    static constexpr int size  =                                  // threads per team
+        SCHEDULE == BLOCK && TEAMS > 1 ? AGENTS : SCHEDULE == SPREAD ? tiles * THREADS : THREADS;
 };
 
 #define FOR_EACH_AGENT(i, n) for (int i = team.begin(); i < (n) || team.sync(); i += team.size)
@@ -79,7 +80,7 @@ struct Team {
 #define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = team.begin(); i < (n); i += team.size)
 
 // A phase over rows and columns: one iteration per element on a GPU, with neighbouring columns in neighbouring threads,
-// one per row on a CPU. Of this phase's elements, an iteration may read only those that it wrote itself.
+// one per row on a CPU. An iteration may read elements that this phase writes only if it wrote them itself.
 #define FOR_EACH_ELEMENT(i, j, rows, columns)                                                        \
     FOR_EACH_AGENT(TURN_##i##_##j, ON_GPU ? (rows) * (columns) : (rows))                             \
         for (int i = ON_GPU ? TURN_##i##_##j / (columns) : TURN_##i##_##j,                           \
@@ -98,7 +99,8 @@ struct Row {
 
 // A phase that compacts: calls put(0, i), put(1, i) and so on for each i < n with keep(i), in ascending order, and
 // put(k, -1) for the remaining k < room; `count` receives the number of kept i.
-template <class Keep, class Put> FN void gather(Team& team, int& count, int n, int room, const Keep& keep, const Put& put) {
+template <class Keep, class Put>
+FN void gather(Team& team, int& count, int n, int room, const Keep& keep, const Put& put) {
     if (SCHEDULE == BLOCK && TEAMS > 1) {
         FOR_EACH_AGENT(i, n) {
             int before = 0, all = 0;
@@ -113,7 +115,7 @@ template <class Keep, class Put> FN void gather(Team& team, int& count, int n, i
         return;
     }
     const int first = team.begin();
-    if (first < THREADS) {  // the first block of the team; all its threads
+    if (first < THREADS) {  // only the team's first block, with all its threads
         int before = 0;  // kept numbers of earlier iterations
         for (int start = 0; start < n; start += THREADS) {
             const int  i    = start + thread_rank();

@@ -3,7 +3,7 @@
 // Whether the threads of a block fill a replica's masks together.
 constexpr bool FILLED_BY_BLOCK = SCHEDULE != SPREAD && TEAMS == 1;
 
-// Writes all agents' masks: every choice is possible, except those that allow() forbids to a present agent.
+// Writes all agents' masks: true, except where allow() sets false for a present agent.
 template <class Call> FN void mask_actions(const World& w, const Params& p, Team& team, const Call& call) {
     if (FILLED_BY_BLOCK && team.active) {
         for (int r = 0; r < ROLES; ++r) {

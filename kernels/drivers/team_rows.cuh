@@ -18,12 +18,13 @@ FN void write_row(const World& w, const Params& p, int i, const Row& row) {
 enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };
 
 // Writes all agents' rows directly to global memory: LAST_ROWS to `final_obs`, others to `observations`.
-template <class Call> FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
+template <class Call>
+FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
         const int       r    = role_of(i);
         const RoleCall& to   = call.role[r];
         const Element   at   = row_of(team.replica, i) * row_size(r);
-        // (in other schedules the block's one replica ends, and its `finished` may not be visible yet)
+        // (without SPREAD, the block's one replica ends, and its `finished` may not be visible yet)
         const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
     }
@@ -58,7 +59,8 @@ FN void copy_finished(const World& w, const Team& team, float* to, const float* 
 }
 
 // Writes all agents' rows via shared memory, CHUNK_AGENTS agents of the block's replicas at a time: coalesced stores.
-template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+template <class Call>
+FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
     const Index  first    = team.block * TEAMS;
     const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
@@ -90,7 +92,8 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
 
 // Writes all agents' rows via shared memory, a few at a time per warp: ROW_LANES threads write a row together, then the
 // warp copies the rows. Rows of absent agents are zeroed first, so that threads work only on present ones.
-template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+template <class Call>
+FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     constexpr int groups = WARP / ROW_LANES;  // rows at a time; WARP % ROW_LANES threads are idle
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
@@ -119,7 +122,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
             zero_fill(staged, WARP_FLOATS, lane, WARP);
             warp_barrier();
         }
-        UNROLL
+        UNROLL  // each group of ROW_LANES threads takes every groups-th present row
         for (int skipped = 0; skipped < groups; ++skipped) present &= skipped < group ? present - 1 : ~u32(0);
         while (present != 0 && group < groups) {
             const int row = lowest_bit(present);
@@ -139,7 +142,7 @@ template <class Call> FN void observe_apart(const World& w, const Params& p, Tea
     const int groups = team.size / ROW_LANES, group = team.begin() / ROW_LANES;
     for (int role = group; group < groups && role < ROLES; role += groups) {
         const int size = shared_features_of(role), lane = thread_rank() % ROW_LANES;
-        // (see observe_directly; `finished` is visible, as a barrier precedes the first rows)
+        // (if the block has one replica, that one ends; `finished` is visible, as a barrier precedes FIRST_ROWS)
         const bool last = rows == LAST_ROWS && ((SCHEDULE != SPREAD && TEAMS == 1) || w.finished);
         if (size == 0 || (rows == FIRST_ROWS && !w.finished)) continue;
         const auto&     arrays = call.role[role];

@@ -1,8 +1,7 @@
 // A tile of single-agent replicas, and the operations of its drivers: load, advance, restart, store. State(s), Params,
 // Action(s), Observation, Record, Buffers and the Call structs are generated from the spec.
 
-// How an episode ends: two separate bits.
-constexpr int TERMINATED = 1, TRUNCATED = 2;
+constexpr int TERMINATED = 1, TRUNCATED = 2;  // how an episode ends: two separate bits
 
 // One tile of replicas: registers on a GPU, L1 cache on a CPU.
 struct Tile {
@@ -23,8 +22,8 @@ FN void load_totals(Tile& tile, int k, const Buffers& buffers, Index i);
 FN void store_totals(const Tile& tile, int k, const Buffers& buffers, Index i);
 FN void reset_totals(Tile& tile, int k);
 
-// Loads the tile's actions, from index `base` on; reports invalid ones of replicas whose episode is not over and, if
-// `ended_too`, every action of the others.
+// Loads the tile's actions, from index `base` on. Reports invalid actions in current episodes and, if `ended_too`,
+// every action after an episode's end.
 template <class Call, class Env>
 FN void load_actions(const Call& call, Tile& tile, Index base, bool ended_too, const Env& env) {
     if (tile.action.load(call.actions, call.action_kind, base, env) && !ended_too) return;
@@ -99,7 +98,7 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     if (STATISTICS) tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
-// Clears the time limit's offset of restarted replicas, in a loop of its own: its atomics would slow down other loops.
+// Clears the time limit's offset of restarted replicas; a separate loop, as its atomics would slow down other loops.
 template <class Env>
 FN void clear_offsets(const Buffers& buffers, u32 staggered, const int (&restarted)[LANES], const Env& env) {
     if (staggered != 0) FOR_EACH_MARKED(k, restarted, env) clear_offset(buffers, staggered, env.index(k));

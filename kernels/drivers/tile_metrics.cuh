@@ -23,7 +23,8 @@ FN void reset_totals(Tile& tile, int k) {
 }
 
 // Adds the current state's metrics to the totals, except in `idle` replicas, which took no step.
-template <class Env> FN void add_to_totals(Tile& tile, const ParamBuffers& params, const int (&idle)[LANES], const Env& env) {
+template <class Env>
+FN void add_to_totals(Tile& tile, const ParamBuffers& params, const int (&idle)[LANES], const Env& env) {
     if constexpr (TOTALS > 0) {
         FOR_EACH_LANE(k, env) {
             if (INDEXED && idle[k]) continue;

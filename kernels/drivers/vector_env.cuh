@@ -18,7 +18,7 @@ STEP_KERNEL(kernel_step, StepCall) {
     }
 }
 
-// Reports a step's invalid actions, before any state changes.
+// Reports a step's invalid actions, and actions after an episode's end if `report_frozen`, before any state changes.
 KERNEL(kernel_inspect, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {

@@ -100,7 +100,9 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         const real economy = normalised(utility(p, w.income[i] / year), p.min_economy[i], p.max_economy[i]);
         w.reward[i] = weighted_mean(health, economy, p.health_weight[i], p.health_priority);
     }
-    sum_over(team, w.totals, 3, GOVERNORS, [&](int k, int s) { return k == DIED ? w.died[s] : k == GIVEN ? w.given[s] : w.income[s]; });
+    sum_over(team, w.totals, 3, GOVERNORS, [&](int k, int s) {
+        return k == DIED ? w.died[s] : k == GIVEN ? w.given[s] : w.income[s];
+    });
     FOR_EACH_AGENT(i, AGENTS) {
         if (i != THE_PLANNER) continue;
         const real year    = DAYS * p.max_total_income;
@@ -128,7 +130,7 @@ FN float vaccine_countdown(const World& w, const Params& p) {
     return float(interval - tomorrow % interval) / float(interval);
 }
 
-// Computes each state's features and those of the calendar, into the World.
+// Computes each state's features and the calendar's features, into the World.
 FN void look(World& w, const Params& p, Team& team) {
     const int next = (w.elapsed + 1) % LAG;
     FOR_EACH_AGENT(i, GOVERNORS) {

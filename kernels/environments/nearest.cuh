@@ -40,7 +40,8 @@ template <int RUN, int STEP, int N, class T> FN void merge_round(T (&values)[N])
     constexpr int first = STEP % RUN;
     UNROLL
     for (int a = 0; a < N - STEP; ++a) {
-        if (a >= first && (a - first) / STEP % 2 == 0 && a / (2 * RUN) == (a + STEP) / (2 * RUN)) order(values[a], values[a + STEP]);
+        const int b = a + STEP;
+        if (a >= first && (a - first) / STEP % 2 == 0 && a / (2 * RUN) == b / (2 * RUN)) order(values[a], values[b]);
     }
 }
 
@@ -217,7 +218,8 @@ template <int NEEDED> FN bool sort_by_words(const Heap& heap, int count, AgentNu
 // Writes the NEEDED nearest of `count` points to `numbers`, nearest first, and returns how many there are, without
 // infinitely distant ones. `room`, for candidates, needs room_for(NEEDED) elements; xs and ys need in_groups(count).
 template <int NEEDED>
-FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[NEEDED]) {
+FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room,
+               AgentNumber (&numbers)[NEEDED]) {
     static_assert(NEEDED <= FEW, "use nearest_of_many for more");
     const Heap heap{xs, ys, x, y, room};
     // Slightly larger than the squared radius, whose rounding differs from that of distances; positive and finite.

@@ -121,7 +121,9 @@ FN void move(W& w, const P& p, Team& team, const TeamActions& actions, int obsta
 }
 
 // The squared distance of agents i and j, and of agent i and landmark k; whether discs at a squared distance touch.
-template <class W> FN real squared_apart(const W& w, int i, int j) { return squared_distance(w.x[i], w.y[i], w.x[j], w.y[j]); }
+template <class W> FN real squared_apart(const W& w, int i, int j) {
+    return squared_distance(w.x[i], w.y[i], w.x[j], w.y[j]);
+}
 template <class W> FN real squared_from(const W& w, int i, int k) {
     return squared_distance(w.x[i], w.y[i], w.landmark_x[k], w.landmark_y[k]);
 }
@@ -163,7 +165,9 @@ FN int write(const Row& row, int at, real x, real y) {
     row[at + 1] = float(y);
     return at + 2;
 }
-template <class W> FN int see_velocity(const W& w, int i, const Row& row, int at) { return write(row, at, w.x_dot[i], w.y_dot[i]); }
+template <class W> FN int see_velocity(const W& w, int i, const Row& row, int at) {
+    return write(row, at, w.x_dot[i], w.y_dot[i]);
+}
 template <class W> FN int see_place(const W& w, int i, const Row& row, int at) { return write(row, at, w.x[i], w.y[i]); }
 template <class W> FN int see_landmark(const W& w, int i, int k, const Row& row, int at) {
     return write(row, at, w.landmark_x[k] - w.x[i], w.landmark_y[k] - w.y[i]);

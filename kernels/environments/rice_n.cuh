@@ -11,7 +11,9 @@ constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PR
 constexpr real TENTH = real(0.1), YEARS = 5;
 
 FN int  stage_of(int step) { return NEGOTIATION ? step % 3 : ACT; }
-FN real activities(const World& w) { return real(NEGOTIATION ? w.elapsed / 3 : w.elapsed); }  // this one included
+
+// The number of action stages so far, with the current one.
+FN real activities(const World& w) { return real(NEGOTIATION ? w.elapsed / 3 : w.elapsed); }
 
 FN void reset(World& w, const Params& p, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {

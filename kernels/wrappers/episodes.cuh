@@ -90,7 +90,7 @@ KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
     }
 }
 
-// Zeroes returns and lengths and sets the start time, in all replicas or in those of a reset's mask.
+// Zeroes returns and lengths and sets the start time, in all replicas or where call.mask is true.
 KERNEL_OF_BLOCKS(kernel_begin, BeginCall, TEAM, 1) {
     const Index now = clock_now(call.now);
     FOR_EACH_BLOCK(number) {

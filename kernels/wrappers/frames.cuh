@@ -14,7 +14,7 @@ struct Stack {
 
 FN bool done(const StackCall& call, Index row) { return (call.terminations[row] | call.truncations[row]) != 0; }
 
-// What this step or reset does to a row's stack: push a frame, restart the stack with one frame, or nothing.
+// The update of a row's stack in this step or reset: push a frame, restart with one frame, or keep the stack.
 FN Update update_of(const StackCall& call, Index row) {
     if (call.resets) return call.mask == nullptr || call.mask[row] ? RESTART : KEEP;
     if (AUTORESET == SAME_STEP) return done(call, row) ? RESTART : PUSH;

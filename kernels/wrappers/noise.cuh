@@ -74,7 +74,7 @@ FN Element delayed(const PerturbCall& call, const Place& place, const Moment& at
 FN Element with_noise(const PerturbCall& call, const Place& place, const Moment& at, Element x) {
     if constexpr (NOISY) {
         const float scale = call.noise[place.feature];
-        if (scale == 0.0f) return x;  // unchanged, even outside the bounds
+        if (scale == 0.0f) return x;  // not clipped, even outside the bounds
         const Element noisy = x + Element(scale * noise_of(call, at, place.feature));
         return call.low == nullptr ? noisy : clip(noisy, call.low[place.feature], call.high[place.feature]);
     } else {
@@ -141,7 +141,7 @@ KERNEL_OF_BLOCKS(kernel_push, PushCall, TEAM, 1) {
             const Moment at = moment_of(call, i);
             if (at.step < call.least || was_done(call.ended, i) || at.step % episode_integer(call, at) != 0) continue;
             for (int j = 0; j < call.fields; ++j) {
-                if (call.noise[j] == 0.0f) continue;  // keeps even the sign of a zero
+                if (call.noise[j] == 0.0f) continue;  // adding zero would change the sign of -0
                 reinterpret_cast<Element*>(call.addresses[j])[i] += Element(call.noise[j] * noise_of(call, at, j));
             }
         }

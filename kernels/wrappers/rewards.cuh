@@ -1,7 +1,7 @@
 // Divides rewards by the standard deviation of the discounted return. A thread takes one replica at a time.
 
 // Updates the discounted returns, gamma * discounted + reward, or only the reward where the step terminates; writes
-// each block's moments of them, without episodes that were over before; in SameStep zeroes those of ended episodes.
+// each block's moments of them, except where an episode was over before; in SameStep zeroes them where it ends.
 KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
     const ScratchMemory memory(SHARED_BYTES);
     auto&             sums   = *reinterpret_cast<BlockSums*>(memory.at);
