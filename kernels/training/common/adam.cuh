@@ -17,25 +17,20 @@ template <class Call> FN Rates rates_of(const Call& call, i64 steps) {
             float(1.0 / square_root(bias_correction(call.log_beta2, steps)))};
 }
 
-// Whether the step is taken, and the factor of its gradient; both depend on the sums.
-struct Outcome {
-    bool  stopped, active;
-    float norm, gradient_factor;
-};
+// Whether the update is stopped, whether the step is taken, and the gradient's norm and factor.
+struct Outcome { bool stopped, active; float norm, gradient_factor; };
 
+// A step's outcome, from the message's sums: the KL divergence may stop the update; a long gradient is clipped.
 template <class Call> FN Outcome outcome_of(const Call& call, bool stopped, float norm_of_sum) {
     const float* totals  = call.message + call.count;
     const float  samples = totals[ALIVE], divergence = totals[DIVERGENCE] / maximum(samples, 1.0f);
-    Outcome      outcome;
-    outcome.stopped    = stopped || (call.stop != nullptr && divergence > call.max_kl);
-    outcome.active     = !outcome.stopped && samples != 0;
-    outcome.norm       = norm_of_sum / samples;
-    const float factor = call.max_norm > 0 ? minimum(1.0f, call.max_norm / (outcome.norm + NORM_MARGIN)) : 1.0f;
-    outcome.gradient_factor = factor / samples;
-    return outcome;
+    const bool  stops = stopped || (call.stop != nullptr && divergence > call.max_kl), active = !stops && samples != 0;
+    const float norm = norm_of_sum / samples;
+    const float factor = call.max_norm > 0 ? minimum(1.0f, call.max_norm / (norm + NORM_MARGIN)) : 1.0f;
+    return {stops, active, norm, factor / samples};
 }
 
-// Adds the totals to the metrics and counts the step. One thread calls it, after all threads have called outcome_of().
+// Sets `stop`, or adds the totals to the metrics; counts an active step. One thread calls it, after all outcome_of().
 template <class Call> FN void write_outcome(const Call& call, const Outcome& outcome, i64 steps) {
     const float* totals = call.message + call.count;
     if (outcome.stopped) {
@@ -60,7 +55,7 @@ template <class Call> FN Moments moments_of(const Call& call, Index i) {
     return {call.message[i], call.means[i], call.squares[i], call.weights[i]};
 }
 
-// Updates a parameter and its moments; returns the new weight.
+// Updates parameter i and its moments from `before`, with the gradient times gradient_factor; returns the new weight.
 template <class Call>
 FN float take_step(const Call& call, Index i, const Moments before, float gradient_factor, const Rates& rates) {
     const float gradient = before.gradient * gradient_factor;

@@ -1,12 +1,12 @@
 // Generalised advantage estimates (Schulman et al. 2016), the last truncation of each row, and the discounted returns
 // that normalise rewards. A thread has one row; all arrays are [steps, rows], the values [steps + 1, rows].
 
-// Steps that are read before any is computed: a GPU spends most of the time on reads that wait for one another.
+// Steps whose loads are issued before any is computed: their latencies overlap, and otherwise take most of the time.
 constexpr int CHUNK = ON_GPU ? 8 : 4;
 
-// Backward over the steps: advantage = delta + gamma lambda next_advantage, delta = reward + gamma next_value - value.
-// After a termination the next value is zero, after a truncation it is the final observation's; after both the next
-// advantage is zero, as it belongs to another episode. An inactive agent's advantage is zero.
+// Writes advantages, returns and their moments, backward over the steps: delta = reward + gamma next_value - value,
+// advantage = delta + gamma lambda next_advantage, return = advantage + value. The next value is zero after a
+// termination, the final observation's after a truncation; the next advantage is zero after both. Inactive agents: 0.
 KERNEL(kernel_advantages, AdvantageCall) {
     FOR_EACH_ENV(env, call.rows) {
         float   next_value[LANES], advantage[LANES], count[LANES];
@@ -75,8 +75,8 @@ KERNEL(kernel_advantages, AdvantageCall) {
     }
 }
 
-// The index, step * rows + row, of the final observation of each row's last truncated episode; -1 if there was none.
-// Rows of a group are truncated at the same step.
+// Writes the index step * rows + row of each row's last step that was truncated and not terminated; -1 without any. The
+// `each` rows of a group are truncated at the same steps.
 KERNEL(kernel_places, PlacesCall) {
     FOR_EACH_ENV(env, call.rows / call.each) {
         int step[LANES];
@@ -103,8 +103,8 @@ KERNEL(kernel_places, PlacesCall) {
     }
 }
 
-// Forward over the steps: running = gamma running + reward, reset after each episode. Writes the count, the sum and the
-// sum of squares of the running returns of active agents.
+// Updates each row's discounted return, forward over the steps: running = gamma running + reward, 0 after an episode.
+// Writes the count, the sum and the sum of squares of its values at steps of active agents.
 KERNEL(kernel_discounted, DiscountedCall) {
     FOR_EACH_ENV(env, call.rows) {
         float running[LANES], total[LANES], squares[LANES], count[LANES];

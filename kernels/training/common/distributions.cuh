@@ -14,27 +14,27 @@ constexpr float HALF_LOG_TWO_PI = 0.918938533f;
 // an element, they are equally probable.
 constexpr float FORBIDDEN = -1e9f;
 
-// --- elementary functions ---
+// --- elementary functions; on a GPU QUICK ones, where subnormal numbers count as zero ---
 
 #if _for_gpu
-FN float exp_of_two(float x) {
+FN float approximate_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-FN float inverse_of(float x) {
+FN float approximate_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-FN float log_of_two(float x) {
+FN float approximate_log2(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-FN float exponential(float x)          { return QUICK ? exp_of_two(x * 1.44269504f) : exp(x); }
-FN float logarithm(float x)            { return QUICK ? log_of_two(x) * 0.693147181f : log(x); }
-FN float quotient_of(float a, float b) { return QUICK ? a * inverse_of(b) : a / b; }
+FN float exponential(float x)          { return QUICK ? approximate_exp2(x * 1.44269504f) : exp(x); }
+FN float logarithm(float x)            { return QUICK ? approximate_log2(x) * 0.693147181f : log(x); }
+FN float quotient_of(float a, float b) { return QUICK ? a * approximate_reciprocal(b) : a / b; }
 #else
 FN float exponential(float x)          { return exp(x); }
 FN float logarithm(float x)            { return log(x); }
@@ -48,14 +48,14 @@ constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
 
 // A kernel that calls work(call, memory, env) for each tile of rows.
-#define KERNEL_OF_ROWS(name, Call, work)                                      \
-    KERNEL(name, Call) {                                                      \
-        const ScratchMemory memory(STAGED_BYTES);                               \
-        if constexpr (BY_WARPS) {                                             \
-            FOR_EACH_ENV_PER_WARP(env, call.rows) work(call, memory, env);   \
-        } else {                                                              \
-            FOR_EACH_ENV(env, call.rows) work(call, memory, env);             \
-        }                                                                     \
+#define KERNEL_OF_ROWS(name, Call, work)                                                       \
+    KERNEL(name, Call) {                                                                       \
+        const ScratchMemory memory(STAGED_BYTES);                                              \
+        if constexpr (BY_WARPS) {                                                              \
+            FOR_EACH_ENV_PER_WARP(env, call.rows) work(call, memory, env);                     \
+        } else {                                                                               \
+            FOR_EACH_ENV(env, call.rows) work(call, memory, env);                              \
+        }                                                                                      \
     }
 
 // The distribution parameters of a tile's rows. Their gradients overwrite them: a parameter may be read until its
@@ -171,9 +171,7 @@ constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
 constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;
 
 // Log-probability and entropy summed over all elements: first within each share, then over shares, in a fixed order.
-struct Total {
-    float log_prob[LANES], entropy[LANES];
-};
+struct Total { float log_prob[LANES], entropy[LANES]; };
 
 template <class Env> FN void clear(Total& total, const Env& env) {
     FOR_EACH_LANE(k, env) total.log_prob[k] = total.entropy[k] = 0;
@@ -214,14 +212,9 @@ template <class Env, class Each> FN void sum_elements(Total& total, const Env& e
 }
 
 // One element's distribution: the probability of choice j is exp(logit - max_logit) / sum.
-struct Categorical {
-    float max_logit[LANES];
-    float sum[LANES];
-    float log_sum[LANES];
-    float entropy[LANES];
-};
+struct Categorical { float max_logit[LANES], sum[LANES], log_sum[LANES], entropy[LANES]; };
 
-// Computes the normalisation and the entropy of element d; its logits may be -inf.
+// Sets `c` to the maximum logit, the normalisation and the entropy of element d; its logits may be -inf.
 template <class Env> FN void compute_categorical(Categorical& c, const Rows& rows, int d, const Env& env) {
     const int begin = offset_of(d), end = begin + size_of(d);
     float     weighted[LANES];

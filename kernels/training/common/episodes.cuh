@@ -1,10 +1,9 @@
 // For each step of a horizon: the number of episodes that ended, and the sums of their metrics and lengths.
-// A block computes one number of one step.
 
 constexpr int   STRIDE = ON_GPU ? BLOCK : 1;
-constexpr Index CHUNK  = 8;  // rows that are read before any is added: a GPU spends most of the time on reads that wait
+constexpr Index CHUNK  = 8;  // rows whose loads are issued before any is added, so that latencies overlap
 
-// The numbers of a step: the count of ended episodes, the sum of each of their values, the sum of their lengths.
+// Each block sums one number over the episodes that ended in one step: 1 (for the count), a metric, or the length.
 KERNEL_OF_BLOCKS(kernel_episodes, EpisodesCall, BLOCK, 1) {
     FOR_EACH_BLOCK(block) {
         const Index number = block / call.steps, first = block % call.steps * call.rows, end = first + call.rows;

@@ -15,16 +15,15 @@ FN constexpr int padded(int n, int multiple) { return (n + multiple - 1) / multi
 
 struct Scale { const float *mean, *inverse; float limit; };
 
-// Loads two floats from shared memory at every use: the compiler would hold them in registers from tile to tile, which
-// accumulators need.
+// Loads two floats from shared memory at every use: otherwise they would occupy registers that accumulators need.
 FN Wide<2> reload_pair(const float* at) {
     Wide<2> pair;
     asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(pair.value[0]), "=f"(pair.value[1])
-                 : "r"(u32(__cvta_generic_to_shared(at))));
+                 : "=f"(pair.value[0]), "=f"(pair.value[1]) : "r"(shared_address(at)));
     return pair;
 }
 
+// Sets accumulators of 16 rows and 8 N columns to a layer's biases, in shared memory.
 template <int N> FN void set_to_bias(float (&c)[N][4], const float* bias, int lane) {
     UNROLL
     for (int j = 0; j < N; ++j) {
@@ -38,35 +37,35 @@ template <int N> FN void set_to_bias(float (&c)[N][4], const float* bias, int la
 struct Normal {
     float cumulative, density;
     FN explicit Normal(float x) {  // (Abramowitz and Stegun, 7.1.26: within 1.5e-7)
-        const float magnitude = x < 0 ? -x : x, t = inverse_of(fma(0.231641888f, magnitude, 1.0f));
-        const float bell      = exp_of_two(magnitude * magnitude * -0.72134752f);
+        const float magnitude = x < 0 ? -x : x, t = approximate_reciprocal(fma(0.231641888f, magnitude, 1.0f));
+        const float bell      = approximate_exp2(magnitude * magnitude * -0.72134752f);
         const float third = fma(t, fma(t, 0.530702715f, -0.726576014f), 0.710706871f);
         const float tail  = bell * t * fma(t, fma(t, third, -0.142248368f), 0.127414796f);
         cumulative = x > 0 ? 1.0f - tail : tail;
         density    = 0.398942280f * bell;
     }
 };
-FN float sigmoid(float x) { return inverse_of(1.0f + exp_of_two(x * -1.44269504f)); }
+FN float sigmoid(float x) { return approximate_reciprocal(1.0f + approximate_exp2(x * -1.44269504f)); }
 
+// The network's activation at x; tanh is approximate, unless the arithmetic is EXACT.
 FN float activated(float x) {
     if (ACTIVATION == SILU) return x * sigmoid(x);
     if (ACTIVATION == GELU) return x * Normal(x).cumulative;
     if (ACTIVATION == RELU) return x > 0 ? x : 0.0f;
-    if (ACTIVATION == ELU) return x > 0 ? x : exp_of_two(x * 1.44269504f) - 1.0f;
+    if (ACTIVATION == ELU) return x > 0 ? x : approximate_exp2(x * 1.44269504f) - 1.0f;
     if (!Arithmetic::EXACT) return approximate_tanh(x);
     constexpr float two_over_ln2 = 2.88539008f;
-    return fma(-2.0f, inverse_of(exp_of_two(x * two_over_ln2) + 1.0f), 1.0f);
+    return fma(-2.0f, approximate_reciprocal(approximate_exp2(x * two_over_ln2) + 1.0f), 1.0f);
 }
 
-// Slopes of the activation: slope(y) from its output, slope_at(x) from its input, as silu's and gelu's outputs are
-// ambiguous.
 constexpr bool SLOPE_FROM_OUTPUT = ACTIVATION != SILU && ACTIVATION != GELU;
+// The slope of tanh, relu or elu from its output y. (silu and gelu have two inputs with the same output.)
 FN float slope(float y) {
     if (ACTIVATION == RELU) return y > 0 ? 1.0f : 0.0f;
     if (ACTIVATION == ELU) return y > 0 ? 1.0f : y + 1.0f;
     return fma(-y, y, 1.0f);
 }
-
+// The slope of any activation from its input x.
 FN float slope_at(float x) {
     if (SLOPE_FROM_OUTPUT) return slope(activated(x));
     if (ACTIVATION == SILU) return sigmoid(x) * fma(x, 1.0f - sigmoid(x), 1.0f);
@@ -100,7 +99,7 @@ struct OneRow {
     FN bool  has(int) const { return active; }
 };
 
-// A block's rows of outputs in shared memory, ROW_STRIDE floats per thread.
+// A block's outputs in shared memory, ROW_STRIDE floats per thread, in the form that Rows takes.
 FN ScratchMemory outputs_at(float* outputs) {
     ScratchMemory memory(0);
     memory.at = reinterpret_cast<char*>(outputs);

@@ -12,8 +12,8 @@ FN double moment_of(const MeasureCall& call, Index row, int moment) {
     return call.moments[row * call.row_stride + moment * call.moment_stride];
 }
 
-// Writes the statistics. With the first sample subtracted from every sample, `sum` has, over all rows, the sum of the
-// samples (MEAN) and of their squares (SQUARES).
+// Writes the normalisation of advantages and the metrics; if `pooled` is not null, only the moments of all rows. `sum`
+// has the sum (MEAN) and the sum of squares (SQUARES) of all samples, each minus the first sample.
 FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) {
     const double count = maximum(sum[COUNT], 1.0);
     double       first[QUANTITIES], mean[QUANTITIES], squares[QUANTITIES];
@@ -43,6 +43,7 @@ FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) 
     *call.largest                     = 0;
 }
 
+// Sums the moments of all rows in float64; the last block to finish writes the statistics.
 KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, BLOCK, 1) {
     FOR_EACH_BLOCK(block) {
         const Index share = (call.rows + call.blocks - 1) / call.blocks, end = minimum(call.rows, (block + 1) * share);

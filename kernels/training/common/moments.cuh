@@ -16,6 +16,7 @@ struct Running { float first[LANES], mean[LANES], squares[LANES]; };
 
 FN void reset(Running& r, int k) { r.first[k] = r.mean[k] = r.squares[k] = 0; }
 
+// Adds sample x, the count-th of an active agent, to lane k's moments; does nothing if the agent is inactive.
 FN void add_sample(Running& r, int k, float x, bool active, float count) {
     r.first[k]         = active && count == 1 ? x : r.first[k];
     const float offset = x - r.first[k], step = offset - r.mean[k], mean = r.mean[k] + step * (1.0f / count);

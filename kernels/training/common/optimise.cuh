@@ -4,6 +4,7 @@ enum Factor : int { ACTIVE, GRADIENT_FACTOR, STEP_SIZE, INVERSE_ROOT_CORRECTION 
 
 constexpr int SUMS_AT_ONCE = ON_GPU ? 1 : 8;  // independent sums of a thread, so that additions overlap
 
+// Writes the step's factors, which kernel_adam reads, and the metrics.
 FN void prepare(const CollectCall& call, float norm_of_sum) {
     const i64     steps   = *call.steps + 1;
     const Outcome outcome = outcome_of(call, call.stop != nullptr && *call.stop != 0, norm_of_sum);
@@ -52,7 +53,7 @@ KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
     }
 }
 
-// Takes the step with these factors.
+// Updates all parameters and their moments, with the factors that kernel_collect wrote.
 KERNEL_OF_BLOCKS(kernel_adam, AdamCall, BLOCK, 1) {
     const AdamCall local = call;  // a copy: a CPU's compiler assumes that the stores may alias it
     FOR_EACH_BLOCK(block) {

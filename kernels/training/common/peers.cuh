@@ -16,6 +16,7 @@ template <class Call> FN u64* slot_of(const Call& call, int process, u32 round, 
     return memory + (Index(round % 2) * PROCESSES + sender) * call.room + number;
 }
 
+// Writes a number and its round into this process's slot in the memory of every peer.
 template <class Call> FN void send_to_peers(const Call& call, u32 round, Index number, u32 value) {
     UNROLL
     for (int peer = 0; peer < PROCESSES; ++peer) {
@@ -54,7 +55,7 @@ template <class Call> FN float summed_over_processes(const Call& call, u32 round
     return sum;
 }
 
-// Gathers the numbers of each process: `gathered` is [processes, count].
+// Gathers the numbers `local` of all processes into `gathered`, [processes, count].
 template <class Call> FN void gather(const Call& call, Index block) {
     const u32   round = u32(call.rounds[block]) + 1;
     const Index end   = minimum(call.count, (block + 1) * BLOCK);
@@ -88,11 +89,8 @@ template <class Call> FN void combine(const Call& call, Index block) {
         UNROLL
         for (int process = 1; process < PROCESSES; ++process) {
             const float value = from_bits(values[process]);
-            if (number < call.added) {
-                combined += value;
-            } else if (combined == combined && !(value <= combined)) {
-                combined = value;
-            }
+            if (number < call.added) combined += value;
+            else if (combined == combined && !(value <= combined)) combined = value;
         }
         call.numbers[number] = combined;
     }

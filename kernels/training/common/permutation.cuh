@@ -1,15 +1,15 @@
 // A random permutation of 0 to count-1 without sorting: element i is a function of i, a key and a counter, `turn`.
 //
-// An element is a pair: its low `bits` bits, and the rest, which is below `size`. Rounds alternately rotate each half
-// by a pseudorandom function of the other: a generalised Feistel network (Black & Rogaway 2002). It permutes all pairs,
-// a few more than `count`; a result outside 0 to count-1 is permuted again until it is inside (cycle walking), which is
-// a permutation, too. Round keys are Philox words of counter (draw, turn's low half, turn's high half, PERMUTATION <<
-// 24).
+// An element is a pair: its low `bits` bits, and the rest, which is below `size`. Each round adds to one half a
+// pseudorandom function of the other: a generalised Feistel network (Black & Rogaway 2002). It permutes all pairs, a
+// few more than `count`; a result outside 0 to count-1 is permuted again until it is inside (cycle walking). Round keys
+// are Philox words of counter (draw, turn's low half, turn's high half, PERMUTATION << 24).
 
 constexpr int ROUNDS = 8;
 
 struct RoundKeys { u32 key[ROUNDS]; };
 
+// Draws the keys of all rounds of permutation number `turn`.
 FN RoundKeys round_keys(u64 key, u64 turn) {
     RoundKeys keys;
     UNROLL
@@ -29,6 +29,7 @@ FN u32 hashed(u32 x) {
     return (x ^ x >> 15) * 0x846ca68bu;
 }
 
+// Permutes one pair, left << bits | right, by all rounds; left is below `size`.
 FN u32 permuted(u32 element, const RoundKeys& keys, int bits, u32 size) {
     const u32 mask = (1u << bits) - 1;
     u32       left = element >> bits, right = element & mask;

@@ -29,6 +29,7 @@ template <class Env> FN void find_samples(LossSamples& samples, const LossCall& 
 
 struct Loss { float value, gradient; };
 
+// The loss of a predicted value of the sample at `index`, clipped around the old value if asked for, and its gradient.
 FN Loss value_loss(const LossCall& call, Index index, float value) {
     const float target = call.returns[index], error = value - target;
     Loss        loss   = {0.5f * error * error, error};
@@ -44,6 +45,7 @@ FN Loss value_loss(const LossCall& call, Index index, float value) {
 
 struct PolicyLoss { float value, grad_log_prob, divergence, clipped; };
 
+// The policy's loss of the sample at `index`, from its action's new log-probability; with gradient and statistics.
 FN PolicyLoss policy_loss(const LossCall& call, Index index, float log_prob) {
     const float advantage = (call.advantages[index] - call.scalars[ADVANTAGE_MEAN]) * call.scalars[INVERSE_STD];
     const float log_ratio = log_prob - call.log_probs[index];
@@ -85,12 +87,9 @@ FN float logit_gradient(const LossSamples& samples, const LossCall& call, float 
 }
 
 // An element's distribution, the choice that was taken, and its log-probability.
-struct TakenChoice {
-    Categorical c;
-    int         choice[LANES];
-    float       log_p[LANES];
-};
+struct TakenChoice { Categorical c; int choice[LANES]; float log_p[LANES]; };
 
+// Sets `taken` to the distribution of element d, and to the choice in each sample's action.
 template <class Env>
 FN void find_taken_choice(TakenChoice& taken, const LossSamples& samples, const LossCall& call, const Rows& rows, int d,
                           const Env& env) {
@@ -103,7 +102,8 @@ FN void find_taken_choice(TakenChoice& taken, const LossSamples& samples, const 
     }
 }
 
-// With l, a logit, p, its probability, and H, the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
+// Writes the losses, and replaces the logits in `rows` by their gradients. With l, a logit, p, its probability, and H,
+// the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
 template <class Env>
 FN void discrete_loss(LossSamples& samples, const LossCall& call, const Rows& rows, const Env& env) {
     constexpr bool CACHED = AT_ONCE == WIDTH;  // whether all elements' distributions are kept, or computed twice
@@ -118,7 +118,7 @@ FN void discrete_loss(LossSamples& samples, const LossCall& call, const Rows& ro
     });
     write_losses(samples, call, env);
     // First the gradients as if no choice had been taken, then the taken choice's term. Comparing j with the action in
-    // the loop would be shorter, but NVRTC 13.0 takes the comparison for true in the last iteration.
+    // the loop would be shorter, but NVRTC 13.0 miscompiles it: the comparison is true in the last iteration.
     for_elements([&](int d) {
         TakenChoice& taken = cache[CACHED ? d : 0];
         if (!CACHED) find_taken_choice(taken, samples, call, rows, d, env);
@@ -158,6 +158,7 @@ FN void gaussian_loss(LossSamples& samples, const LossCall& call, const Rows& ro
     }
 }
 
+// Writes the losses of a tile's rows, and the gradients of the policy's outputs and of the values.
 template <class Env> FN void loss(const LossCall& call, const ScratchMemory& memory, const Env& env) {
     const Rows  rows(memory, call.parameters, call.grad_parameters, env, call.action_mask, call.indices);
     LossSamples samples;

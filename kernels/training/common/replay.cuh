@@ -25,7 +25,7 @@ template <class Call> FN Index final_offset(const Call& call, Index row, Index s
     return (row * call.places + step / call.limit % call.places) * FEATURES;
 }
 
-// The value of a slot's word, of the transition at index `from` of the horizon.
+// Word number `word` of the slot of the transition at index `from` of the horizon; NEWEST slots have no transition.
 FN float word_of(const InsertCall& call, Index from, int word, int flags) {
     if (word < FEATURES) return call.observations[from * FEATURES + word];
     if (flags == NEWEST) return 0.0f;
@@ -129,6 +129,7 @@ FN void copy_elements(float* to, Index offset, Index first, Index samples, const
     }
 }
 
+// Draws `count` transitions, and copies their observations, next observations and actions; zeros if there is none.
 KERNEL(kernel_draw, DrawCall) {
     FOR_EACH_ENV(env, (call.count + WARP - 1) / WARP * WARP) {
         FOR_EACH_LANE_ALONE(k, env) {

@@ -17,8 +17,8 @@ template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& 
     }
 }
 
-// Draws a choice by inverse transform sampling: the first one whose cumulative weight exceeds unit * c.sum. Weights are
-// added in the order of compute_categorical(), so that the last sum is c.sum, which exceeds it. NaN logits give 0.
+// Draws element d's choice by inverse transform sampling: the first whose cumulative weight exceeds a random part of
+// c.sum. Weights are added in the order of compute_categorical(), so that the last sum is c.sum. NaN logits give 0.
 template <class Env>
 FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[4][LANES], const Rows& rows, int d,
                const Env& env) {
@@ -58,7 +58,7 @@ template <class Env> FN void choose_most_likely(int (&choice)[LANES], const Rows
     }
 }
 
-// Standard normal numbers by pairs (Box & Muller 1958).
+// Turns each two random words into two standard normal numbers (Box & Muller 1958), in each lane.
 template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bits)[4][LANES], const Env& env) {
     UNROLL
     for (int pair = 0; pair < 4; pair += 2) {
@@ -74,6 +74,7 @@ template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bi
     }
 }
 
+// Draws, or if greedy takes the most likely, choices of all elements; writes them, and sums their log-probabilities.
 template <class Env> FN void draw_choices(Total& total, const SampleCall& call, const Rows& rows, const Env& env) {
     u32 bits[4][LANES] = {};
     sum_elements(total, env, [&](Total& sum, int d) {
@@ -100,6 +101,7 @@ FN float within_bounds(float sample, int d) {
     return clip(low + (clip(sample, -1.0f, 1.0f) + 1.0f) * (high - low) / 2.0f, low, high);
 }
 
+// Draws, or if greedy takes the mean of, all elements; writes them, also scaled to the bounds; sums log-probabilities.
 template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call, const Rows& rows, const Env& env) {
     float normal[4][LANES];
     clear(total, env);
@@ -119,7 +121,7 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
             const Index i       = env.index(k);
             const float mean    = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
             const float sample  = call.greedy ? mean : mean + exp(log_std) * normal[d % 4][k];
-            // of the sample as it is stored: the loss computes the same log-probability from it
+            // from the stored sample, as the loss does, so that both are the same
             total.log_prob[k] += gaussian_log_probability(gaussian_distance(sample, mean, log_std), log_std);
             total.entropy[k] += gaussian_entropy(log_std);
             call.actions[i * WIDTH + d] = Element(sample);
@@ -128,13 +130,12 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
     }
 }
 
+// Draws the actions of a tile's rows, and writes actions, log-probabilities and, if asked for, entropies.
 template <class Env> FN void sample(const SampleCall& call, const ScratchMemory& memory, const Env& env) {
     const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
     Total      total;
     if constexpr (DISCRETE) draw_choices(total, call, rows, env);
     else draw_gaussians(total, call, rows, env);
     FOR_EACH_LANE(k, env) call.log_probs[env.index(k)] = total.log_prob[k];
-    if (call.entropies != nullptr) {
-        FOR_EACH_LANE(k, env) call.entropies[env.index(k)] = total.entropy[k];
-    }
+    if (call.entropies != nullptr) FOR_EACH_LANE(k, env) call.entropies[env.index(k)] = total.entropy[k];
 }

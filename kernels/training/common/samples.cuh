@@ -12,6 +12,7 @@ template <class Call> FN int sample_index(const Call& call, Index number) {
     return call.indices == nullptr ? int(number) : call.indices[number];
 }
 
+// Loads what the losses of sample.index read, of the policy, of the value, or of both; without a sample, `alive` is 0.
 template <class Call> FN void fetch_sample(Sample& sample, const Call& call, bool policy, bool value) {
     const int index = sample.index;
     sample.alive    = 0;

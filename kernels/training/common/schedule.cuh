@@ -4,6 +4,7 @@
 
 constexpr int STRIDE = ON_GPU ? THREADS : 1;
 
+// Interpolates the points of a schedule linearly at `progress`, a fraction of the training.
 FN double value_at(const double* points, double progress) {
     if (progress <= points[0]) return points[1];
     for (;; points += 2) {

@@ -18,16 +18,19 @@
 constexpr int WARP_ROWS = 16;
 
 // Loops over a thread's numbers c[j][q], four for each j below N, such as an accumulator of 8 N columns.
-#define FOR_EACH_NUMBER(j, q, N)        \
+#define FOR_EACH_NUMBER(j, q, N)         \
     UNROLL for (int j = 0; j < (N); ++j) \
         UNROLL for (int q = 0; q < 4; ++q)
 
-FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
+FN int warp_lane()                     { return int(threadIdx.x) % WARP; }
+FN u32 shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
+
 FN float approximate_tanh(float x) {  // within 2^-11 of the value
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// Adds the product of TF32 fragments, a (16 x 8) and b (8 x 8), to c.
 FN void product_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -175,9 +178,7 @@ struct Bf16 {
     }
     FN static void load_transposed(u32 (&x)[4], const Stored* row) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(u32(__cvta_generic_to_shared(row)))
-                     : "memory");
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
     }
     FN static Left left_columns(const Stored* tile, int stride, int lane) {
         Left left;

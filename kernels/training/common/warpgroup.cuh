@@ -32,30 +32,30 @@ template <int N> FN void fence_registers(float (&c)[N][4]) {
     FOR_EACH_NUMBER(j, q, N) asm volatile("" : "+f"(c[j][q])::"memory");
 }
 
-// Rounds numbers once, before they are stored several times.
+// Rounds accumulators once to TF32, so that none of several stores rounds again; does nothing in bf16.
 template <int N> FN void round_once(float (&c)[N][4]) {
     FOR_EACH_NUMBER(j, q, N) c[j][q] = Arithmetic::rounded_once(c[j][q]);
 }
 
-// The base address of some tiles in matrix descriptors, in units of 16 bytes, and the address of tiles of the same
-// layout (`reference`) as the origin of offsets. It is reloaded from shared memory for each tile of rows:
-// otherwise the compiler would keep descriptors in registers.
+// The base of matrix descriptors of some tiles, in units of 16 bytes, and the address of tiles of the same layout
+// (`reference`), from which offsets count. The base is reloaded from shared memory for each tile of rows: otherwise the
+// compiler would keep all descriptors in registers.
 struct TileBase {
     const unsigned char* reference;
     u32                  base;
     FN TileBase(const void* layout, const void* tiles, u32* stored)
         : reference(static_cast<const unsigned char*>(layout)) {
-        *stored = 1u << 16 | (u32(__cvta_generic_to_shared(tiles)) & 0x3FFFF) / 16;
+        *stored = 1u << 16 | (shared_address(tiles) & 0x3FFFF) / 16;
     }
     FN void reload(const u32* stored) {
         u32 loaded;
-        asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(loaded) : "r"(u32(__cvta_generic_to_shared(stored))));
+        asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(loaded) : "r"(shared_address(stored)));
         base = u32(shuffle(int(loaded), 0));  // the same for the whole warp
     }
 };
 
 // A factor in shared memory: LINES rows of Left or columns of Right, with the depth along a line. Lines are cut into
-// pieces of 128 bytes with the 128-byte swizzle of wgmma, so that accesses have no bank conflicts.
+// pieces of 128 bytes, with wgmma's 128-byte swizzle, which avoids bank conflicts.
 template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
     static constexpr int PIECE = 128, PIECE_ELEMENTS = PIECE / int(sizeof(Stored)), LINE_COUNT = LINES;
     static_assert(LINES % 8 == 0 && DEPTHS % DEPTH == 0);
@@ -117,7 +117,7 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
 
 using Left = Arithmetic::Left;
 
-// c += rows * right, for rows of a warpgroup in registers; without `keep`, c = rows * right.
+// Starts c += rows * right (c = rows * right without `keep`), for rows in registers; complete after wait_products().
 template <int N, int STEPS, class Right>
 FN void multiply_rows(float (&c)[N][4], const Left (&rows)[STEPS], const Right& right, const TileBase& tiles,
                       bool keep = true) {
@@ -127,7 +127,7 @@ FN void multiply_rows(float (&c)[N][4], const Left (&rows)[STEPS], const Right& 
     }
 }
 
-// c += left * right, for a depth of 64 rows.
+// Starts c += left * right over a depth of 64 rows; complete after wait_products(). `tiles`: base of both tiles.
 template <int N, class LeftTile, class Right>
 FN void multiply_tiles(float (&c)[N][4], const LeftTile& left, const Right& right, const TileBase& tiles) {
     UNROLL
@@ -136,11 +136,12 @@ FN void multiply_tiles(float (&c)[N][4], const LeftTile& left, const Right& righ
     }
 }
 
-// Completes factors before products start: computed between products, each would make the next product wait.
+// Makes the compiler compute all factors here: computed between products, each would make the next product wait.
 template <int STEPS> FN void fence_registers(Left (&lefts)[STEPS]) {
     FOR_EACH_NUMBER(step, word, STEPS) asm volatile("" : "+r"(lefts[step].x[word])::"memory");
 }
 
+// Rounds accumulators of 8 N columns to the left factors of the STEPS products that have them as depth.
 template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c)[N][4]) {
     static_assert(STEPS * DEPTH == 8 * N);
     UNROLL
@@ -149,29 +150,26 @@ template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c
 
 // --- bulk copies to shared memory ---
 
-FN u32  shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
 FN void init_mbarrier(u64* mbarrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(mbarrier)) : "memory");
 }
+// Waits until the copies of round `round`, counted from 0, have arrived.
 FN void wait_mbarrier(u64* mbarrier, u32 round) {
     u32 complete;
     do {
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(complete)
-                     : "r"(shared_address(mbarrier)), "r"(round % 2)
-                     : "memory");
+                     : "=r"(complete) : "r"(shared_address(mbarrier)), "r"(round % 2) : "memory");
     } while (complete == 0);
 }
 
 FN void expect_bytes(u64* mbarrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(mbarrier)), "r"(bytes)
-                 : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(mbarrier)), "r"(bytes) : "memory");
 }
+// Starts a bulk copy (TMA) to shared memory, whose bytes the mbarrier counts.
 FN void copy_bytes(void* to, const void* from, u32 bytes, u64* mbarrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(mbarrier))
-                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(mbarrier)) : "memory");
 }
 
 // A ring of stages in shared memory, filled while other stages are in use. Each warpgroup waits until a stage is full,
@@ -203,9 +201,7 @@ template <int STAGES, int BYTES, int READERS> struct Ring {
         if (thread_rank() % GROUP != 0) return;
         u32 previous;
         asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
-                     : "=r"(previous)
-                     : "r"(shared_address(releases + number % STAGES))
-                     : "memory");
+                     : "=r"(previous) : "r"(shared_address(releases + number % STAGES)) : "memory");
         if (previous % READERS == READERS - 1) fill(number + STAGES);
     }
 };

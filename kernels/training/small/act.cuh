@@ -23,7 +23,7 @@ FN void forward(const Forward<OUTPUTS>& net, InputRows& x, const Scale& scale, f
     warp_barrier();
 }
 
-// Draws the action of a thread's row from its outputs.
+// Draws the action of a thread's row from its outputs, and writes action and log-probability.
 template <class Call> FN void draw_action(const Call& call, float* block_outputs, Index row, bool active) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
@@ -35,9 +35,9 @@ template <class Call> FN void draw_action(const Call& call, float* block_outputs
     if (active) call.log_probs[row] = total.log_prob[0];
 }
 
-// Runs the network on all rows. `index_of(row)` is the index of a row's observation, -1 for no observation; `inspect(x,
-// index_g, index_h)` sees a thread's fragment of the observations of rows g and h; `use_outputs(outputs of the block,
-// outputs of this thread's row, row, active)` gets each tile's outputs.
+// Runs the network on all rows. `index_of(row)` is the index of a row's observation, -1 for none; `inspect(x, index_g,
+// index_h)` gets a thread's fragment of the observations of rows g and h; `use_outputs(outputs of the block, outputs of
+// this thread's row, row, active)` gets each tile's outputs.
 template <int OUTPUTS, class Call, class IndexOf, class Inspect, class UseOutputs>
 FN void run_network(const Call& call, const Offsets& offsets, int rows_of_last_layer, const IndexOf& index_of,
                     const Inspect& inspect, const UseOutputs& use_outputs) {
@@ -61,6 +61,7 @@ FN void run_network(const Call& call, const Offsets& offsets, int rows_of_last_l
     }
 }
 
+// Draws an action for every row, and writes actions and log-probabilities.
 template <class Call> FN void act(const Call& call) {
     const auto index_of    = [](Index row) { return int(row); };
     const auto inspect     = [](const InputRows&, int, int) {};
@@ -70,6 +71,7 @@ template <class Call> FN void act(const Call& call) {
     run_network<PARAMETERS>(call, ACTOR_OFFSETS, MEANS, index_of, inspect, use_outputs);
 }
 
+// Writes the critic's value of every row; raises `largest` to the largest magnitude in active agents' observations.
 template <class Call> FN void values(const Call& call) {
     u32        largest  = 0;
     const auto index_of = [&](Index row) { return int(call.indices == nullptr ? row : call.indices[row]); };

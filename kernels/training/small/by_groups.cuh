@@ -43,12 +43,12 @@ template <int OUTPUTS, int GROUPS> struct GroupMemory {
     }
 };
 
-// Shared memory of a block of up to three warpgroups. With three, a thread has 168 registers, too few for long heads
-// and inputs.
+// Shared memory of a block of one to three warpgroups, with room for the alignment.
 FN constexpr u64 bytes_of_groups(int groups) {
     if (groups == 1) return sizeof(GroupMemory<PARAMETERS, 1>) + 1024;
     return (groups == 2 ? sizeof(GroupMemory<PARAMETERS, 2>) : sizeof(GroupMemory<PARAMETERS, 3>)) + 1024;
 }
+// Maximum warpgroups of a block. With three, a thread has 168 registers, too few for long heads and inputs.
 FN constexpr int max_groups() {
     int groups = PARAMETERS <= 8 && FEATURES < 32 ? 3 : 2;
     while (groups > 0 && bytes_of_groups(groups) > MAX_SHARED_BYTES) --groups;
@@ -59,7 +59,7 @@ constexpr int UPDATE_BLOCKS = 1;
 // Whether actor and critic run the same code: it compiles in half the time, and is faster in TF32 but slower in bf16.
 constexpr bool ONE_PROGRAM = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
-// Loads a layer's weights, an OUT x IN matrix, as the factors of both passes. `real_outs` outputs have weights,
+// Loads a layer's weights, an OUT x IN matrix, into the tiles of both passes. `real_outs` outputs have weights,
 // `tile_outs` fit the forward tile; the rest is zero.
 template <int IN, int OUT, class ForwardTile, class BackwardTile>
 FN void load_layer(ForwardTile& forward, int tile_outs, BackwardTile* backward, const float* weights, int real_outs) {
@@ -73,8 +73,8 @@ FN void load_layer(ForwardTile& forward, int tile_outs, BackwardTile* backward, 
     }
 }
 
-// Loads a network. The last layer has `rows` outputs; the other `outputs` are the log standard deviations, as biases
-// without weights.
+// Loads a network to shared memory. The last layer has `rows` outputs; the other `outputs` are the log standard
+// deviations, as biases without weights.
 template <int OUTPUTS>
 FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int rows, int outputs, const Scale& scale) {
     load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
@@ -97,7 +97,7 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int r
     }
 }
 
-// The inputs of a layer end with a line of ones; its column of the gradient is the gradient of the biases.
+// The inputs of a layer end with a line of ones, whose column of the gradient is the gradient of the biases.
 template <class Role, class Call> struct Learner {
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
@@ -241,14 +241,10 @@ template <class Role, class Call> struct Learner {
     }
 
     FN void store_inputs(const InputRows& x) {
-        float with_ones[INPUTS / 8][4];
-        FOR_EACH_NUMBER(j, q, INPUTS / 8) {
-            with_ones[j][q] = 8 * j + lane % 4 * 2 + q % 2 == FEATURES ? 1.0f : x[j][q];
-        }
-        constexpr int stored_inputs = INPUTS < X_LINES ? INPUTS : X_LINES;
-        float stored_columns[stored_inputs / 8][4];
-        FOR_EACH_NUMBER(j, q, stored_inputs / 8) stored_columns[j][q] = with_ones[j][q];
-        tiles.x.store_rows(stored_columns);
+        constexpr int groups = (INPUTS < X_LINES ? INPUTS : X_LINES) / 8;
+        float with_ones[groups][4];
+        FOR_EACH_NUMBER(j, q, groups) with_ones[j][q] = 8 * j + lane % 4 * 2 + q % 2 == FEATURES ? 1.0f : x[j][q];
+        tiles.x.store_rows(with_ones);
     }
 
     FN void write(float* partial, const Offsets& at, int rows) {
@@ -277,7 +273,7 @@ template <class Role, class Call> struct Learner {
         }
     }
 
-    // Sums over warpgroups, in their order, in the memory of the samples; the last warpgroup gets the sums.
+    // Sums gradients over warpgroups, in their order, in the memory of the samples; the last warpgroup has the sums.
     FN void sum_over_groups() {
         static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(memory.samples));
         float* const scratch = reinterpret_cast<float*>(memory.samples) + thread_rank() % GROUP;

@@ -1,7 +1,7 @@
 // The gradient of a minibatch's loss with respect to one network's weights, by warps.
 //
 // Each warp of a block runs 16 samples forward and backward, and stores activations and gradients in shared memory.
-// Then each warp adds the full tile's contribution to the gradients of its slice of the weights, in registers.
+// Then each warp adds the products of the full tile to the gradients of its slices of the weights, in registers.
 
 constexpr int STRIDE_X = stride_of(FEATURES), STRIDE_1 = stride_of(HIDDEN_1), STRIDE_2 = stride_of(HIDDEN_2);
 constexpr int STRIDE_BOTH = STRIDE_1 < STRIDE_2 ? STRIDE_2 : STRIDE_1;
@@ -9,6 +9,15 @@ constexpr int COLUMNS     = padded(FEATURES, 8);
 
 // The slices of 16 rows of a layer's weights per warp.
 constexpr int SLICES_1 = (HIDDEN_1 + TILE - 1) / TILE, SLICES_2 = (HIDDEN_2 + TILE - 1) / TILE;
+
+// Calls use(slice, row) for this warp's slices of a layer with `rows` rows; `row` is the slice's first.
+template <int SLICES, class Use> FN void for_each_slice(int rows, int warp, const Use& use) {
+    UNROLL
+    for (int slice = 0; slice < SLICES; ++slice) {
+        const int row = (slice * WARPS + warp) * WARP_ROWS;
+        if (row < rows) use(slice, row);
+    }
+}
 
 template <int OUTPUTS> struct UpdateMemory {
     Forward<OUTPUTS>  net;
@@ -41,7 +50,7 @@ FN void add_outer(float (&c)[N][4], float (&grad_bias)[4], const Stored* left, i
     }
 }
 
-// Writes a slice of a layer's gradient.
+// Writes a slice of a layer's gradient, 16 rows from `row` on, with its biases.
 template <int N>
 FN void write_slice(float* weights, float* bias, int row, int columns, const float (&c)[N][4],
                     const float (&grad_bias)[4], int lane) {
@@ -108,22 +117,12 @@ template <class Role, class Call> struct Learner {
         add_last_layer(warp_z, outputs);
         backward(y, z, warp_z, outputs);
         block_barrier();
-        UNROLL
-        for (int slice = 0; slice < SLICES_2; ++slice) {
-            const int at = (slice * WARPS + warp) * WARP_ROWS;
-            if (at < HIDDEN_2) {
-                add_outer(grad_2[slice], grad_bias_2[slice], memory.grad_z + at, STRIDE_2, memory.hidden_1, STRIDE_1,
-                          lane);
-            }
-        }
-        UNROLL
-        for (int slice = 0; slice < SLICES_1; ++slice) {
-            const int at = (slice * WARPS + warp) * WARP_ROWS;
-            if (at < HIDDEN_1) {
-                add_outer(grad_1[slice], grad_bias_1[slice], memory.z_or_grad_y + at, STRIDE_BOTH, memory.x, STRIDE_X,
-                          lane);
-            }
-        }
+        for_each_slice<SLICES_2>(HIDDEN_2, warp, [&](int s, int at) {
+            add_outer(grad_2[s], grad_bias_2[s], memory.grad_z + at, STRIDE_2, memory.hidden_1, STRIDE_1, lane);
+        });
+        for_each_slice<SLICES_1>(HIDDEN_1, warp, [&](int s, int at) {
+            add_outer(grad_1[s], grad_bias_1[s], memory.z_or_grad_y + at, STRIDE_BOTH, memory.x, STRIDE_X, lane);
+        });
     }
 
     FN void store_inputs(const InputRows& x) {
@@ -132,7 +131,7 @@ template <class Role, class Call> struct Learner {
         store_tile(memory.x + warp * WARP_ROWS * STRIDE_X, STRIDE_X, stored, lane);
     }
 
-    // The last layer's gradient, from this warp's activations and outputs' gradients.
+    // Adds to the last layer's gradient, from this warp's activations and outputs' gradients.
     FN void add_last_layer(const Stored* hidden, const float* outputs) {
         UNROLL
         for (int step = 0; step < WARP_ROWS; step += DEPTH) {
@@ -168,27 +167,17 @@ template <class Role, class Call> struct Learner {
     }
 
     FN void write(float* partial, const Offsets& at, int rows) {
-        UNROLL
-        for (int slice = 0; slice < SLICES_1; ++slice) {
-            const int row = (slice * WARPS + warp) * WARP_ROWS;
-            if (row < HIDDEN_1) {
-                write_slice(partial + at.weight_1, partial + at.bias_1, row, FEATURES, grad_1[slice],
-                            grad_bias_1[slice], lane);
-            }
-        }
-        UNROLL
-        for (int slice = 0; slice < SLICES_2; ++slice) {
-            const int row = (slice * WARPS + warp) * WARP_ROWS;
-            if (row < HIDDEN_2) {
-                write_slice(partial + at.weight_2, partial + at.bias_2, row, HIDDEN_1, grad_2[slice],
-                            grad_bias_2[slice], lane);
-            }
-        }
+        for_each_slice<SLICES_1>(HIDDEN_1, warp, [&](int s, int row) {
+            write_slice(partial + at.weight_1, partial + at.bias_1, row, FEATURES, grad_1[s], grad_bias_1[s], lane);
+        });
+        for_each_slice<SLICES_2>(HIDDEN_2, warp, [&](int s, int row) {
+            write_slice(partial + at.weight_2, partial + at.bias_2, row, HIDDEN_1, grad_2[s], grad_bias_2[s], lane);
+        });
         write_last_layer(partial, at, rows);
         loss.write(partial + call.parameters, memory.sums, role.is_actor, !role.is_actor, [] { block_barrier(); });
     }
 
-    // Sums over warps, in their order, in the memory of the activations.
+    // Writes the sums over warps, added in their order in the memory of the activations.
     FN void write_last_layer(float* partial, const Offsets& at, int rows) {
         constexpr int bias_at = HIDDEN_2 * OUTPUTS;
         constexpr u64 capacity = sizeof(memory.x) + sizeof(memory.hidden_1) + sizeof(memory.grad_z);

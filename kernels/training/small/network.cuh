@@ -74,8 +74,8 @@ template <int IN, int OUT> struct WeightLoader {
 
 static_assert(HIDDEN_1 <= THREADS && HIDDEN_2 <= THREADS && INPUTS <= THREADS && PARAMETERS <= THREADS);
 
-// Loads a network. The last layer has `rows` outputs; further outputs are the log standard deviations, as biases
-// without weights.
+// Loads a network to shared memory. The last layer has `rows` outputs; further outputs are the log standard deviations,
+// as biases without weights.
 template <int OUTPUTS>
 FN void load(Forward<OUTPUTS>& net, Backward<OUTPUTS>* backward, const float* flat, const Offsets& at, int rows,
              const Scale& scale) {
@@ -117,6 +117,7 @@ FN void fetch_rows(InputRows& x, const float* observations, int index_g, int ind
     }
 }
 
+// Subtracts means, multiplies by inverse standard deviations and clips; without a scale, does nothing.
 template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale& scale, int lane) {
     if (scale.mean == nullptr) return;
     FOR_EACH_NUMBER(j, q, INPUTS / 8) {
@@ -125,7 +126,7 @@ template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale
     }
 }
 
-// c += rows * weights, for rows of 8 K columns.
+// c += rows * weights, for 16 rows of 8 K columns and packed weights in shared memory.
 template <int N, int K> FN void multiply(float (&c)[N][4], const float (&rows)[K][4], const Stored* weights, int lane) {
     constexpr int steps = K * 8 / DEPTH;
     float         odd[4] = {};  // a second accumulator, so that consecutive products are independent
@@ -144,7 +145,7 @@ template <int N, int K> FN void multiply(float (&c)[N][4], const float (&rows)[K
     }
 }
 
-// Writes 16 rows into a tile.
+// Writes a warp's accumulators, 16 rows of 8 N columns, to `rows` in shared memory, in the stored precision.
 template <int N> FN void store_tile(Stored* rows, int stride, const float (&c)[N][4], int lane) {
     Stored* const at = rows + lane / 4 * stride + lane % 4 * 2;
     UNROLL

@@ -2,64 +2,57 @@
 //
 // Each block of the update wrote a row of partial sums, with a column for each parameter and each SUMS of the loss. A
 // team of warps sums a strip of 32 columns, in an order that depends only on the number of rows. After a grid barrier
-// each team updates its columns' parameters. The barrier needs a launch whose blocks are all resident (`together`).
+// each team updates its columns' parameters. The barrier needs a cooperative launch, whose blocks are all resident.
 
-constexpr int SLICES       = 8;  // partial sums of a column; rows are assigned round-robin
+constexpr int SLICES       = 8;  // partial sums of a column, one per warp of a team; rows are assigned round-robin
 constexpr int ROWS_AT_ONCE = 9;  // rows of a slice that are loaded at once: with 144 blocks all 72 rows of a column
 constexpr int STRIPS       = BLOCK / WARP;  // of a block of optimise.cuh
 
 struct StepMemory {
-    static constexpr int TEAM_WARPS = SLICES, TEAMS = STEP_THREADS / WARP / TEAM_WARPS;
-    static_assert(STEP_THREADS % (TEAM_WARPS * WARP) == 0);
+    static constexpr int TEAMS = STEP_THREADS / WARP / SLICES;
+    static_assert(STEP_THREADS % (SLICES * WARP) == 0);
     FN static StepMemory& of_block() { return *reinterpret_cast<StepMemory*>(staging); }
     float slices[TEAMS][SLICES][WARP];
     Rates rates;
 };
 
-// Adds a strip's rows to the slices of a team's warp.
-template <int TEAM_WARPS, class Call>
-FN void add_rows(const Call& call, int column, int member, float (&slices)[SLICES][WARP]) {
-    constexpr int WARP_SLICES = SLICES / TEAM_WARPS, LOADS = ROWS_AT_ONCE * WARP_SLICES;
+// The sum of a column of the partial sums, over the rows of slice number `member`.
+template <class Call> FN float sum_slice(const Call& call, int column, int member) {
     const int     columns = int(call.parameters) + SUMS;
     const bool    critic  = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
     const int     rows    = column < columns ? (critic ? call.critics : call.actors) : 0;
     const float*  partial = call.partials + column;
-    float         sums[WARP_SLICES] = {};
-    for (int first = member; first < rows; first += LOADS * TEAM_WARPS) {
-        float loaded[LOADS];
+    float         sum     = 0;
+    for (int first = member; first < rows; first += ROWS_AT_ONCE * SLICES) {
+        float loaded[ROWS_AT_ONCE];
         UNROLL
-        for (int load = 0; load < LOADS; ++load) {
-            const int row = first + load * TEAM_WARPS;
+        for (int load = 0; load < ROWS_AT_ONCE; ++load) {
+            const int row = first + load * SLICES;
             loaded[load]  = row < rows ? partial[Index(row) * columns] : 0.0f;
         }
         UNROLL
-        for (int load = 0; load < LOADS; ++load) sums[load % WARP_SLICES] += loaded[load];
+        for (int load = 0; load < ROWS_AT_ONCE; ++load) sum += loaded[load];
     }
-    UNROLL
-    for (int slice = 0; slice < WARP_SLICES; ++slice) {
-        slices[member + slice * TEAM_WARPS][thread_rank() % WARP] = sums[slice];
-    }
+    return sum;
 }
 
 // Calls use(strip, column, sum) for each strip, with all threads of one warp of its team; sums of columns beyond the
 // last are 0. All threads of the block call it.
 template <class Call, class Use> FN void for_each_strip(const Call& call, StepMemory& memory, const Use& use) {
-    const int warp = thread_rank() / WARP, team = warp / StepMemory::TEAM_WARPS, member = warp % StepMemory::TEAM_WARPS;
+    const int warp = thread_rank() / WARP, team = warp / SLICES, member = warp % SLICES;
     const int strips = (call.parameters + SUMS + WARP - 1) / WARP;
     for (int begin = block_number() * StepMemory::TEAMS; begin < strips; begin += block_count() * StepMemory::TEAMS) {
         const int strip = begin + team, column = strip * WARP + thread_rank() % WARP;
-        add_rows<StepMemory::TEAM_WARPS>(call, column, member, memory.slices[team]);
+        memory.slices[team][member][thread_rank() % WARP] = sum_slice(call, column, member);
         block_barrier();
         if (member == 0 && strip < strips) {
             float sum = 0;
             UNROLL
             for (int slice = 0; slice < SLICES; ++slice) sum += memory.slices[team][slice][thread_rank() % WARP];
             if (call.log_std <= column && column < call.log_std + call.log_stds) {
-                // A log standard deviation beyond a bound is clipped to it; only gradients that lead back inside count,
-                // because without any it would stay outside.
-                const float log_std  = call.flat[column];
-                const bool  outwards = (log_std < call.low && sum > 0) || (log_std > call.high && sum < 0);
-                if (outwards) sum = 0;
+                // Log standard deviations are clipped; beyond a bound only gradients that lead back inside count.
+                const float log_std = call.flat[column];
+                if ((log_std < call.low && sum > 0) || (log_std > call.high && sum < 0)) sum = 0;
             }
             use(strip, column, sum);
         }
@@ -85,7 +78,7 @@ template <class Call> FN float squared_norm(const Call& call) {
     return sum;
 }
 
-// Sums the gradient, over processes, too, and takes the step.
+// Sums the gradient over blocks and processes, and takes Adam's step.
 template <class Call> FN void step(const Call& call) {
     auto& memory = StepMemory::of_block();
     // read before the grid barrier, after which the first block writes them
@@ -106,13 +99,13 @@ template <class Call> FN void step(const Call& call) {
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
     const u32   before  = arrive_at_grid(arrived);
     const int   warp = thread_rank() / WARP, lane = thread_rank() % WARP, count = int(call.count);
-    const int   strip   = block_number() * StepMemory::TEAMS + warp / StepMemory::TEAM_WARPS;
-    const int   first   = warp % StepMemory::TEAM_WARPS == 0 ? strip * WARP + lane : count;
+    const int   strip   = block_number() * StepMemory::TEAMS + warp / SLICES;
+    const int   first   = warp % SLICES == 0 ? strip * WARP + lane : count;
     Moments     moments = {};
     if (first < count) moments = moments_of(call, first);
     if (thread_rank() == STEP_THREADS - 1) memory.rates = rates_of(call, steps);
     wait_for_grid(arrived, before);
-    if (warp % StepMemory::TEAM_WARPS != 0 || strip * WARP >= count) return;
+    if (warp % SLICES != 0 || strip * WARP >= count) return;
     const Outcome outcome = outcome_of(call, stopped, square_root(squared_norm(call)));
     if (outcome.active) {
         _Pragma("unroll 1")  // nearly always one iteration

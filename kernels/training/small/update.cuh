@@ -49,8 +49,8 @@ struct BlockRole {
     FN int outputs() const { return is_actor ? PARAMETERS : 1; }
 };
 
-// Returns the current sample, without its observation, and moves `row` on to the next tile's sample, whose observation
-// the caller fetches when registers are free.
+// Returns the current sample, without its observation, and fetches the next tile's sample into `row`, except for its
+// observation, which the caller fetches when registers are free.
 template <class Role, class Call>
 FN Sample advance_sample(SampleRow& row, const Role& role, const Call& call, Index after_next) {
     const Sample current = row;
@@ -68,9 +68,10 @@ FN void add_loss(const Role& role, Losses& losses, const Sample& sample, float* 
     else losses.value(sample, row);
 }
 
-// Accumulates one network's gradient over a block's tiles.
+// Accumulates one network's gradient over a block's tiles; defined in by_warps.cuh and in by_groups.cuh.
 template <class Role, class Call> struct Learner;
 
+// Runs a worker's tiles through one network, and writes the sums of gradient and loss to its row of `partials`.
 template <class Role, class Call>
 FN void update_net(const Role& role, SampleRow& sample, const Call& call, int index, int worker, int workers) {
     const Offsets offsets = role.is_actor ? ACTOR_OFFSETS : CRITIC_OFFSETS;
@@ -83,7 +84,7 @@ FN void update_net(const Role& role, SampleRow& sample, const Call& call, int in
     learner.write(call.partials + Index(worker) * (call.parameters + SUMS), offsets, rows);
 }
 
-// `ONE_PROGRAM`: actor and critic run the same code.
+// Runs the actor in the first `actors` blocks and the critic in the rest; with ONE_PROGRAM both run the same code.
 template <bool ONE_PROGRAM, class Call> FN void update(const Call& call) {
     const int  actors   = call.actors, block = block_number();
     const bool is_actor = block < actors;
