@@ -118,7 +118,7 @@ def _make_module(case: Case, user_module: nn.Module | None, name: str, run: Run)
 
 
 def _check_not_trained(module: nn.Module, name: str, config: Run) -> None:
-    """Raise a ValueError if a Trainer's optimiser owns parameters: another would move them to a buffer of its own."""
+    """Raise a ValueError if a Trainer's optimiser owns parameters: a second one would take them out of its buffer."""
     if not _owners(module):
         return
     gc.collect()  # Trainers are part of reference cycles, so that unused ones may still be there

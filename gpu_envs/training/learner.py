@@ -119,7 +119,7 @@ class Learner(ABC):
         """Return tensors to search for the origin of a NaN, in the order of its propagation."""
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
-        """Return copies of all that later iterations depend on; not ``copy_buffers``: the replay buffer itself."""
+        """Return copies of all that later iterations depend on; ``copy_buffers=False``: not of the replay buffer."""
         del copy_buffers
         return {
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},

@@ -9,7 +9,7 @@ from gpu_envs.training.settings_file import flatten
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings by flat name of each environment's presets; a preset inherits the one that it is ``like``."""
+    """Return the settings by flat name of each environment's presets; a preset inherits from the preset ``like``."""
     tables = tomllib.loads(path.read_text("utf-8"))
 
     def settings(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -338,7 +338,7 @@ def split_flat(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[
 
 
 def _algorithm_and_network(settings: Mapping[str, Any], inherited: Mapping[str, Any]) -> tuple[Algorithm, Network]:
-    """Make algorithm and network from flat settings; ValueError for those that do not apply, dropped if inherited."""
+    """Make algorithm and network; ValueError for ``settings`` that do not apply, while ``inherited`` are dropped."""
     flat = {**inherited, **settings}
     name = flat.get("algorithm", PPO.name)
     if not isinstance(name, str) or name not in ALGORITHMS:

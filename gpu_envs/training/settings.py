@@ -68,7 +68,7 @@ class Setting:
         return _KINDS[self.kind][0](self, value)
 
     def parse(self, text: str) -> Any:
-        """Convert text, such as a command-line argument, to a value."""
+        """Convert text of the command line to the setting's type, or raise a ValueError; limits are not checked."""
         if text in self.keywords:
             return text
         if self.optional and text.lower() == "none":

@@ -121,7 +121,7 @@ class Trainer:
         self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
     def _build(self, modules: Mapping[str, nn.Module], saved_players: Mapping[str, Any]) -> None:
-        """Make the attributes that allocate: environment, learners, players, metrics, history and schedules."""
+        """Allocate environment, learners, players, actions, report queue and schedules, and set the attributes."""
         config, device, plan = self.config, self.device, self._plan
         first_replica = self.group.rank * plan.num_envs
         # an environment that cannot be made raises before the user's modules are modified
@@ -383,7 +383,7 @@ class Trainer:
         return facts
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
-        """Return copies of all that this process needs to continue; not ``copy_buffers``: replay buffers themselves."""
+        """Return copies of all that this process needs to continue; ``copy_buffers=False``: not of replay buffers."""
         return {
             "describes": self.describe(),
             "iteration": self.iteration,
@@ -408,7 +408,7 @@ class Trainer:
         self._restore(state, same_processes=same_processes)
 
     def _restore(self, state: Mapping[str, Any], *, same_processes: bool = True) -> None:
-        """Restore a process's state; not ``same_processes`` (their number has changed): with new episodes."""
+        """Restore a process's state; ``same_processes=False`` (their number has changed): with new episodes."""
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self.players.items():

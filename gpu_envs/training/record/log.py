@@ -77,7 +77,7 @@ class RunLog:
 
 
 def _rows(path: Path) -> list[tuple[str, list[str]]]:
-    """Read the header and the rows of a log, each as text and as cells, without an incomplete last row."""
+    """Read header and rows of a log, as text and as cells, without an incomplete last row; ValueError: damaged."""
     rows: list[tuple[str, list[str]]] = []
     try:
         for line in path.read_bytes().decode().split("\n")[:-1]:

@@ -135,7 +135,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Prevent other processes from training this run, if the file system supports locks.
+        """Prevent other processes from training this run, if the file system has locks; BlockingIOError if one does.
 
         The operating system releases the lock when the process ends, even if it is killed.
         """
@@ -179,7 +179,7 @@ class RunDirectory:
         return read_log(self.log_path)
 
     def _write(self, config: Run, about: dict[str, Any]) -> None:
-        """Write run.toml, and config.json, to which ``about`` adds; TypeError for values that JSON cannot hold."""
+        """Write run.toml, and config.json with other keys of ``about``; TypeError for values that JSON cannot hold."""
         array_to_list = operator.methodcaller("tolist")  # for parameters with a value for each replica
         for name, value in config.flat().items():
             try:
@@ -205,7 +205,7 @@ class RunDirectory:
 
 
 def _command() -> list[list[str]]:
-    """Return the command line if the program is ``gpu-envs``; other command lines say nothing about the run."""
+    """Return a list with the command line; empty if the program is not ``gpu-envs``: it says nothing about the run."""
     program = Path(sys.argv[0])
     is_cli = program.stem == "gpu-envs" or (program.stem == "__main__" and program.parent.name == "gpu_envs")
     return [list(sys.argv)] if is_cli else []

@@ -58,7 +58,7 @@ def check_structure(expected: Any, actual: Any, where: str) -> None:
 
 
 def _describe(value: Any) -> str:
-    """Describe a value, or an example of ``check_structure``, for its message."""
+    """Return the words for a value, or for an example, in messages of ``check_structure``."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, range):
@@ -188,7 +188,7 @@ def save_together(
 
 
 def _select_rank(saved: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Return the state of one process from a checkpoint of several."""
+    """Return the state of process ``rank`` from a checkpoint of one or several processes."""
     if "ranks" not in saved:
         return dict(saved)
     local = saved["ranks"][rank]
@@ -204,7 +204,7 @@ def state_of_process(
     """Return a process's part of a checkpoint; raise a CheckpointError if it does not fit the run.
 
     ``expected`` is the current state of the process, as an example. If the number of processes has changed (not
-    ``same_processes``), the returned state restarts episodes.
+    ``same_processes``), discounted returns are zero and replay buffers missing, for new episodes.
     """
     here, there = ({**state["describes"], "gpus": None} for state in (expected, saved))
     if there.get("format") != here["format"]:  # format 1 described fewer settings
@@ -236,7 +236,7 @@ def _restarted(saved: Mapping[str, Any]) -> dict[str, Any]:
 def _with_learner_state(
     saved: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the state with other discounted returns and other memories (replay buffers and noise) of learners."""
+    """Return the state with discounted returns and memories (replay buffer, noise) of these learners replaced."""
     learners = {name: dict(state) for name, state in saved["learners"].items()}
     for name, state in learners.items():
         if state.get("own") is not None and name in memories:

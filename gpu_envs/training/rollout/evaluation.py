@@ -191,7 +191,7 @@ def play(
     progress: bool | None = False,
     spec: Spec | None = None,
 ) -> Evaluations:
-    """Play full episodes, as ``runs.evaluate``; each replica contributes its first episodes, however long they are.
+    """Play full episodes, and return evaluations by role; each replica contributes its first episodes, however long.
 
     ``spec`` is the spec of an existing environment whose rules are used; None: the spec of the policies' run.
     """

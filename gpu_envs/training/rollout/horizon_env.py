@@ -119,7 +119,7 @@ class RoleStorage:
         return own if split is None or shared is None else SplitRows(own, shared, self.role.agents, split)
 
     def set_initial(self, rows: Rows) -> None:
-        """Copy observations into the last row, with which ``carry_over`` starts the next horizon."""
+        """Copy observations into the last row; ``carry_over`` starts the next horizon with it."""
         if isinstance(rows, SplitRows):
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
@@ -208,7 +208,7 @@ class HorizonEnv:
         return first.episode_length[:, :, 0] > 0  # the lengths of all agents of a replica are reported together
 
     def episodes(self, sums: EpisodeSums) -> list[torch.Tensor]:
-        """Return ``RoleStorage.episodes`` of each role, and sums of metrics, ``[1 + metrics, horizon]``, if any."""
+        """Return sums over the episodes that ended in each step: count, returns, lengths by role; count and metrics."""
         results = [storage.episodes(sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
             first = next(iter(self.storage.values()))  # the lengths of all agents of a replica are reported together

@@ -292,7 +292,7 @@ class PolicyRows:
         return arrays[0] if len(arrays) == 1 else torch.cat(arrays, lead)
 
     def observed(self, by_role: Mapping[str, Rows], lead: int) -> Rows:
-        """Return this policy's observations, as ``take`` returns other arrays; split rows are in groups.
+        """Return this policy's rows of observations, joined over roles: full rows, or ``SplitRows`` if it uses them.
 
         The shared features in ``by_role`` are ``[..., num_envs, features]``, or by agent
         ``[..., num_envs, agents, features]``.

@@ -148,7 +148,7 @@ class Replay:
         )(turn)
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Tensor]:
-        """Return copies on the host (the device may lack memory); not ``copy_buffers``: the buffer's own tensors."""
+        """Return copies on the host (the device may lack memory); ``copy_buffers=False``: the tensors themselves."""
         if not copy_buffers:
             return self._tensors | {"position": self.position.clone()}
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._tensors.items()}
