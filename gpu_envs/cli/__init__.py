@@ -37,23 +37,16 @@ from gpu_envs.errors import (
 )
 from gpu_envs.extras import MissingExtraError
 
-_USER_ERRORS = (
-    ValueError,
-    TypeError,
+_LIBRARY_ERRORS = (
     UnknownEnvironmentError,
     NoCompilerError,
     CompileError,
     DivergedError,
     NotWrittenError,
-    MemoryError,
-    BlockingIOError,
     LostProcessError,
-    FileNotFoundError,
-    FileExistsError,
-    NotADirectoryError,
-    IsADirectoryError,
-    PermissionError,
 )
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+_USER_ERRORS = (ValueError, TypeError, MemoryError, BlockingIOError, *_LIBRARY_ERRORS, *_PATH_ERRORS)
 """Exceptions about settings, environments and run directories that the user can fix."""
 
 _FILE_SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -65,14 +58,9 @@ default the collector takes half a second in all, the last time when the process
 
 
 def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
-    """Run a command.
+    """Run the command in the arguments after the program's name, None: ``sys.argv[1:]``; return the exit code.
 
-    Args:
-        arguments: The arguments after the program's name; None: ``sys.argv[1:]``.
-        trainer: An object with ``train``, ``resume`` and ``evaluate``; None: ``gpu_envs.training``.
-
-    Returns:
-        The exit code.
+    ``trainer``: an object with ``train``, ``resume`` and ``evaluate``; None: ``gpu_envs.training``.
     """
     if arguments is not None:
         return _main(list(arguments), trainer)
@@ -99,6 +87,7 @@ def _open_closed_streams() -> None:
 
 
 def _main(argv: list[str], trainer: Any) -> int:
+    """Run a command; print the message of an error that the user can fix, and raise others; return the exit code."""
     debug = "--debug" in argv
     try:
         return _run([word for word in argv if word != "--debug"], trainer, ["--debug"] * debug)
@@ -130,11 +119,13 @@ def _main(argv: list[str], trainer: Any) -> int:
 
 
 def _run(argv: list[str], trainer: Any, debug: list[str]) -> int:
-    if argv and argv[0] in COMMANDS:
-        return COMMANDS[argv[0]].run(argv[1:] + debug, trainer)
-    if argv and not argv[0].startswith("-"):
+    """Run the command that is the first argument or, without one, ``gpu-envs`` itself; return the exit code."""
+    command = argv[0] if argv else "-"
+    if command in COMMANDS:
+        return COMMANDS[command].run(argv[1:] + debug, trainer)
+    if not command.startswith("-"):
         raise ValueError(
-            f"there is no command {argv[0]!r}{did_you_mean(argv[0], COMMANDS)} Commands: {', '.join(COMMANDS)}"
+            f"there is no command {command!r}{did_you_mean(command, COMMANDS)} Commands: {', '.join(COMMANDS)}"
         )
     summaries = "\n".join(f"  {name:12}{command.summary}" for name, command in COMMANDS.items())
     description = f"commands:\n{summaries}\n\ngpu-envs COMMAND --help shows the options of a command."
@@ -152,6 +143,7 @@ def _run(argv: list[str], trainer: Any, debug: list[str]) -> int:
 
 
 def _report_user_error(error: Exception, advice: str = "") -> int:
+    """Write an error to the launcher's file or, without a launcher, to standard error; return the exit code."""
     kinds = {LostProcessError: LOST_PEER, MemoryError: OUT_OF_MEMORY}
     kind = next((kind for cause, kind in kinds.items() if isinstance(error, cause)), USER_MISTAKE)
     if not report_error(f"{error}{advice}", kind):

@@ -157,6 +157,7 @@ def _set_barrier(barrier: Any) -> None:
 def _measure_device(
     device: str, env: str, num_envs: int, params: Mapping[str, Any], seconds: float, first_replica: int = 0
 ) -> list[float]:
+    """Return the steps per second of each workload on one device, while other processes measure other devices."""
     rates = []
     try:
         for work, wait, steps in workloads(registry.spec(env), num_envs, device, params, first_replica):
@@ -173,7 +174,7 @@ def _measure_device(
 
 
 def default_replicas(spec: Spec, params: Mapping[str, Any], device: str) -> int:
-    """Return a number of replicas that keeps the device busy."""
+    """Return a number of replicas that keeps the device busy: ``DEFAULT_SIZES``; for a team fewer, by its agents."""
     replicas, agents = DEFAULT_SIZES[device != "cpu"]
     if not isinstance(spec, TeamSpec):
         return replicas
@@ -183,10 +184,9 @@ def default_replicas(spec: Spec, params: Mapping[str, Any], device: str) -> int:
 def workloads(
     spec: Spec, num_envs: int, device: str, params: Mapping[str, Any], first_replica: int = 0
 ) -> Iterator[tuple[Callable[[int], object], Callable[[], None], int]]:
-    """Yield the workloads of an environment, single steps and rollouts.
+    """Yield the workloads of an environment: single steps and, for one agent, rollouts.
 
-    Yields:
-        A function that runs a number of steps, a function that waits for them, and the number of replicas.
+    Each is a function that starts a number of steps, a function that waits for them, and the number of replicas.
     """
     output = {"output": "numpy", "copy": False} if device == "cpu" else {"output": "cupy"}
     options: dict[str, Any] = {"device": device, "first_replica": first_replica, "autoreset_mode": "SameStep"}
@@ -195,11 +195,11 @@ def workloads(
     rng = np.random.default_rng(0)
     actions = [random_actions(env, rng, device) for _ in range(_NUM_ACTIONS)]
 
-    def step(times: int) -> None:
+    def take_steps(times: int) -> None:
         for t in range(times):
             env.step(actions[t % _NUM_ACTIONS])
 
-    yield step, env.check, num_envs
+    yield take_steps, env.check, num_envs
     if isinstance(env, gpu_envs.VectorEnv):
         yield env.rollout, env.check, num_envs
     env.close()
@@ -215,6 +215,7 @@ def random_actions(env: Any, rng: np.random.Generator | None = None, device: str
 
 
 def _on_device(array: np.ndarray, device: str) -> Array:
+    """Return a copy of an array as a CuPy array on a device; for the CPU the array itself."""
     if device == "cpu":
         return array
     cupy = import_cupy()
@@ -225,11 +226,7 @@ def _on_device(array: np.ndarray, device: str) -> Array:
 def rate(work: Callable[[int], object], wait: Callable[[], None], steps: int, seconds: float) -> float:
     """Warm up, measure for about ``seconds``, and return the steps per second.
 
-    Args:
-        work: Runs a number of iterations, which may continue after it returns.
-        wait: Waits until they are done.
-        steps: The number of steps of one iteration.
-        seconds: The approximate duration of the measurement.
+    ``work`` starts a number of iterations of ``steps`` steps, and ``wait`` waits for their end.
     """
     work(1)
     wait()
@@ -256,21 +253,12 @@ def format_rate(per_second: float) -> str:
 def _parser() -> Parser:
     parser = Parser("gpu-envs bench", "gpu-envs bench [ID ...] [options]", _BENCH, _EXAMPLES)
     parser.add_string("--device", "all", "all, auto, cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--gpus",
-        metavar="N",
-        help="number of GPUs to use at the same time, or all; with --device cpu, number of processes",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=parse_number,
-        default=0.5,
-        metavar="X",
-        help="approximate duration of each measurement (default: 0.5)",
-    )
-    parser.add_integer(
-        "--num-envs", "replicas; none: enough to keep the device busy (default: automatic)", optional=True
-    )
+    gpus = "number of GPUs to use at the same time, or all; with --device cpu, number of processes"
+    parser.add_argument("--gpus", metavar="N", help=gpus)
+    seconds = "approximate duration of each measurement (default: 0.5)"
+    parser.add_argument("--seconds", type=parse_number, default=0.5, metavar="X", help=seconds)
+    replicas = "replicas; none: enough to keep the device busy (default: automatic)"
+    parser.add_integer("--num-envs", replicas, optional=True)
     parser.add_params("a parameter of the environments")
     parser.add_json()
     parser.add_debug()

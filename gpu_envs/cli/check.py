@@ -37,19 +37,11 @@ def check(argv: Sequence[str]) -> int:
 
     code = OK
     checks: dict[str, Sequence[Line]] = {}
+    options = {name: getattr(args, name) for name in ("num_envs", "steps", "seed", "params")}
+    options |= {"devices": devices, "sanitize": not args.no_sanitize, "report": (lambda _: None) if args.json else echo}
     for spec in specs:
         try:
-            report = check_environment(
-                spec,
-                devices=devices,
-                num_envs=args.num_envs,
-                steps=args.steps,
-                seed=args.seed,
-                params=args.params,
-                report=(lambda _: None) if args.json else echo,
-                sanitize=not args.no_sanitize,
-            )
-            checks[spec.id] = report.lines
+            checks[spec.id] = check_environment(spec, **options).lines
         except CheckError as error:  # already printed
             checks[spec.id], code = error.lines, FAILED
     if args.json:
@@ -59,13 +51,8 @@ def check(argv: Sequence[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("gpu-envs check", "gpu-envs check ID [ID ...] [options]", _CHECK, _EXAMPLES)
-    parser.add_argument(
-        "--device",
-        dest="devices",
-        action="append",
-        metavar="WORD",
-        help="cpu, cuda or cuda:N (default: cpu, and cuda if available). May be given several times.",
-    )
+    devices = "cpu, cuda or cuda:N (default: cpu, and cuda if available). May be given several times."
+    parser.add_argument("--device", dest="devices", action="append", metavar="WORD", help=devices)
     parser.add_integer("--num-envs", "replicas, at least 4 (default: 9)", 9)
     parser.add_integer("--steps", "number of steps of most checks (default: 60)", 60)
     parser.add_integer("--seed", "seed of environments and actions (default: 0)", 0)

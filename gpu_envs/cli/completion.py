@@ -35,7 +35,7 @@ SHELLS = {
 
 
 def completion(argv: Sequence[str]) -> int:
-    """``gpu-envs completion SHELL``; the scripts call it with ``--after WORD ...``."""
+    """``gpu-envs completion SHELL``: print a script; it calls ``--after WORD ...``, which prints the completions."""
     if argv and argv[0] == "--after":
         echo("\n".join(completions(argv[1:])))
         return OK
@@ -57,6 +57,7 @@ def completions(words: Sequence[str]) -> list[str]:
 
 
 def _candidates(before: Sequence[str], last: str) -> list[str]:
+    """Return the words that may follow the words ``before``: options if ``last`` starts with ``-``."""
     from gpu_envs.cli.commands import COMMANDS
     from gpu_envs.cli.settings import choices_of
     from gpu_envs.training.run import POLICY_SETTINGS
@@ -66,9 +67,8 @@ def _candidates(before: Sequence[str], last: str) -> list[str]:
     trains = before[0] in ("train", "tune")
     if last.startswith("-"):
         policy, dot, _ = last.rpartition(".")
-        return (
-            [f"{policy}.{name.replace('_', '-')}" for name in POLICY_SETTINGS if trains] if dot else _options(before[0])
-        )
+        names = (name.replace("_", "-") for name in POLICY_SETTINGS)
+        return [f"{policy}.{name}" for name in names if trains] if dot else _options(before[0])
     match before[-1]:
         case "completion":
             return list(SHELLS)

@@ -45,7 +45,7 @@ _EXAMPLES = """examples:
 
 _CARTPOLE, _TAG = "CartPole-v1", "TagContinuous-v0"
 
-_SHOWN: Mapping[str, Mapping[str, int]] = {
+_SHOWN: Mapping[str, Mapping[str, Any]] = {
     _CARTPOLE: {"replicas": 4, "steps": 500},
     _TAG: {"replicas": 1, "episodes": 1},
 }
@@ -87,7 +87,7 @@ class TrainingExample:
 
 
 def demo(argv: Sequence[str]) -> int:
-    """``gpu-envs demo``."""
+    """``gpu-envs demo``: train two environments, write a page with replays and speeds; return the exit code."""
     parser = _parser()
     args, extras = parser.parse_known_args(list(argv))
     if args.help:
@@ -130,45 +130,30 @@ def _parser() -> Parser:
     parser.add_argument("--out", default="demo.html", metavar="FILE", help="the page (default: demo.html)")
     parser.add_device()
     parser.add_integer("--seed", "seed of training and replays (default: 0)", 0)
-    parser.add_integer(
-        "--total-steps", "maximum steps of each training; none: the preset's (default: none)", optional=True
-    )
-    parser.add_argument(
-        "--no-open",
-        dest="open",
-        action="store_false",
-        help="do not open the page in a browser (default: open it if there is a screen)",
-    )
+    steps = "maximum steps of each training; none: the preset's (default: none)"
+    parser.add_integer("--total-steps", steps, optional=True)
+    no_open = "do not open the page in a browser (default: open it if there is a screen)"
+    parser.add_argument("--no-open", dest="open", action="store_false", help=no_open)
     parser.add_progress()
     parser.add_debug()
     return parser
 
 
 def _train_example(env: str, preset: str, folder: Path, device: str, args: argparse.Namespace) -> TrainingExample:
-    """Train a preset in ``folder``, and record random actions and the trained policies."""
+    """Train a preset, with ``folder`` as run directory; record a replay of random actions and one of the policies."""
     from gpu_envs.replays import record
     from gpu_envs.training import train
 
     total_steps = {} if args.total_steps is None else {"total_steps": args.total_steps}
-    run_options = {
-        "run_dir": str(folder),
-        "log_interval": 1,
-        "checkpoint_interval": 0,
-        "seed": args.seed,
-        "device": device,
-    }
+    common: dict[str, Any] = {"device": device, "seed": args.seed}
+    run_options = {"run_dir": str(folder), "log_interval": 1, "checkpoint_interval": 0, **common}
     config = Run.from_flat({"env": env} | dict(PRESETS[env][preset]) | total_steps | run_options)
     result = train(config, progress=args.progress)
-    record_options: dict[str, Any] = {**_SHOWN[env], "device": device, "seed": args.seed}
-    before = record(env, params=config.params, **record_options)
-    after = record(folder, **record_options)
-    return TrainingExample(
-        config,
-        result,
-        summary.read_log(folder / "log.csv"),
-        dataclasses.replace(before, title=f"{env}: random actions", facts={}),
-        dataclasses.replace(after, title=f"{env}: after {result.steps:,} steps of training", facts={}),
-    )
+    before = record(env, params=config.params, **_SHOWN[env], **common)
+    after = record(folder, **_SHOWN[env], **common)
+    before = dataclasses.replace(before, title=f"{env}: random actions", facts={})
+    after = dataclasses.replace(after, title=f"{env}: after {result.steps:,} steps of training", facts={})
+    return TrainingExample(config, result, summary.read_log(folder / "log.csv"), before, after)
 
 
 def _speeds(device: str) -> list[tuple[str, ...]]:
@@ -186,16 +171,17 @@ def _speeds(device: str) -> list[tuple[str, ...]]:
 
 
 def _gymnasium_cartpole_rate(vectorization_mode: str, count: int) -> float:
+    """Measure Gymnasium's CartPole with ``count`` replicas; return the steps per second of all together."""
     env: Any = gymnasium.make_vec(_CARTPOLE, count, vectorization_mode=vectorization_mode)
     env.reset(seed=0)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(16)]
 
-    def step(times: int) -> None:
+    def take_steps(times: int) -> None:
         for t in range(times):
             env.step(actions[t % len(actions)])
 
-    speed = rate(step, lambda: None, count, _SECONDS)
+    speed = rate(take_steps, lambda: None, count, _SECONDS)
     env.close()
     return speed
 

@@ -49,11 +49,10 @@ class Status(NamedTuple):
 
 
 def info(argv: Sequence[str]) -> int:
-    """``gpu-envs info``."""
+    """``gpu-envs info``: print what is installed and what is missing, or clear the cache; return the exit code."""
     parser = Parser("gpu-envs info", "gpu-envs info [--clear-cache]", _INFO, _EXAMPLES)
-    parser.add_argument(
-        "--clear-cache", action="store_true", help="remove the compiled programs; the next use compiles them again"
-    )
+    clear = "remove the compiled programs; the next use compiles them again"
+    parser.add_argument("--clear-cache", action="store_true", help=clear)
     parser.add_json()
     parser.add_debug()
     args, extras = parser.parse_known_args(list(argv))
@@ -74,7 +73,7 @@ def info(argv: Sequence[str]) -> int:
 
 
 def collect_statuses() -> list[tuple[str, Status]]:
-    """Return names and states, in the order of the output."""
+    """Return the names and states of all rows, in the order of the output."""
     library_probes = functools.cache(probes.LibraryProbes)
     with contextlib.suppress(Exception):  # the rows of the libraries report the error
         library_probes()  # run while the other rows are collected
@@ -102,6 +101,7 @@ def collect_statuses() -> list[tuple[str, Status]]:
 
 
 def _try(probe: Callable[[], Status]) -> Status:
+    """Return a probe's status or, if it raises an exception, a status with the exception's message."""
     try:
         return probe()
     except Exception as error:  # noqa: BLE001  # an error must not hide the other rows
@@ -109,6 +109,7 @@ def _try(probe: Callable[[], Status]) -> Status:
 
 
 def _version(distribution: str) -> str:
+    """Return the version of a distribution, or "not installed"."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -124,6 +125,7 @@ def _system() -> Status:
 
 
 def _compiler() -> Status:
+    """Return the compiler's command and version, with advice if it is missing or cannot compile a test program."""
     try:
         command = toolchain.find_compiler()
     except gpu_envs.NoCompilerError as error:
@@ -143,6 +145,7 @@ NO_COMPILER = "device='cpu' needs a C++ compiler, and none is installed: pip ins
 
 
 def _driver() -> Status:
+    """Return the versions of NVIDIA's driver and of CUDA, with advice if the driver does not start or is too old."""
     driver = probes.driver()
     if not driver.is_present:
         return Status("none")
@@ -166,6 +169,7 @@ def _cuda_extra() -> str:
 
 
 def _cupy(library_probes: probes.LibraryProbes, has_gpu: bool) -> Status:
+    """Return the versions of CuPy and NVRTC, with advice if the machine has a GPU that they cannot use."""
     install = f"pip install 'gpu_envs[{_cuda_extra()}]'"
     result = library_probes.result("cupy")
     if result is None:
@@ -188,6 +192,7 @@ def _cupy(library_probes: probes.LibraryProbes, has_gpu: bool) -> Status:
 
 
 def _torch(library_probes: probes.LibraryProbes, has_gpu: bool) -> Status:
+    """Return the version of torch and its CUDA, with advice if it is missing or does not find the machine's GPU."""
     result = library_probes.result("torch")
     if result is None:
         return Status("not installed", "Training and output='torch' need torch: pip install 'gpu_envs[train]'")
@@ -212,6 +217,7 @@ def _default_device() -> Status:
 
 
 def _cache() -> Status:
+    """Return the folder and size of the cache of compiled programs, with advice if the folder cannot be used."""
     folder, libraries = toolchain.cache_folder(), toolchain.cache_files()
     size = sum(_size(path) for path in libraries)
     text = f"{folder}: {len(libraries)} compiled programs, {size / 1e6:.1f} MB"
@@ -231,20 +237,21 @@ def _cache() -> Status:
 
 
 def _size(path: Path) -> int:
+    """Return the size of a file, or of the files in a folder, in bytes; 0 if another process has removed it."""
     try:
         return sum(path.stat().st_size for path in (path.iterdir() if path.is_dir() else (path,)))
     except OSError:
-        return 0  # another process has removed it
+        return 0
 
 
 def _external_environments() -> Status:
-    """List the entry points of other distributions with environments, without importing them."""
+    """Return a list of other distributions' entry points with environments, without importing them."""
     entry_points = [f"{sources.distribution_name(point)} ({point.value})" for point in sources.installed_entry_points()]
     return Status(", ".join(entry_points) or f"none: no distribution has an entry point in {sources.GROUP}")
 
 
 def _optional_libraries() -> Status:
-    """Versions of the libraries of extras, and how to install the missing ones."""
+    """Return the versions of the extras' libraries, and how to install the missing ones."""
     versions = {extra: _version(distribution) for extra, distribution in EXTRAS.items()}
     installed = [f"{EXTRAS[extra]} {version}" for extra, version in versions.items() if version != "not installed"]
     missing = [extra for extra, version in versions.items() if version == "not installed"]

@@ -58,24 +58,22 @@ class ProcessContext(NamedTuple):
 
 
 def process_count(gpus: str, device: str) -> int:
-    """Return the number of processes that ``--gpus`` requests; raise if the machine cannot run them."""
+    """Return the number of processes that ``--gpus`` requests; raise a ValueError if the machine cannot run them."""
     if device.startswith("cuda:"):
         raise ValueError(f"--gpus is a number of GPUs, and --device {device} names one GPU; leave out one")
     if device not in ("auto", "cpu", "cuda"):
         resolve_device(device)  # raises, and names the devices
-    on_gpus = device == "cuda" or (device == "auto" and device_count() > 0)
+    available = 0 if device == "cpu" else device_count()
     if gpus == "all":
-        if not on_gpus:
-            raise ValueError(
-                "--gpus all requests every GPU, but there is no GPU to train on; give a number of processes"
-            )
-        return device_count()
+        if available == 0:
+            raise ValueError(f"--gpus is all, but with --device {device} there is no GPU to train on; give a number")
+        return available
     if not gpus.isdecimal() or int(gpus) < 1:
         raise ValueError(f"--gpus is {gpus!r}; give an integer of at least 1, or all")
-    if on_gpus and int(gpus) > device_count():
-        raise ValueError(
-            f"--gpus is {gpus}, but this machine has {device_count()} GPUs; give {device_count()} or fewer"
-        )
+    if device == "cuda" and available == 0:
+        raise ValueError("--device is cuda, but this machine has no GPU; give --device cpu")
+    if 0 < available < int(gpus):
+        raise ValueError(f"--gpus is {gpus}, but this machine has {available} GPUs; give {available} or fewer")
     return int(gpus)
 
 
@@ -94,12 +92,12 @@ def continues_run(run: str | None) -> bool:
 
 
 def launcher_restarts() -> int:
-    """Return how often the launcher of this process restarts it."""
+    """Return the maximum number of restarts of the launcher that started this process; 0 without a launcher."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
 
 
 def create_launcher(processes: int, entrypoint: Any, run_id: str = "", folder: str | None = None) -> Any:
-    """Return torch's launcher for processes of this machine.
+    """Return torch's launcher: called with a program's arguments, it runs processes on this machine until they end.
 
     Args:
         processes: The number of processes.
@@ -138,7 +136,7 @@ class Outcome(NamedTuple):
 def launch(
     gpus: int, argv: Sequence[str], run: str | None, max_restarts: int, repeated_options: Sequence[str] | None
 ) -> int:
-    """Run ``gpu-envs train`` in several processes, and restart them after failures that a restart may cure.
+    """Run ``gpu-envs train`` in processes, restart them after failures that a restart may cure; return the exit code.
 
     Args:
         gpus: The number of processes.
@@ -146,9 +144,6 @@ def launch(
         run: The run directory in ``argv``; None: ``argv`` has none.
         max_restarts: The maximum number of restarts.
         repeated_options: The options of a new run that a restart repeats; None: ``argv`` resumes a run.
-
-    Returns:
-        The exit code of the command.
     """
     launch_id = uuid.uuid4().hex
     for restart in range(max_restarts + 1):
@@ -183,7 +178,7 @@ def _find_run(run: str | None, launch_id: str | None) -> tuple[Path | None, int]
 
 
 def _run_processes(gpus: int, argv: Sequence[str], launch_id: str) -> Outcome:
-    """Start the processes, and wait until they end."""
+    """Run ``gpu-envs train`` with the arguments in several processes; return how they ended."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -244,7 +239,7 @@ def _read_pids(folder: Path) -> dict[int, int]:
 
 
 def find_outcome(gpus: int, codes: Mapping[int, int], errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
-    """Find the process that failed first; the others lost it, or the launcher ended them.
+    """Return the outcome of the process that failed first; the others lost it, or the launcher ended them.
 
     Args:
         gpus: The number of processes.
@@ -270,7 +265,7 @@ def find_outcome(gpus: int, codes: Mapping[int, int], errors: Mapping[int, Mappi
 
 @contextlib.contextmanager
 def silent_launcher(gpus: int) -> Iterator[None]:
-    """Silence torch's launcher inside the block; restore environment variables and signal handlers after it."""
+    """Inside the block, silence torch's launcher and set its processes' environment; restore signal handlers, too."""
     from torch.distributed.elastic.multiprocessing import SignalException
 
     importlib.import_module("torch.distributed.launcher.api")  # creates its loggers
@@ -308,7 +303,7 @@ def silent_launcher(gpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def join_process_group(device: str) -> Iterator[ProcessContext]:
-    """Join the process group of the launcher inside the block; without a launcher, do nothing."""
+    """Join the launcher's process group inside the block, and yield group and device; without a launcher, neither."""
     if not launched():
         yield ProcessContext(None, None)
         return
@@ -331,7 +326,8 @@ def join_process_group(device: str) -> Iterator[ProcessContext]:
     else:
         if local >= device_count():
             raise ValueError(
-                f"the launcher started process {local}, but this machine has {device_count()} GPUs: start fewer"
+                f"the launcher started local process {local}, but this machine has {device_count()} GPUs: start a "
+                "process per GPU, or give --device cpu"
             )
         os.environ.setdefault("NCCL_ALGO", "Ring,Tree")  # these sum in the same order every time
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")

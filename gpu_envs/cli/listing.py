@@ -1,5 +1,6 @@
 """``gpu-envs list``: list the environments and their parameters."""
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -118,9 +119,7 @@ def environment_info(spec: Spec) -> dict[str, Any]:
         "reward_threshold": spec.reward_threshold,
         "from": _source_of(spec) or "gpu_envs",
         **settings,
-        "metrics": {
-            name: {"description": metric.description, "reduce": metric.reduce} for name, metric in spec.metrics.items()
-        },
+        "metrics": {name: dataclasses.asdict(metric) for name, metric in spec.metrics.items()},
     }
 
 
@@ -131,7 +130,7 @@ def _source_of(spec: Spec) -> str:
 
 
 def _format_space(source: Any, params: Mapping[str, Any]) -> str:
-    """Format a space, briefly."""
+    """Format a space, or the space that a function of the parameters returns, without bounds: ``Box(4)``."""
     space = source if isinstance(source, gymnasium.Space) else source(params)
     if isinstance(space, gymnasium.spaces.Discrete):
         return f"Discrete({space.n})"
@@ -145,7 +144,7 @@ def _format_space(source: Any, params: Mapping[str, Any]) -> str:
 
 
 def parameter_lists(spec: Spec) -> str:
-    """Format an environment's parameters, reset options and metrics, one per line."""
+    """Format an environment's parameters, reset options, metrics and explicit starts as titled lists."""
     lines = [wrap_table([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
     for title, named in (("parameters", spec.params), ("reset options", spec.options)):
         if named:
@@ -157,13 +156,13 @@ def parameter_lists(spec: Spec) -> str:
     if spec.start_fields:
         lines.append(wrap_table([("explicit starts", ", ".join(spec.start_fields))], "  "))
     if any(param.fixed for param in spec.params.values()):
-        lines.append(
-            wrap_table([("*", "one value for all replicas; other parameters may differ between replicas")], "  ")
-        )
+        note = "one value for all replicas; other parameters may differ between replicas"
+        lines.append(wrap_table([("*", note)], "  "))
     return "\n".join(lines)
 
 
 def _format_default(param: Param) -> str:
+    """Format a parameter's default, a distribution as its text form; or return "derived" or "an array"."""
     if isinstance(param.default, Distribution):
         return str(param.default)
     if isinstance(param, Derived) or param.rank:
@@ -172,9 +171,8 @@ def _format_default(param: Param) -> str:
 
 
 def _describe(param: Param) -> str:
+    """Return a parameter's description, its allowed values in parentheses, and a star if it is ``fixed``."""
     allowed = ", ".join(param.choices)
     if param.kind in ("int", "real"):
-        allowed = re.sub(
-            "^(an integer|a (whole|finite) number) ?(of )?", "", param.allowed
-        )  # the default shows the type
+        allowed = re.sub("^(an integer|a finite number) ?(of )?", "", param.allowed)  # the default shows the type
     return " ".join([param.description, *([f"({allowed})"] if allowed else []), *(["*"] if param.fixed else [])])

@@ -38,7 +38,7 @@ def new(argv: Sequence[str]) -> int:
 
 
 def next_commands(folder: Path, *, team: bool) -> str:
-    """Return commands that train, show and test the new environment."""
+    """Return the shell commands that train, show and test the new environment, one per line."""
     name = folder.name
     run, target = Path("runs") / name, 150 if team else 190
     spec_path = shlex.quote(f"{folder / name}.py:{name.upper()}")

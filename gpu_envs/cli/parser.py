@@ -30,15 +30,8 @@ class Parser(argparse.ArgumentParser):
     """The parser of a command's options. ``-h`` is an ordinary switch, since the help depends on the other options."""
 
     def __init__(self, prog: str, usage: str, description: str, epilog: str | None = None) -> None:
-        super().__init__(
-            prog=prog,
-            usage=usage,
-            description=fill_paragraphs(description),
-            epilog=epilog,
-            add_help=False,
-            allow_abbrev=False,
-            formatter_class=_Help,
-        )
+        description = fill_paragraphs(description)
+        super().__init__(prog, usage, description, epilog, formatter_class=_Help, add_help=False, allow_abbrev=False)
         self.add_argument("-h", "--help", action="store_true", help="show this help")
 
     def error(self, message: str) -> NoReturn:
@@ -46,12 +39,12 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} ({self.prog} --help lists the options)")
 
     def show_help(self) -> int:
-        """Print the help; returns the exit code."""
+        """Print the help; return the exit code."""
         echo(self.format_help().rstrip("\n"))
         return OK
 
     def check_minimum(self, args: argparse.Namespace, name: str, minimum: int) -> None:
-        """Raise if an option is given and its number is below ``minimum``."""
+        """Raise a ValueError if an option's argument, ``name``, is given and below ``minimum``."""
         value = getattr(args, name)
         if value is not None and value < minimum:
             self.error(f"--{name.replace('_', '-')} is {value}; give an integer of at least {minimum}")
@@ -59,8 +52,6 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """The names of all options, with their hyphens."""
         return [flag for action in self._actions for flag in action.option_strings]
-
-    # --- options that several commands have ---
 
     def add_debug(self) -> None:
         """Add ``--debug`` to the help; ``main`` itself reads it, at any position."""
@@ -72,13 +63,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_integer(self, flag: str, help_text: str, default: int | None = None, *, optional: bool = False) -> None:
         """Add an option that takes an integer or, if ``optional``, the word none."""
-        self.add_argument(
-            flag,
-            type=or_none(parse_integer) if optional else parse_integer,
-            default=default,
-            metavar="N",
-            help=help_text,
-        )
+        parse = or_none(parse_integer) if optional else parse_integer
+        self.add_argument(flag, type=parse, default=default, metavar="N", help=help_text)
 
     def add_device(self) -> None:
         """Add ``--device``."""
@@ -92,15 +78,15 @@ class Parser(argparse.ArgumentParser):
 
     def add_params(self, help_text: str = "a parameter of the environment") -> None:
         """Add ``--param``."""
-        self._add_pairs("--param", "params", "NAME=VALUE", pair_parser(parse_value), help_text)
+        self._add_pairs("--param", "params", "NAME=VALUE", parse_value, help_text)
 
     def add_policies(self, default: str) -> None:
         """Add ``--policy``."""
         names = "a policy of the run, random, frozen:RUN or frozen:RUN:POLICY"
         help_text = f"the policy of a role or an agent: {names} (default: {default})"
-        self._add_pairs("--policy", "policies", "ROLE=NAME", pair_parser(str), help_text)
+        self._add_pairs("--policy", "policies", "ROLE=NAME", str, help_text)
 
-    def _add_pairs(self, flag: str, name: str, metavar: str, parse: Callable[[str, str], Any], help_text: str) -> None:
+    def _add_pairs(self, flag: str, name: str, metavar: str, parse: Callable[[str], Any], help_text: str) -> None:
         text = f"{help_text}. May be given several times."
         self.add_argument(flag, dest=name, action=Pairs, const=parse, metavar=metavar, default={}, help=text)
 
@@ -117,23 +103,19 @@ class Parser(argparse.ArgumentParser):
 
     def add_progress(self) -> None:
         """Add ``--progress`` and ``--no-progress``."""
-        self.add_argument(
-            "--progress",
-            action="store_true",
-            default=None,
-            help="show a progress bar on standard error (default: in a terminal; elsewhere a line every 30 s)",
-        )
+        help_text = "show a progress bar on standard error (default: in a terminal; elsewhere a line every 30 s)"
+        self.add_argument("--progress", action="store_true", default=None, help=help_text)
         self.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="show no progress")
 
 
 def refuse_arguments(parser: Parser, extras: Sequence[str]) -> None:
-    """Raise if there are arguments that no option of the command takes."""
+    """Raise a ValueError if there are ``extras``, arguments that the parser does not take."""
     if extras:
-        parser.error(f"{parser.prog} takes only options; got {' '.join(extras)!r}")
+        parser.error(f"{parser.prog} does not take {' '.join(extras)!r}; leave it out")
 
 
 def parse_one(parser: Parser, argv: Sequence[str], what: str) -> tuple[argparse.Namespace, str | None]:
-    """Parse options and at most one positional argument, called ``what`` in messages, at any position."""
+    """Parse options and at most one positional argument (None: missing), at any position; messages call it ``what``."""
     args, positionals = parse_many(parser, argv)
     if len(positionals) > 1:
         parser.error(f"one {what} is expected; got {' and '.join(map(repr, positionals))}")
@@ -166,7 +148,7 @@ def _join_negative_numbers(parser: Parser, argv: Sequence[str]) -> list[str]:
 
 
 def expand_suffix(text: str) -> str:
-    """Return a number without the suffix k, M or G: ``1M`` is ``1e6``."""
+    """Return text with a number's suffix k, M or G as its exponent: ``1e6`` for ``1M``; any other text unchanged."""
     match = re.fullmatch(r"(-?[\d.]+)([kMG])", text)
     return text if match is None else f"{match[1]}e{ {'k': 3, 'M': 6, 'G': 9}[match[2]] }"
 
@@ -179,11 +161,11 @@ def parse_integer(text: str) -> int:
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))
-    raise argparse.ArgumentTypeError(f"{text!r} is not an integer")
+    raise argparse.ArgumentTypeError(f"{text!r} is not an integer; give one such as 5000, 5e3 or 5k")
 
 
 def parse_number(text: str) -> float:
-    """Parse a float."""
+    """Parse a float, also inf or nan."""
     try:
         return float(text)
     except ValueError:
@@ -198,13 +180,13 @@ def or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def keep_message(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Wrap ``parse`` so that argparse shows the message of its ValueError; argparse would write another one."""
 
-    def wrapped(text: str) -> Any:
+    def parse_keeping_message(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return wrapped
+    return parse_keeping_message
 
 
 def parse_value(text: str) -> bool | int | float | str | list[Any]:
@@ -222,42 +204,25 @@ def parse_value(text: str) -> bool | int | float | str | list[Any]:
     return text
 
 
-def pair_parser(parse: Callable[[str], Any]) -> Callable[[str, str], dict[str, Any]]:
-    """Return a function that parses name and value of NAME=VALUE, the value with ``parse``."""
-    return lambda name, text: {name: parse(text)}
-
-
 @final
 class Pairs(argparse.Action):
-    """Collect the NAME=VALUE arguments of an option in a dict; the option's ``const`` parses name and value."""
+    """Collect the NAME=VALUE arguments of an option in a dict; the option's ``const`` parses a value."""
 
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        _option_string: str | None = None,
-    ) -> None:
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
         name, equals, text = str(values).partition("=")
         if not (name and equals):
             raise argparse.ArgumentError(self, f"{values!r} is not {self.metavar}")
         try:
-            pair = self.const(name, text)
+            value = self.const(text)
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, f"{values!r}: {error}") from None
-        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), **pair})
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), name: value})
 
 
 @final
 class Switch(argparse.Action):
     """Store True for ``--x``, False for ``--no-x`` and None for ``--x=none``."""
 
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        _values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        flag = option_string or ""
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, _values: Any, option: str | None = None) -> None:
+        flag = option or ""
         setattr(namespace, self.dest, None if flag.endswith("=none") else not flag.startswith("--no-"))

@@ -38,19 +38,9 @@ def play(argv: Sequence[str]) -> int:
 
     from gpu_envs.replays import record
 
-    replay = record(
-        source_name,
-        replicas=args.replicas,
-        steps=args.steps,
-        episodes=args.episodes,
-        seed=args.seed,
-        greedy=args.greedy,
-        policies=args.policies or None,
-        params=args.params or None,
-        device=args.device,
-        progress=args.progress,
-        trust=args.trust,
-    )
+    names = ("replicas", "steps", "episodes", "seed", "greedy", "device", "progress", "trust")
+    options: dict[str, Any] = {name: getattr(args, name) for name in names}
+    replay = record(source_name, policies=args.policies or None, params=args.params or None, **options)
     if args.width is not None:
         replay.tile(args.width)  # raises before a file is written if the width is too small
     rows = _summary_rows(replay)
@@ -73,22 +63,17 @@ def _parser() -> Parser:
     parser.add_argument("--window", action="store_true", help="show it in a window")
     parser.add_integer("--replicas", "number of replicas to show, at most 64 (default: 9)")
     spans = parser.add_mutually_exclusive_group()
-    spans.add_argument(
-        "--steps", type=parse_integer, metavar="N", help="steps of every replica, over the ends of episodes"
-    )
+    steps = "steps of every replica, over the ends of episodes"
+    spans.add_argument("--steps", type=parse_integer, metavar="N", help=steps)
     spans.add_argument("--episodes", type=parse_integer, metavar="N", help="episodes of every replica (default: 1)")
     parser.add_greedy()
-    parser.add_integer(
-        "--seed",
-        "seed of the episodes; none: the seed of gpu-envs eval, for an ID 0 (default: automatic)",
-        optional=True,
-    )
+    seed = "seed of the episodes; none: the seed of gpu-envs eval, for an ID 0 (default: automatic)"
+    parser.add_integer("--seed", seed, optional=True)
     parser.add_policies("as in training; for an ID random")
     parser.add_params("a parameter of the environment (default: as in training)")
     parser.add_device()
-    parser.add_argument(
-        "--width", type=parse_integer, metavar="PX", help="width of video and window in pixels (default: at most 1200)"
-    )
+    width = "width of video and window in pixels (default: at most 1200)"
+    parser.add_argument("--width", type=parse_integer, metavar="PX", help=width)
     parser.add_integer("--fps", "steps per second of the replay (default: the environment's real time)")
     parser.add_trust()
     parser.add_progress()

@@ -54,7 +54,7 @@ _TEST_SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() {
 
 
 def brief(error: BaseException | str) -> str:
-    """Return an error's first line."""
+    """Return the first line of an error's message, at most 160 characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160]
 
@@ -69,17 +69,15 @@ def is_installed(module: str) -> bool:
 
 @final
 class LibraryProbes:
-    """Imports and tests of libraries, in parallel subprocesses that may crash."""
+    """Tests of CuPy and torch, if installed, in parallel subprocesses that may crash; the constructor starts them."""
 
     def __init__(self) -> None:
-        self._running: Final[dict[str, Any]] = {
-            name: self._start(code)
-            for name, code in (("cupy", _CUPY_TEST), ("torch", _TORCH_TEST))
-            if is_installed(name)
-        }
+        tests = {"cupy": _CUPY_TEST, "torch": _TORCH_TEST}
+        self._running: Final = {name: self._start_python(code) for name, code in tests.items() if is_installed(name)}
 
     @staticmethod
-    def _start(code: str) -> Any:
+    def _start_python(code: str) -> subprocess.Popen[bytes] | OSError:
+        """Start Python code in a process without this folder's modules; return the process, or why it did not start."""
         try:
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", code],  # -P: do not import a torch.py in the working folder
@@ -91,7 +89,7 @@ class LibraryProbes:
             return error
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """Return the results of a library's test, with ``error`` if it failed; None if it is not installed."""
+        """Wait for a library's test; return its results, with ``error`` if it failed; None if it is not installed."""
         process = self._running.get(name)
         if process is None:
             return None
@@ -113,19 +111,14 @@ class LibraryProbes:
 
 
 def try_compiler(command: Sequence[str]) -> str:
-    """Compile a line of C++ with the backend's flags; return the error, empty if it works."""
+    """Compile a line of C++ with the backend's flags and run it; return the error, empty if it works."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "trial.cpp"
         source.write_text(_TEST_SOURCE)
         library = Path(folder) / "trial.so"
         try:
-            process = subprocess.run(
-                [*command, *FLAGS, "-pthread", "-o", str(library), str(source)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TIMEOUT,
-            )
+            arguments = [*command, *FLAGS, "-pthread", "-o", str(library), str(source)]
+            process = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=TIMEOUT)
         except (OSError, subprocess.TimeoutExpired) as error:
             return brief(error)
         if process.returncode != 0:
@@ -164,7 +157,7 @@ class Driver(NamedTuple):
 
 @functools.cache
 def driver() -> Driver:
-    """Query the driver's library, without importing CuPy or torch."""
+    """Return the state of NVIDIA's driver, with its GPUs, as its library reports it to the first call."""
     library = _load("libcuda.so.1")
     if library is None:
         return Driver(is_present=False)
@@ -182,6 +175,7 @@ def driver() -> Driver:
 
 
 def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
+    """Return the name, memory in bytes and compute capability of a GPU, from the driver's library."""
     device, memory, name = ctypes.c_int(0), ctypes.c_size_t(0), ctypes.create_string_buffer(100)
     library.cuDeviceGet(ctypes.byref(device), number)
     library.cuDeviceGetName(name, len(name), device)
@@ -199,6 +193,7 @@ def _reason(library: ctypes.CDLL, code: int) -> str:
 
 
 def _driver_version() -> str:
+    """Return the version of NVIDIA's driver, from the library NVML; empty if unknown."""
     library = _load("libnvidia-ml.so.1")
     text = ctypes.create_string_buffer(100)
     if library is None or library.nvmlInit_v2() != 0:

@@ -94,7 +94,7 @@ def echo(text: str, *, error: bool = False) -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and error, and ignores closed ones, for which Python would exit with 120.
+    """Flush standard output and error, and ignore closed ones, for which Python would exit with 120.
 
     Python itself reports other errors, such as a full disk, when it exits.
     """
@@ -106,6 +106,7 @@ def flush_output() -> None:
 
 @contextlib.contextmanager
 def _redirected_if_closed(stream: TextIO) -> Iterator[None]:
+    """Redirect a stream to the null device if writing to it inside the block fails because it is closed."""
     try:
         yield
     except OSError as error:
@@ -120,6 +121,7 @@ def echo_json(value: Any) -> None:
 
 
 def _to_json_types(value: Any) -> Any:
+    """Return a value with arrays and sequences as lists, names as strings, and NaN and infinity as None."""
     if isinstance(value, Mapping):
         return {str(name): _to_json_types(item) for name, item in value.items()}
     if hasattr(value, "tolist"):
@@ -156,10 +158,8 @@ def wrap_table(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
     """Format rows with aligned columns; the last column is wrapped to the width of the terminal."""
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     hanging = " " * (len(indent) + sum(column_width + 2 for column_width in widths))
-    on_next_line = (
-        line_width() - len(hanging) < _MIN_COLUMN_WIDTH
-    )  # too narrow: the last column starts on the next line
-    if on_next_line:
+    on_next_line = line_width() - len(hanging) < _MIN_COLUMN_WIDTH
+    if on_next_line:  # the last column would be too narrow beside the others
         hanging = indent + "    "
     lines = []
     for row in rows:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpu_envs.cli.parser import Pairs, Parser, Switch, expand_suffix, keep_message, pair_parser, parse_value
+from gpu_envs.cli.parser import Pairs, Parser, Switch, expand_suffix, keep_message, parse_value
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import ALGORITHMS, PPO
 from gpu_envs.training.policy import algorithms_with, join_names
@@ -47,7 +47,7 @@ def flag_of(name: str) -> str:
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
-    """Add an option for every setting except ``without``; the help shows the preset's ``values``; None: no help."""
+    """Add an option for every setting except ``without``; ``values`` of the preset are for the help; None: no help."""
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     for algorithms in ((), *map(algorithms_with, setting_options())):
         if algorithms not in groups:
@@ -56,15 +56,11 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
     common: dict[str, Any] = {"default": argparse.SUPPRESS}
     preset_values = values or {}
     descriptions = {} if values is None else field_docs(Run)
-    for name, metavar, parse in (
-        ("params", "NAME=VALUE", pair_parser(parse_value)),
-        ("policies", "ROLE=NAME", pair_parser(str)),
-    ):
+    for name, metavar, parse in (("params", "NAME=VALUE", parse_value), ("policies", "ROLE=NAME", str)):
         description = f"{descriptions.get(name, '').partition(' In Python ')[0]} May be given several times."
         text = _help(description, name, _format_pairs(preset_values.get(name, {})), preset, preset_values)
-        groups[()].add_argument(
-            flag_of(name), dest=name, action=Pairs, const=parse, metavar=metavar, help=text, **common
-        )
+        option: dict[str, Any] = {"dest": name, "action": Pairs, "const": parse, "metavar": metavar}
+        groups[()].add_argument(flag_of(name), help=text, **option, **common)
     policy_settings = {name: _format_value(name, item) for name, item in preset_values.items() if "." in name}
     name, default = next(iter(policy_settings), ""), _format_pairs(policy_settings)
     text = _help("A setting of one policy, by the policy's name.", name, default, preset, policy_settings)
@@ -88,15 +84,8 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
             group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
         else:
             metavar = "|".join((*(field.choices or (_METAVARS[field.kind],)), *field.keywords))
-            group.add_argument(
-                flag,
-                *_ALIASES.get(name, ()),
-                dest=name,
-                type=_value_parser(field),
-                metavar=metavar,
-                help=text,
-                **common,
-            )
+            flags = [flag, *_ALIASES.get(name, ())]
+            group.add_argument(*flags, dest=name, type=_value_parser(field), metavar=metavar, help=text, **common)
 
 
 def _value_parser(field: Setting) -> Callable[[str], Any]:
@@ -117,7 +106,7 @@ def _format_value(name: str, item: Any) -> str:
 
 
 def choices_of(flag: str) -> list[str]:
-    """Return the values of an option that a shell completes."""
+    """Return the values that a shell completes after an option, such as on and off; empty: it has no list."""
     name = flag.rpartition(".")[2].removeprefix("--").replace("-", "_")
     if name == "algorithm":
         return list(ALGORITHMS)
@@ -144,8 +133,8 @@ def split_policy_settings(argv: Sequence[str]) -> tuple[list[str], dict[str, Any
         field = SETTINGS.get(name)
         if text is None:
             if index + 1 == len(rest) or rest[index + 1].startswith("--"):
-                metavar = "" if field is None else f", {_METAVARS[field.kind]}"
-                raise ValueError(f"{rest[index]} needs a value{metavar}")
+                metavar = "VALUE" if field is None else _METAVARS[field.kind]
+                raise ValueError(f"{rest[index]} has no value: give {rest[index]} {metavar}")
             text, consumed = rest[index + 1], 2
         try:
             policy_settings[f"{match[1]}.{name}"] = text if field is None else field.parse(text)

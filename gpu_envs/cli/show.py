@@ -62,6 +62,7 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _show_training(env: str, args: Any) -> int:
+    """Print which kernels compute the policies of a run with a preset and parameters; return the exit code."""
     from gpu_envs.cli.train import preset  # imports torch, which the rest of this command does not need
     from gpu_envs.training import Run
     from gpu_envs.training.assembly import describe_engines
@@ -77,19 +78,15 @@ def _show_training(env: str, args: Any) -> int:
 
 
 def layout_for(spec: Spec, args: Any) -> Layout:
-    """Return the layout of the generated code for the options."""
-    options = Options(
-        device=args.device,
-        autoreset_mode=args.autoreset_mode,
-        precision=args.precision,
-        max_episode_steps=args.max_episode_steps,
-    )
+    """Return the TeamLayout or SingleLayout of an environment's generated code, for the command's options."""
+    names = ("device", "autoreset_mode", "precision", "max_episode_steps")
+    options = Options(**{name: getattr(args, name) for name in names})
     options.check(args.device)
     return layout_of(config_of(spec, args.num_envs, options, args.params), _device(args.device))
 
 
 def _device(name: str) -> Device:
-    """Return the device for which code is generated; for cuda on a machine without a GPU, an example."""
+    """Return the traits of the device for which code is generated; for cuda on a machine without a GPU, an example."""
     if name.partition(":")[0] == "cuda" and device_count() == 0:
         resolve_device(name)  # raises if the name is invalid
         return _EXAMPLE_GPU
@@ -103,17 +100,15 @@ def environment_parts(source: str, header: str) -> str:
     """
     _, *parts = re.split(r'^(?=#line 1 ")', source, flags=re.MULTILINE)
     names = ("generated", header)
-    kept_parts = [part for part in parts if part.partition("\n")[0][len('#line 1 "') : -1] in names]
-    return "".join(kept_parts)
+    return "".join(part for part in parts if part.partition("\n")[0][len('#line 1 "') : -1] in names)
 
 
 def _parser() -> Parser:
     parser = Parser("gpu-envs show", "gpu-envs show ID [options]", _SHOW, _EXAMPLES)
     parser.add_argument("--header", action="store_true", help="print only the header with the rules")
     parser.add_argument("--all", action="store_true", help="print the complete source, with the drivers")
-    parser.add_argument(
-        "--driver", metavar="NAME", help="the driver whose program is printed (default: the driver of step)"
-    )
+    driver = "the driver whose program is printed (default: the driver of step)"
+    parser.add_argument("--driver", metavar="NAME", help=driver)
     parser.add_argument("--training", action="store_true", help="print which kernels compute the policies of a run")
     parser.add_argument("--preset", metavar="NAME", help="with --training, the preset of the run (default: default)")
     devices = "auto, cpu, cuda or cuda:N; on a machine without a GPU, cuda prints the code for an H100"

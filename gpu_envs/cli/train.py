@@ -85,7 +85,7 @@ error."""
 
 
 def train(argv: Sequence[str], trainer: Any = None) -> int:
-    """``gpu-envs train ID`` and ``gpu-envs train --resume RUN``."""
+    """``gpu-envs train ID`` or ``gpu-envs train --resume RUN``: train or continue a run; return the exit code."""
     parser = _train_parser()
     args, env = _parse(parser, argv)
     parser.check_minimum(args, "max_restarts", 0)
@@ -101,20 +101,19 @@ def _parse(parser: Parser, argv: Sequence[str]) -> tuple[Any, str | None]:
     rest, policy_settings = split_policy_settings(argv)
     args, env = parse_one(parser, rest, "environment ID")
     if env is not None and args.env is not None:
-        parser.error(f"one environment ID is expected; got {env!r} and --env {args.env}")
+        parser.error(f"one environment ID is expected; got {env!r} and --env {args.env}; leave out one")
     args.policy_settings = policy_settings
     return args, env or args.env
 
 
 def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | None, trainer: Any) -> int:
-    """Train a new run."""
+    """Train a new run, in this process or in several that are launched; return the exit code."""
     if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run; to continue it: gpu-envs train --resume {env}")
     config = _read_config(parser, args, env)
     args.trust = parse_spec_path(config.env) is not None  # the command line names the file
-    if (args.max_restarts or launcher_restarts() > 0) and (
-        config.run_dir == "" or (launched() and config.run_dir is None)
-    ):
+    no_folder = config.run_dir == "" or (launched() and config.run_dir is None)
+    if no_folder and (args.max_restarts or launcher_restarts() > 0):
         parser.error("--max-restarts needs the run's folder to continue from: give --run-dir")
     if (gpus := _count_processes(args, config.device)) > 1:
         return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args))
@@ -125,22 +124,20 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
             result = _call_resume(_import_trainer(trainer), args, context, str(config.run_dir), {})
         else:
             config = config if context.device is None else dataclasses.replace(config, device=context.device)
+            trainer, group = _import_trainer(trainer, config.device), _group_option(context.group)
             if config.num_envs == AUTO:
-                chosen, why = _import_trainer(trainer, config.device).choose_num_envs(
-                    config, **_group_option(context.group)
-                )
+                chosen, why = trainer.choose_num_envs(config, **group)
                 config = dataclasses.replace(config, num_envs=chosen)
                 if context.is_first:
                     echo(f"num_envs is {chosen:,}: {why}", error=args.json)
             _report_processes(context, config.replicas, error=args.json)
-            group = _group_option(context.group)
-            result = _import_trainer(trainer, config.device).train(config, progress=args.progress, **group)
+            result = trainer.train(config, progress=args.progress, **group)
         _report(result, args, context)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
 
 def _resume_run(parser: Parser, argv: Sequence[str], args: Any, env: str | None, trainer: Any) -> int:
-    """Continue a run."""
+    """Continue a run, in this process or in several that are launched; return the exit code."""
     explicit = explicit_settings(args)
     _check_resume_options(parser, env, args.preset, args.config, explicit)
     config, done = _read_run(args.resume)
@@ -177,9 +174,8 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
     parser.add_greedy()
     parser.add_device()
     parser.add_integer("--seed", "seed of the episodes; none: the run's seed (default: automatic)", optional=True)
-    parser.add_integer(
-        "--num-envs", "replicas; none: chosen by the number of episodes (default: automatic)", optional=True
-    )
+    replicas = "replicas; none: chosen by the number of episodes (default: automatic)"
+    parser.add_integer("--num-envs", replicas, optional=True)
     parser.add_policies("as in training")
     parser.add_json()
     parser.add_progress()
@@ -190,8 +186,8 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
         return parser.show_help()
     if run is None:
         parser.error("which run? Give its folder, such as runs/CartPole-v1-20250131-120000")
-    for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
-        parser.check_minimum(args, name, least)
+    for name, minimum in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
+        parser.check_minimum(args, name, minimum)
     if not Path(run).exists() and run.removeprefix("gpu_envs/") in registry.ids():
         parser.error(
             f"{run} is an environment ID; give the folder of a run. To train a run: gpu-envs train {run}. To watch "
@@ -210,7 +206,7 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
 
 
 def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[str | None, Mapping[str, Any]]:
-    """Return a preset's name, None for no preset, and its values.
+    """Return a preset's name, None for no preset, and its values; raise a ValueError if name or algorithm do not fit.
 
     Args:
         env: The environment's ID.
@@ -221,10 +217,8 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
     presets = PRESETS.get(env, {})
     algorithms = {key: values.get("algorithm", PPO.name) for key, values in presets.items()}
     if name is None:
-        candidates = [
-            key for key in ("default", algorithm or "") if key in presets and algorithm in (None, algorithms[key])
-        ]
-        name = next(iter(candidates), _NO_PRESET)
+        names = [key for key in ("default", algorithm or "") if key in presets]
+        name = next((key for key in names if algorithm in (None, algorithms[key])), _NO_PRESET)
     if name == _NO_PRESET:
         return None, {}
     if name not in presets:
@@ -240,26 +234,19 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
 
 
 def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
-    """Create the parser; without ``values`` it has no help texts, which take time to build."""
+    """Create the parser; without the ``values`` of preset ``name`` it has no help texts, which take time to build."""
     help_values = collections.defaultdict(str, {} if values is None else _help_values())
-    parser = Parser(
-        "gpu-envs train",
-        "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]",
-        _TRAIN.format_map(help_values),
-    )
+    usage = "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]"
+    parser = Parser("gpu-envs train", usage, _TRAIN.format_map(help_values))
     _add_sources(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
-    parser.add_argument(
-        "--gpus",
-        metavar="N",
-        help="number of GPUs, or all: one process and --num-envs replicas per GPU; with --device cpu, number of "
-        "processes (default: 1; required to resume a run of several processes)",
+    gpus = (
+        "number of GPUs, or all: one process and --num-envs replicas per GPU; with --device cpu, number of "
+        "processes (default: 1; required to resume a run of several processes)"
     )
-    parser.add_integer(
-        "--max-restarts",
-        "with --gpus, maximum number of restarts from the last checkpoint after a process fails (default: 0)",
-        0,
-    )
+    parser.add_argument("--gpus", metavar="N", help=gpus)
+    restarts = "with --gpus, maximum number of restarts from the last checkpoint after a process fails (default: 0)"
+    parser.add_integer("--max-restarts", restarts, 0)
     parser.add_json()
     parser.add_trust()
     parser.add_progress()
@@ -269,6 +256,7 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
 
 
 def _help_values() -> dict[str, str]:
+    """Return the text for each placeholder in ``_TRAIN``."""
     return {
         "ids": "\n".join(f"  {env}" for env in registry.ids()),
         "of_a_policy": "  " + ", ".join(POLICY_SETTINGS),
@@ -286,26 +274,23 @@ def _tune_parser(name: str | None = None, values: Mapping[str, Any] | None = Non
 
 
 def _add_sources(parser: Parser) -> None:
+    """Add ``--env``, ``--preset`` and ``--config``, the sources of a run's settings."""
     parser.add_argument("--env", metavar="ID", help="the environment, in place of ID")
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help=f"tuned settings for the environment; {_NO_PRESET}: the defaults (default: default, or the algorithm's)",
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", help="read settings from a TOML file, such as the run.toml of a run"
-    )
+    tuned = f"tuned settings for the environment; {_NO_PRESET}: the defaults (default: default, or the algorithm's)"
+    parser.add_argument("--preset", metavar="NAME", help=tuned)
+    config = "read settings from a TOML file, such as the run.toml of a run"
+    parser.add_argument("--config", metavar="FILE", help=config)
 
 
 def _help(args: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
-    """Print the help, with the values of the environment's preset if it has one."""
+    """Print the help, with the values of the environment's preset if it has one; return the exit code."""
     algorithm = explicit_settings(args).get("algorithm")
     preset_values = preset(registry.spec(env).id, args.preset, algorithm) if env is not None else (None, {})
     return parser(*preset_values).show_help()
 
 
 def _read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Run:
-    """Return the settings of a new run, from the options, the file and the preset."""
+    """Return the settings of a new run, from the options, the file and the preset; ``fixed`` ones override them."""
     file = {} if args.config is None else read(args.config)
     from_file, env = env is None, env or file.get("env")
     if not isinstance(env, str):
@@ -368,6 +353,7 @@ def _read_run(run: str) -> tuple[Run | None, int]:
 
 
 def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, changes: Mapping[str, Any]) -> Any:
+    """Continue a run with changes of its settings, on this process's device; return the trainer's result."""
     if context.group is not None:
         from gpu_envs.training.record.run_directory import RunDirectory
 
@@ -378,6 +364,7 @@ def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, cha
 
 
 def _report(result: Any, args: Any, context: ProcessContext) -> None:
+    """Print a training run's result, as JSON or as a table, in the first process of the group."""
     if context.is_first and args.json:
         echo_json(dataclasses.asdict(result))
     elif context.is_first:
@@ -388,7 +375,7 @@ def _report(result: Any, args: Any, context: ProcessContext) -> None:
 
 
 def _report_processes(context: ProcessContext, num_envs: int, *, error: bool = False) -> None:
-    """Print the number of processes, their replicas, and how they add up gradients."""
+    """Print in the first process how many processes train, with ``num_envs`` each; without a group, do nothing."""
     if context.group is None:
         return
     from gpu_envs.training.process.group import Group
@@ -410,6 +397,7 @@ def _group_option(group: Any) -> dict[str, Any]:
 def _check_resume_options(
     parser: Parser, env: str | None, name: str | None, file: str | None, explicit: Mapping[str, Any]
 ) -> None:
+    """Raise a ValueError if an environment, a preset, a file or settings are given that --resume does not take."""
     rejected = {"--preset": name, "--config": file} | {flag_of(key): key for key in explicit if not changeable(key)}
     extras = [*([env] if env else []), *(option for option, value in rejected.items() if value is not None)]
     if extras:
@@ -436,7 +424,7 @@ def _name_option(option: str, run: str) -> Iterator[None]:
 
 
 def _import_trainer(trainer: Any, device: str = "cpu") -> Any:
-    """Import the trainer, late, as help and mistakes need no torch; start the device in the meantime."""
+    """Return the trainer; None: start the device in a thread, import ``gpu_envs.training``, and return this module."""
     if trainer is not None:
         return trainer
     start_context_in_thread(device)

@@ -42,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["list", "CartPol-v1"], "there is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         (["list", "--parms"], "no option '--parms'. Did you mean '--params'?"),
         (["list", "CartPole-v1", "nonsense"], "there is no environment 'nonsense'"),
-        (["info", "CartPole-v1"], "gpu-envs info takes only options; got 'CartPole-v1'"),
+        (["info", "CartPole-v1"], "gpu-envs info does not take 'CartPole-v1'; leave it out"),
         (["bench", "Pendulum"], "Did you mean 'Pendulum-v1'?"),
         (["bench", "--seconds", "0"], "--seconds is 0; give a number above 0"),
         (["bench", "--seconds", "inf"], "--seconds is inf"),

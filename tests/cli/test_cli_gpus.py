@@ -383,6 +383,7 @@ def test_the_process_that_failed_first(
         ("2", "cuda:1", 4, "--device cuda:1 names one GPU"),
         ("2", "gpu", 4, "device is 'gpu'; allowed: 'auto'"),
         ("5", "auto", 4, "--gpus is 5, but this machine has 4 GPUs; give 4 or fewer"),
+        ("2", "cuda", 0, "--device is cuda, but this machine has no GPU; give --device cpu"),
     ],
 )
 def test_messages_of_invalid_numbers_of_gpus(

@@ -109,7 +109,7 @@ def test_ctrl_c_ends_the_demo_and_leaves_no_files(tmp_path: Path) -> None:
         (["--out", "page.pdf"], "a page cannot be 'page.pdf'; its name ends in .html"),
         (["--out", "a/b.html"], "the folder a of a/b.html does not exist"),
         (["--seed", "-1"], "--seed is -1; give an integer of at least 0"),
-        (["CartPole-v1"], "gpu-envs demo takes only options; got 'CartPole-v1'"),
+        (["CartPole-v1"], "gpu-envs demo does not take 'CartPole-v1'; leave it out"),
     ],
 )
 def test_mistakes_are_reported_before_training(
