@@ -17,15 +17,12 @@ _LIBRARIES = frozenset({"cupy", "gpu_envs", "gymnasium", "numpy", "pettingzoo", 
 
 
 def write(folder: Path, *, team: bool = False, python: bool = False) -> list[Path]:
-    """Write a new environment into a folder.
+    """Write the files of a new environment into a folder, and return their paths.
 
     Args:
         folder: The folder, new or empty. Its name is the environment's name.
         team: Whether to write a multi-agent environment.
         python: Whether to write rules in Python, not in C++.
-
-    Returns:
-        The files.
 
     Raises:
         ValueError: The name is not valid, or exists already.
@@ -58,7 +55,7 @@ def _sources(kind: str, python: bool) -> list[Traversable]:
 
 
 def check_name(name: str) -> None:
-    """Raise an error unless the name is a valid module name that no other module has."""
+    """Raise a ValueError unless the name is a valid module name that no module of Python or a library has."""
     suggestion = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     suggestion = re.sub(r"\W+", "_", suggestion).strip("_").lower()
     suggestion = f"env_{suggestion}" if suggestion[:1].isdigit() else suggestion

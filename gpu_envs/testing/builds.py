@@ -63,7 +63,7 @@ extern "C" __attribute__((visibility("default"))) int something(const int (&a)[4
 
 
 def accepts(flags: tuple[str, ...], library: str = "") -> bool:
-    """Whether the compiler accepts these flags, and the result can be loaded after ``library``."""
+    """Whether the compiler accepts these flags, and a Python process that preloads ``library`` can load the result."""
     try:
         path = compile_library(_INSTRUMENTED, "flags", flags)
     except CompileError:
@@ -74,7 +74,7 @@ def accepts(flags: tuple[str, ...], library: str = "") -> bool:
 
 
 def _settings(library: str) -> dict[str, str]:
-    """Environment variables of a process that runs code with sanitizers."""
+    """Environment variables of a process that runs code with sanitizers and preloads ``library``."""
     settings = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
     return {**settings, "LD_PRELOAD": library} if library else settings
 
@@ -98,7 +98,7 @@ def sanitizer(kind: str) -> str:
 
 
 def undefined_values(subject: Subject) -> str:
-    """Compares builds that differ in optimisation and in the initial content of memory."""
+    """Checks that builds of other optimisation and initial memory give equal results; returns a summary."""
     filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
     pattern, zero = filled if all(map(accepts, filled)) else ((), ())
     # the builds with bounds checks first
@@ -109,7 +109,7 @@ def undefined_values(subject: Subject) -> str:
 
 
 def phases(subject: Subject) -> str:
-    """Runs phases as a GPU might: agents in reverse order, and one kernel per phase."""
+    """Checks that agents in reverse order, or one kernel per phase, as on GPUs, change no result; returns a summary."""
     if not subject.team:
         raise SkippedError("only teams have phases")
     check_phases(*rules_part(config_of(subject.spec, 1, Options(), subject.params)))
@@ -131,7 +131,7 @@ def phases(subject: Subject) -> str:
 
 
 def sanitized(subject: Subject) -> str:
-    """Runs a build with bounds checks and sanitizers."""
+    """Checks that a build with bounds checks and sanitizers runs without an error; returns a summary."""
     address = sanitizer("asan")
     for library, kinds in ((address, f"address,{UNDEFINED}"), (sanitizer("ubsan"), UNDEFINED)):
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
@@ -142,7 +142,7 @@ def sanitized(subject: Subject) -> str:
 
 
 def on_cuda(subject: Subject, device: str) -> str:
-    """Runs a build with bounds checks on CUDA, in compute-sanitizer if it is installed."""
+    """Checks that a CUDA build with bounds checks runs, in compute-sanitizer if it is installed; returns a summary."""
     tool = shutil.which("compute-sanitizer")
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _run_builds(subject, ((),), device=device, command=command)
@@ -177,28 +177,20 @@ def _run_builds(
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         packed = to_bytes(subject.spec, subject.params, Path(folder))
         compare = len(builds) > 1
-        steps = (subject.steps, min(subject.longest[0], longest) if device == "cpu" else 0)
-        plan = Plan(packed, subject.params, _REPLICAS, *steps, subject.seed, device, builds, compare)
+        lengths = (subject.steps, min(subject.longest[0], longest) if device == "cpu" else 0)
+        plan = Plan(packed, subject.params, _REPLICAS, *lengths, subject.seed, device, builds, compare)
         if device == "cpu":
             compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         paths = os.pathsep.join(path for path in sys.path if path)
-        command_line = [
-            *command,
-            sys.executable,
-            "-P",
-            "-c",
-            "from gpu_envs.testing.probe import main; main()",
-            str(file),
-        ]
-        code, stdout, stderr = _run_process(
-            command_line, {**os.environ, **_settings(library), "PYTHONPATH": paths}, _LIMIT_S
-        )
+        python = [sys.executable, "-P", "-c", "from gpu_envs.testing.probe import main; main()"]
+        environment = {**os.environ, **_settings(library), "PYTHONPATH": paths}
+        code, stdout, stderr = _run_process([*command, *python, str(file)], environment, _LIMIT_S)
         if code is None:
-            places = [line.removeprefix(PROGRESS) for line in stdout.splitlines() if line.startswith(PROGRESS)]
+            steps = [line.removeprefix(PROGRESS) for line in stdout.splitlines() if line.startswith(PROGRESS)]
             raise UnsafeError(
-                f"{subject.spec.id}: {places[-1] if places else 'the first reset'} did not end within {_LIMIT_S:g} s: "
+                f"{subject.spec.id}: {steps[-1] if steps else 'the first reset'} did not end within {_LIMIT_S:g} s: "
                 "look for an endless loop in the rules, or check fewer steps"
             )
         verdicts = [line for line in stdout.splitlines() if line.startswith(VERDICT)]
@@ -239,11 +231,9 @@ def compile_all(configs: Sequence[tuple[SimulationConfig, tuple[str, ...]]]) -> 
             raise compile_error(program, error.output, shlex.join(find_compiler())) from None
 
     layouts = [(layout_of(config, Device(on_gpu=False)), flags) for config, flags in configs]
-    program_and_flags = [
-        (generate(layout, layout.modules[0]), flags) for layout, flags in layouts
-    ]  # the module of single steps
+    programs = [(generate(layout, layout.modules[0]), flags) for layout, flags in layouts]  # modules of single steps
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, program_and_flags))
+        list(pool.map(compile_one, programs))
 
 
 def describe_exit(output: str, code: int) -> str:

@@ -21,7 +21,7 @@ _DEVICE = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 
 
 def for_cuda(subject: Subject) -> str:
-    """Compiles with NVRTC if it is installed; otherwise looks for functions without FN."""
+    """Checks that NVRTC compiles the rules or, if it is missing, that their functions have FN; returns a summary."""
     config = config_of(subject.spec, 2, Options(autoreset_mode="SameStep"), subject.params)
     if not has_nvrtc():
         file, text = rules_part(config)
@@ -60,6 +60,7 @@ def unmarked(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unmarked(code: str, at: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yields line and name of functions without FN in ``code[at:end]``, also in its structs and namespaces."""
     begin = at
     while at < end:
         if code[at] in "([":

@@ -16,7 +16,7 @@ _BELOW_ONE = 1.0 - 2.0**-53
 
 
 def draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> list[Draw]:
-    """Returns random numbers for some steps; a replica's numbers do not depend on the number of replicas."""
+    """Returns uniform random numbers for each step; a replica's numbers do not depend on the number of replicas."""
     return [
         {
             name: np.random.default_rng([seed, t, r]).random((*role.batch_shape(num_envs), num_elements(role.action)))
@@ -34,7 +34,7 @@ _REPEATS = 40
 
 
 def long_draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: int) -> Iterator[Draw]:
-    """Yields numbers for a long run: replica i follows pattern i % ``NUM_PATTERNS``."""
+    """Yields numbers for each step; replica i follows pattern i % 5: random, repeated, lowest, highest, at bounds."""
     pattern = np.arange(num_envs) % NUM_PATTERNS
     for t in range(steps):
         (random,) = draws(roles, 1, num_envs, seed + 1 + t)
@@ -42,13 +42,11 @@ def long_draws(roles: Mapping[str, RoleInfo], steps: int, num_envs: int, seed: i
         low, high = ({role: np.full_like(units, end) for role, units in random.items()} for end in (0.0, _BELOW_ONE))
         patterns = (random, repeated, low, high, at_bounds(random))
         yield {
-            role: np.choose(
-                pattern.reshape(-1, *(1,) * (units.ndim - 1)), [pattern_draw[role] for pattern_draw in patterns]
-            )
+            role: np.choose(pattern.reshape(-1, *(1,) * (units.ndim - 1)), [numbers[role] for numbers in patterns])
             for role, units in random.items()
         }
 
 
 def at_bounds(draw: Draw) -> Draw:
-    """Rounds the numbers to 0 or 1: actions at the bounds of Boxes, or the first and last choices."""
+    """Returns the numbers rounded to 0 or almost 1: actions at the bounds of Boxes, or the first and last choices."""
     return {role: np.where(units < 0.5, 0.0, _BELOW_ONE) for role, units in draw.items()}

@@ -14,7 +14,7 @@ _STEPS_BEFORE_LIMIT = 6
 
 
 def episode_ends(subject: Subject, device: str) -> str:
-    """Runs one trajectory in each autoreset mode, beyond the ends of episodes, and compares."""
+    """Checks the ends of episodes in a trajectory, and that it is equal in all autoreset modes; returns a summary."""
     limit, options = _time_limit(subject, device)
     draws = subject.draws(max(subject.steps, _STEPS_BEFORE_LIMIT + 4))
     moments = {}
@@ -50,7 +50,7 @@ def _time_limit(subject: Subject, device: str) -> tuple[int, dict[str, int]]:
 
 
 def _approach_limit(run: Run, limit: int) -> None:
-    """Moves every second replica near the time limit; the steps that the rules read do not change."""
+    """Moves every second replica near the time limit; the elapsed steps that the rules read do not change."""
     offsets = np.zeros(run.num_envs, np.int64)
     offsets[1::2] = max(0, limit - _STEPS_BEFORE_LIMIT)
     run.env.stagger(offsets=offsets)
@@ -75,9 +75,9 @@ def _check_truncations(moments: list[Moment], started: np.ndarray, limit: int, l
                 raise FailedError(f"replica {replica} is {negation}truncated in step {step}; the limit is {limit}")
 
 
-def _check_modes(played: dict[str, list[Moment]], last: np.ndarray) -> None:
+def _check_modes(moments: dict[str, list[Moment]], last: np.ndarray) -> None:
     """Checks that all modes agree until the end of an episode, and that each handles the end as it should."""
-    disabled, next_step, same = played["Disabled"], played["NextStep"], played["SameStep"]
+    disabled, next_step, same = moments["Disabled"], moments["NextStep"], moments["SameStep"]
     running_names = ("observations", "rewards", "terminations", "truncations", "state", "episode_metrics")
     result_names = ("rewards", "terminations", "truncations", "episode_metrics")
     for t in range(len(disabled)):
@@ -89,13 +89,13 @@ def _check_modes(played: dict[str, list[Moment]], last: np.ndarray) -> None:
             ("SameStep", ending, same, result_names),
         )
         pairs = [
-            (f"Disabled and {mode}", some, select(disabled[t], some, names), select(moments[t], some, names))
-            for mode, some, moments, names in compared
+            (f"Disabled and {mode}", some, select(disabled[t], some, names), select(of_mode[t], some, names))
+            for mode, some, of_mode, names in compared
         ]
-        seen, start_names = select(disabled[t], ending, ("observations",)), ("observations", "state")
+        observed, start_names = select(disabled[t], ending, ("observations",)), ("observations", "state")
         one, other = select(next_step[t], after, start_names), select(same[t - 1], after, start_names)
         pairs += [
-            ("Disabled's observation and SameStep's final_obs", ending, seen, _final(same[t], ending)),
+            ("Disabled's observation and SameStep's final_obs", ending, observed, _final(same[t], ending)),
             ("the start of the next episode in NextStep and in SameStep", after, one, other),
         ]
         for what, replicas, one, other in pairs:
@@ -119,9 +119,8 @@ def _check_disabled(moments: list[Moment], last: np.ndarray) -> None:
     for t in range(1, len(moments)):
         over = np.flatnonzero(t > last)
         constant = ("observations", "terminations", "truncations", "state")
-        message = (
-            difference(select(moments[t - 1], over, constant), select(moments[t], over, constant)) if len(over) else ""
-        )
+        before, after = select(moments[t - 1], over, constant), select(moments[t], over, constant)
+        message = difference(before, after) if len(over) else ""
         rewarded = any(values[over].any() for name, values in moments[t].items() if name.startswith("rewards"))
         if message or rewarded:
             what = message or "a reward is not zero"

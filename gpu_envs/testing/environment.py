@@ -57,15 +57,15 @@ def check_environment(
         CheckError: A check failed; the message lists all failures.
     """
     if num_envs < 4:
-        raise ValueError(f"num_envs is {num_envs}; checks need at least 4 replicas")
+        raise ValueError(f"num_envs is {num_envs}; checks need several replicas: give 4 or more")
     if steps < 2:
-        raise ValueError(f"steps is {steps}; checks need at least 2")
-    found_spec = find_spec(spec) if isinstance(spec, str) else spec
-    resolved = tuple(resolve_device(device) for device in (tuple(available_devices()) if devices is None else devices))
+        raise ValueError(f"steps is {steps}; checks need several steps: give 2 or more")
+    spec = find_spec(spec) if isinstance(spec, str) else spec
+    resolved = tuple(map(resolve_device, available_devices() if devices is None else devices))
     if not resolved:
         raise ValueError("no device to check on: install a C++ compiler for the CPU, or CuPy for a CUDA device")
-    result = Report(found_spec.id, report)
-    subject = Subject(found_spec, num_envs, steps, seed, params or {})
+    result = Report(spec.id, report)
+    subject = Subject(spec, num_envs, steps, seed, params or {})
     for device in resolved:
         _check_device(result, subject, device, sanitize=sanitize, alone=len(resolved) == 1)
     if not result.failures:
@@ -75,14 +75,14 @@ def check_environment(
 
 
 def _check_device(report: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
-    """Runs the checks of one device.
+    """Runs a device's checks; ``sanitize``: also with sanitizers; ``alone``, the only one: also compiles for CUDA.
 
     Builds that find accesses outside an array run first, in a separate process, because these could crash this process.
     """
     if not report.run(f"{device}: compiles", partial(values.compiles, subject, device)):
         return
     if device == "cpu":
-        report.run("cpu: numbers keep their types", partial(numbers.types, subject))
+        report.run("cpu: numbers keep their types", partial(numbers.no_conversions, subject))
     if device == "cpu" and alone:
         report.run("compiles for CUDA", partial(cross_compile.for_cuda, subject))
     if device != "cpu":
@@ -90,9 +90,8 @@ def _check_device(report: Report, subject: Subject, device: str, *, sanitize: bo
     elif sanitize:
         report.run("cpu: no undefined behaviour", partial(builds.sanitized, subject))
     if device == "cpu" and report.safe:
-        report.run(
-            "cpu: no access outside an array, no uninitialised values", partial(builds.undefined_values, subject)
-        )
+        title = "cpu: no access outside an array, no uninitialised values"
+        report.run(title, partial(builds.undefined_values, subject))
     if device == "cpu" and subject.team and report.safe:
         report.run("cpu: phases are independent of the order of agents", partial(builds.phases, subject))
     if not report.safe:

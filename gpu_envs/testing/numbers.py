@@ -28,22 +28,22 @@ _CUT = "a real number is converted to an integer, which truncates it: write int(
 _DOUBLE = "computed in double even in float32, which is slow on a GPU: write literals as real(0.5)"
 
 
-def types(subject: Subject) -> str:
-    """Reports lines of the rules that convert real numbers to integers, or compute in double.
+def no_conversions(subject: Subject) -> str:
+    """Raises a FailedError if rules convert reals to integers or compute in double; otherwise returns a summary.
 
     Clang does not report that ``x *= 0.5`` is computed in double.
     """
     layout = layout_of(config_of(subject.spec, 2, Options(device="cpu"), subject.params), Device(on_gpu=False))
     program = generate(layout, layout.modules[0])
     rules_file = program.contract.file if program.contract is not None else ""
-    warnings_found = list(dict.fromkeys(conversions(_warnings_of(program.source), rules_file)))
-    if warnings_found:
+    warnings = list(dict.fromkeys(conversions(_warnings_of(program.source), rules_file)))
+    if warnings:
         texts = Path(rules_file).read_text("utf-8", "replace").splitlines() if Path(rules_file).is_file() else []
         lines = [
             f"{display(rules_file)}:{line}: {what}" + (f"\n    {texts[line - 1].strip()}" if line <= len(texts) else "")
-            for line, what in warnings_found[:_MAX_LINES]
+            for line, what in warnings[:_MAX_LINES]
         ]
-        more = [f"and {len(warnings_found) - _MAX_LINES} more"] if len(warnings_found) > _MAX_LINES else []
+        more = [f"and {len(warnings) - _MAX_LINES} more"] if len(warnings) > _MAX_LINES else []
         raise FailedError("\n".join([*lines, *more]))
     return "no real number is truncated to an integer, and float32 rules compute nothing in double"
 

@@ -14,7 +14,7 @@ _CONSTANT = frozenset(
 
 
 def check_phases(file: str, text: str) -> None:
-    """Raises a FailedError if a phase in a header is left early, or is under a condition."""
+    """Raises a FailedError if `break` or `return` leaves a phase of a header, or a phase is under a condition."""
     if file.endswith(".py"):  # the translation checks rules in Python
         return
     code = blanked(text)

@@ -33,7 +33,7 @@ class ConstantFunction:
 
 
 def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
-    """Serialises a spec. Rules in Python are written into the folder, as a header."""
+    """Serialises a spec with these parameters' values; translates Python rules to a header, written into the folder."""
     config = config_of(spec, 1, Options(), params)
     names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _OMITTED]
     params = {**config.params, **spec.fixed_params(config.params)}
@@ -54,6 +54,7 @@ def from_bytes(packed: bytes) -> Spec:
 
 
 def _without_functions(value: Any, params: Mapping[str, Any], name: str = "") -> Any:
+    """Returns a spec's value, of the parameter ``name``, with constants in place of functions of the parameters."""
     if isinstance(value, Param):
         shape = value.shape and sizes_of(value.shape, params, "a shape")
         default = ConstantFunction(params[name]) if callable(value.default) else value.default

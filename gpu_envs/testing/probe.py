@@ -118,13 +118,13 @@ class BareSimulation:
                 self.sim.state[name] = _filled(array, byte)
 
     def reset(self, seed: int | None, which: np.ndarray | None = None) -> Moment:
-        """Starts new episodes, in some or all replicas, and returns all arrays."""
+        """Starts new episodes, in all replicas or in those of ``which``; returns the results and the state."""
         self._fill_observations()
         self.sim.reset(seed, None if which is None else self.sim.arrays.from_numpy(which), {})
-        return self._everything()
+        return self._results()
 
     def step(self, draw: Draw) -> Moment:
-        """Takes a step with actions chosen by these numbers, and returns all arrays."""
+        """Takes a step with actions chosen by these numbers; returns the results and the state."""
         readings = []
         for name, role in self._subject.roles.items():
             mask = self.sim.buffers.get(role.array_name("action_mask"))
@@ -132,15 +132,16 @@ class BareSimulation:
             readings.append(self._readers[name].read(sample_actions(role.action, draw[name], possible)))
         self._fill_observations()
         self.sim.step([part[:2] for part in readings])
-        return self._everything()
+        return self._results()
 
     def _fill_observations(self) -> None:
-        """Fills the observations with a byte that observe must overwrite."""
+        """Fills the observations with ``fill_byte``, which observe must overwrite; without one, does nothing."""
         for name, array in self.sim.buffers.items():
             if self.fill_byte is not None and name.partition(".")[0] == "observations":
                 self.sim.arrays.write(array, _filled(array, self.fill_byte))
 
-    def _everything(self) -> Moment:
+    def _results(self) -> Moment:
+        """Returns copies of the last call's results, the state and the metrics, by name."""
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
         arrays = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
         arrays |= {f"state.{name}": array for name, array in self.sim.state.items()}
@@ -172,7 +173,7 @@ def run_builds(plan: Plan) -> str:
 
 
 def _play(plan: Plan, subject: Subject, mode: str, draws: Iterable[Draw], what: str = "") -> str:
-    """Runs one autoreset mode; returns the first difference, or an empty string."""
+    """Runs the builds in one autoreset mode; returns the first difference between their results, or ""."""
     runs = []
     for build in builds_of(plan, mode):
         backend = HostBackend(1, build.flags) if plan.device == "cpu" else open_backend(plan.device)
@@ -203,7 +204,7 @@ def _announce(what: str) -> None:
 
 
 def _first_difference(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
-    """Describes how builds differ from the first, or an element that observe did not write; empty if they are equal."""
+    """Describes how builds' results differ, or an element that observe did not write; empty: equal, or not compared."""
     for moment in moments[1:] if plan.compare else ():
         message = difference(moments[0], moment)
         if message.startswith("observations"):
@@ -217,7 +218,7 @@ def _first_difference(moments: Sequence[Moment], plan: Plan, when: str, advice: 
 
 
 def _first_unwritten(moments: Sequence[Moment]) -> str:
-    """Describes the first element of an observation that observe did not write; empty if there is none."""
+    """Describes the first element of an observation that still has the fill bytes of all builds; empty: none."""
     for name in moments[0]:
         if name.partition(".")[0] != "observations":
             continue

@@ -33,6 +33,7 @@ def _trajectory(run: Run, seed: int, draws: list[Draw]) -> list[Moment]:
 
 
 def _check_equal(one: list[Moment], other: list[Moment], what: str, advice: str) -> None:
+    """Raises a FailedError, "WHAT: the first difference; ADVICE", unless two trajectories are equal."""
     message = difference(one[0], other[0])
     message = f"after reset, {message}" if message else first_difference(one[1:], other[1:])
     if message:
@@ -40,7 +41,7 @@ def _check_equal(one: list[Moment], other: list[Moment], what: str, advice: str)
 
 
 def seeds(subject: Subject, device: str) -> str:
-    """Checks that equal seeds give equal results; reports whether another seed gives other results."""
+    """Checks that equal seeds give equal results; returns a summary, also of whether another seed changes them."""
     run, draws = subject.run(device=device), subject.draws()
     first = _trajectory(run, subject.seed, draws)
     for other, where in ((run, "when played again"), (subject.run(device=device), "in another environment")):
@@ -54,7 +55,7 @@ def seeds(subject: Subject, device: str) -> str:
 
 
 def independence(subject: Subject, device: str) -> str:
-    """Runs batches of several sizes, single replicas, and replicas whose neighbours act differently."""
+    """Checks that replicas depend on no batch size, neighbours' actions and seeds, or threads; returns a summary."""
     n, draws = subject.num_envs, subject.draws()
     batch = _trajectory(subject.run(n, device=device), subject.seed, draws)
     for size in sorted({1, 3, n - 2} - {0, n, -1}):
@@ -72,15 +73,15 @@ def independence(subject: Subject, device: str) -> str:
             first = f"replica {i} of a batch seeded {subject.seed}"
             what = f"{first} is not the single environment seeded {subject.seed + i}"
             _check_equal([select(m, slice(i, i + 1)) for m in batch], single, what, _UNINITIALISED)
-    _with_other_neighbours(subject, device, batch)
+    _check_other_neighbours(subject, device, batch)
     threads = _threads(subject) if device == "cpu" else "any launch"
     return f"batches of 1, 3, {n - 2} and {n}, {alone_text}, and with neighbours that act differently; {threads}"
 
 
-def _with_other_neighbours(subject: Subject, device: str, batch: list[Moment]) -> None:
-    """Runs one replica again with other seeds and actions of its neighbours, except the first seed, which all share."""
+def _check_other_neighbours(subject: Subject, device: str, batch: list[Moment]) -> None:
+    """Checks that the middle replica of a trajectory stays equal with other actions and seeds of its neighbours."""
     n, middle = subject.num_envs, subject.num_envs // 2
-    seeds = [subject.seed + (i if i in (0, middle) else i + 1000) for i in range(n)]
+    seeds = [subject.seed + (i if i in (0, middle) else i + 1000) for i in range(n)]  # all may share the first one
     run = subject.run(device=device)
     moments = [run.reset(seeds) | run.state()]
     for draw in subject.draws():
@@ -98,7 +99,7 @@ def _with_other_neighbours(subject: Subject, device: str, batch: list[Moment]) -
 
 
 def _threads(subject: Subject) -> str:
-    """Compares a batch stepped by several threads with the same batch stepped by one."""
+    """Checks that a batch is equal if stepped by one thread and by several; returns a summary."""
     max_threads = available_threads()
     agents = sum(len(role.agents) for role in subject.roles.values())
     count = 2 * MIN_STEPS_PER_THREAD // (32 * agents if subject.team else 1) + 3
@@ -117,7 +118,7 @@ def _threads(subject: Subject) -> str:
 
 
 def resets(subject: Subject, device: str) -> str:
-    """Compares resets of new replicas and of replicas that were used with other seeds."""
+    """Checks that a reset gives the same in new replicas and in used ones; returns a summary."""
     draws = subject.draws()
     for mode in ("NextStep", "SameStep"):
         old, new = (subject.run(device=device, autoreset_mode=mode) for _ in range(2))
@@ -134,7 +135,7 @@ def resets(subject: Subject, device: str) -> str:
 
 
 def round_trip(subject: Subject, device: str) -> str:
-    """Saves the state during episodes, and continues from it in place, in another environment and after unpickling."""
+    """Checks that a saved state continues equally in place, in another environment and unpickled; returns a summary."""
     draws = subject.draws()
     half = len(draws) // 2
     run = subject.run(device=device)
@@ -143,19 +144,19 @@ def round_trip(subject: Subject, device: str) -> str:
     saved, last = run.env.get_state(), dict(run.last)
     pickled = pickle.dumps(run.env) if subject.is_registered else None
 
-    def rest(of: Run) -> list[Moment]:
-        of.last = last
-        return [of.step(draw) | of.state() for draw in draws[half:]]
+    def play_rest(run: Run) -> list[Moment]:
+        run.last = last
+        return [run.step(draw) | run.state() for draw in draws[half:]]
 
-    first = rest(run)
+    first = play_rest(run)
     run.env.set_state(saved)
-    continuations = {"from a saved state": rest(run)}
+    continuations = {"from a saved state": play_rest(run)}
     other = subject.run(device=device)
     other.env.set_state(saved)
-    continuations["in another environment with this state"] = rest(other)
+    continuations["in another environment with this state"] = play_rest(other)
     if pickled is not None:
         other.env = pickle.loads(pickled)
-        continuations["from a pickle"] = rest(other)
+        continuations["from a pickle"] = play_rest(other)
     for how, moments in continuations.items():
         message = first_difference(first, moments)
         if message:
@@ -165,7 +166,7 @@ def round_trip(subject: Subject, device: str) -> str:
 
 
 def observations(subject: Subject, device: str) -> str:
-    """Compares the observations of a step with further calls of observe, also after the state was restored."""
+    """Checks that observing again, with the state restored, gives a step's observations; returns a summary."""
     run = subject.run(device=device)
     moment = run.reset(subject.seed)
     for t, draw in enumerate([None, *subject.draws()]):
@@ -184,7 +185,7 @@ def observations(subject: Subject, device: str) -> str:
 
 
 def rollouts(subject: Subject, device: str) -> str:
-    """Checks that a rollout equals single steps; returns details."""
+    """Checks that a rollout equals single steps with its actions; returns a summary."""
     steps = subject.steps
     fused, single = (subject.run(device=device, autoreset_mode="SameStep") for _ in range(2))
     fused.reset(subject.seed)
@@ -207,9 +208,9 @@ def rollouts(subject: Subject, device: str) -> str:
 
 
 def idle_elements(subject: Subject, device: str) -> str:
-    """Compares random inactive elements of actions with inactive elements at their first choice."""
+    """Checks that the choices of inactive elements of actions have no effect; returns a summary."""
     if not (isinstance(subject.spec, TeamSpec) and subject.spec.active_heads):
-        raise SkippedError("the spec has none (active_heads=False)")
+        raise SkippedError("the spec has no inactive elements (active_heads is not True)")
     runs = [subject.run(device=device, active_heads=active) for active in (True, False)]
     one, other = (_trajectory(run, subject.seed, subject.draws()) for run in runs)
     masks = [[{n: m.pop(n) for n in [*m] if n.startswith("action_mask")} for m in moments] for moments in (one, other)]
@@ -221,7 +222,7 @@ def idle_elements(subject: Subject, device: str) -> str:
 
 
 def devices(subject: Subject, names: tuple[str, ...]) -> str:
-    """Checks that the devices give equal results; returns details."""
+    """Checks that the devices give equal results; returns a summary."""
     if len(names) < 2:
         raise SkippedError(f"only {names[0]} is requested or available")
     for mode in ("NextStep", "SameStep"):

@@ -53,13 +53,13 @@ class Subject:
         return Run(self, self.num_envs if num_envs is None else num_envs, options)
 
     def draws(self, steps: int | None = None, num_envs: int | None = None) -> list[Draw]:
-        """Random numbers to choose actions with."""
+        """Random numbers to choose actions with, for each step."""
         n = self.num_envs if num_envs is None else num_envs
         return draws(self.roles, self.steps if steps is None else steps, n, self.seed)
 
     @functools.cached_property
     def longest(self) -> tuple[int, int | None]:
-        """Length of a long run, one step more than the maximum episode length; and its time limit."""
+        """Length of a long run in steps: the maximum episode length, if any; and its time limit, None: the spec's."""
         config = config_of(self.spec, 1, Options(), self.params)
         maximum = self.spec.max_steps(config.params)
         limit = config.limit if maximum is None or callable(self.spec.max_episode_steps) else maximum
@@ -73,7 +73,7 @@ class Subject:
         return f"and {self.longest[0]} in a long run with repeated actions"
 
     def long_run(self, device: str, **options: Any) -> "Iterator[tuple[Run, Moment]]":
-        """Runs replicas beyond the maximum episode length; yields the run, with the results of reset and each step."""
+        """Runs replicas for ``longest`` steps; yields the run, each time with the results of reset or of a step."""
         steps, limit = self.longest
         sizes = sum(
             int(np.prod(space.shape or ())) * (len(self.roles[part].agents) if self.team else 1)
@@ -103,9 +103,9 @@ class Run:
         self.last: Moment = {}
 
     def reset(self, seed: int | Sequence[int] | None = None, **options: Any) -> Moment:
-        """Resets; returns observations and masks."""
+        """Resets; returns observations, and masks of active agents and of actions."""
         observations, infos = self.env.reset(seed=seed, options=options or None)
-        self.last = {**flatten("observations", observations), **self._role_infos(infos)}
+        self.last = {**flatten("observations", observations), **self._masks_of(infos)}
         return self.last
 
     def step(self, draw: Draw) -> Moment:
@@ -115,7 +115,7 @@ class Run:
     def act(self, actions: Mapping[str, np.ndarray]) -> Moment:
         """Takes a step with these actions by role; returns all results."""
         *results, infos = self.env.step(self._by_role.join(actions))
-        self.last = self._role_infos(infos)
+        self.last = self._masks_of(infos)
         for name, result in zip(RESULTS, results, strict=True):
             self.last |= flatten(name, result)
         if self.env.autoreset_mode.value == "SameStep":
@@ -128,7 +128,7 @@ class Run:
         return self.last
 
     def actions(self, draw: Draw) -> dict[str, np.ndarray]:
-        """Actions chosen by these numbers among the possible ones."""
+        """Actions by role, chosen by these numbers among those that the last masks allow."""
         return {
             name: sample_actions(
                 role.action, draw[name][: self.num_envs], self.last.get(role.array_name("action_mask"))
@@ -137,7 +137,7 @@ class Run:
         }
 
     def run_steps(self, numbers: Sequence[Draw]) -> list[Moment]:
-        """Takes a step for each draw."""
+        """Takes a step for each draw; returns the results of each."""
         return [self.step(draw) for draw in numbers]
 
     def observe(self) -> Moment:
@@ -149,12 +149,9 @@ class Run:
         fields = {f"state.{name}": np.array(to_numpy(values)) for name, values in self.env.state.items()}
         return fields | {"elapsed": np.array(to_numpy(self.env.elapsed))}
 
-    def _role_infos(self, infos: Mapping[str, Any]) -> Moment:
-        arrays: Moment = {}
-        for name in ("alive", "action_mask"):
-            if name in infos:
-                arrays |= flatten(name, infos[name])
-        return arrays
+    def _masks_of(self, infos: Mapping[str, Any]) -> Moment:
+        present = [flatten(name, infos[name]) for name in ("alive", "action_mask") if name in infos]
+        return {name: array for arrays in present for name, array in arrays.items()}
 
 
 def flatten(name: str, value: Any) -> Moment:
@@ -175,15 +172,13 @@ def ended(moment: Moment) -> np.ndarray:
 
 
 def select(moment: Moment, replicas: Any, names: Sequence[str] = ()) -> Moment:
-    """Selects replicas, and arrays by the first part of their names (default: all)."""
+    """Returns the results of some replicas, of the arrays whose names start with one of ``names`` (default: all)."""
     return {name: values[replicas] for name, values in moment.items() if not names or name.partition(".")[0] in names}
 
 
 def difference(one: Moment, other: Moment) -> str:
-    """Describes the first bitwise difference between two moments; empty if they are equal."""
-    for name in sorted(
-        one, key=lambda name: not name.startswith("state")
-    ):  # the state first: the cause before its effects
+    """Describes the first bitwise difference between the results of two calls, the state first; empty: none."""
+    for name in sorted(one, key=lambda name: not name.startswith("state")):  # the cause before its effects
         left, right = np.ascontiguousarray(one[name]), np.ascontiguousarray(other[name])
         if left.shape != right.shape or left.dtype != right.dtype:
             return f"{name} is {left.dtype} {left.shape} and {right.dtype} {right.shape}"
@@ -200,7 +195,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str:
-    """Describes the first difference between two trajectories; empty if they are equal."""
+    """Describes the first bitwise difference between the steps of two trajectories; empty if they are equal."""
     for step, (left, right) in enumerate(zip(one, other, strict=True), start=1):
         message = difference(left, right)
         if message:

@@ -22,7 +22,7 @@ from gpu_envs.testing.subject import Moment, Run, Subject, ended
 
 
 def compiles(subject: Subject, device: str) -> str:
-    """Compiles the environment in each precision and autoreset mode."""
+    """Compiles the environment in each precision and autoreset mode; returns a summary."""
     kinds = [(precision, mode) for precision in PRECISIONS for mode in AUTORESET_MODES]
     if device == "cpu":
         options = [Options(device=device, precision=precision, autoreset_mode=mode) for precision, mode in kinds]
@@ -36,7 +36,7 @@ def compiles(subject: Subject, device: str) -> str:
 
 
 def spaces(subject: Subject, device: str) -> str:
-    """Checks that observations are in the spaces of the spec."""
+    """Checks that observations are in the spaces of the spec; returns a summary."""
     for draws, what in ((subject.draws(), "random"), ([at_bounds(d) for d in subject.draws()], "extreme")):
         run = subject.run(device=device, autoreset_mode="SameStep")
         moments = itertools.chain([run.reset(subject.seed)], (run.step(draw) for draw in draws))
@@ -49,7 +49,7 @@ def spaces(subject: Subject, device: str) -> str:
 
 
 def _check_trajectory(subject: Subject, moments: Iterator[Moment], where: str) -> None:
-    """Checks the observations of a reset and of the following steps."""
+    """Checks that the observations of a reset and of the following steps are in the spaces of the spec."""
     moment = next(moments)
     present = _present(subject, moment)
     _check_values(subject, moment, "observations", present, "after reset")
@@ -77,6 +77,7 @@ def _present(subject: Subject, moment: Moment) -> dict[str, np.ndarray]:
 
 
 def _check_values(subject: Subject, moment: Moment, result: str, present: dict[str, np.ndarray], when: str) -> None:
+    """Raises a FailedError if a result has not its space's shape and dtype, or is outside it for a present agent."""
     for part, space in subject.observation_spaces.items():
         values = moment[f"{result}.{part}" if part else result]
         role = subject.roles[part if subject.team else SINGLE_ROLE]
@@ -103,7 +104,7 @@ def _check_values(subject: Subject, moment: Moment, result: str, present: dict[s
 
 
 def finite(subject: Subject, device: str) -> str:
-    """Steps in checking mode with random actions, with actions at the bounds, and in a long run."""
+    """Checks that numbers are finite with random actions, actions at the bounds and a long run; returns a summary."""
     try:
         for draws in (subject.draws(), [at_bounds(d) for d in subject.draws()]):
             run = subject.run(device=device, checking=True, autoreset_mode="SameStep")
@@ -122,9 +123,9 @@ def finite(subject: Subject, device: str) -> str:
 
 
 def masks(subject: Subject, device: str) -> str:
-    """Checks that masks leave a choice, and have the shape of the action space."""
+    """Checks that masks leave a choice, and have the shape of the action space; returns a summary."""
     if not subject.spec.masked:
-        raise SkippedError("the spec has none (action_mask=False)")
+        raise SkippedError("the spec has no action masks (action_mask is not True)")
     run = subject.run(device=device, autoreset_mode="SameStep")
     _check_masks(subject, run.reset(subject.seed), run, "after reset")
     forbidden = 0
@@ -138,6 +139,7 @@ def masks(subject: Subject, device: str) -> str:
 
 
 def _check_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
+    """Raises a FailedError if a mask is missing, has a wrong shape or value, or leaves an agent no choice."""
     for role in subject.roles.values():
         name = role.array_name("action_mask")
         if name not in moment:
@@ -168,10 +170,10 @@ def _check_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
 
 
 def drawing(subject: Subject, device: str) -> str:
-    """Draws the states of several steps, and checks the shapes."""
+    """Checks that pictures have finite shapes, and the same view for one replica as for all; returns a summary."""
     draw_state = subject.spec.drawing
     if draw_state is None:
-        raise SkippedError("the spec has none (drawing=None)")
+        raise SkippedError("the spec has no drawing (drawing=None)")
     run = subject.run(device=device)
     run.reset(subject.seed)
     for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
@@ -187,7 +189,7 @@ def drawing(subject: Subject, device: str) -> str:
             )
         for k, shape in enumerate(picture.shapes):
             if len(shape.points) != run.num_envs:
-                raise FailedError(f"shape {k} has {len(shape.points)} replicas; expected {run.num_envs}")
+                raise FailedError(f"shape {k} has points of {len(shape.points)} replicas; give those of {run.num_envs}")
             shown = np.ones(shape.points.shape[:2], bool) if shape.shown is None else shape.shown
             invalid = shown & ~np.isfinite(shape.points).all((2, 3))
             if invalid.any():

@@ -32,7 +32,7 @@ def test_conversions_in_single_agent_rules(tmp_path: Path, line: str, expected: 
     if "*=" in line and "clang" in compiler_version(find_compiler()):
         pytest.skip("clang does not check the left side of such assignments")
     spec = walk(tmp_path, more=FIELDS, step=f"{line}\n    return {{0, s.x > real(4)}};")
-    messages = check_message(numbers.types, spec)
+    messages = check_message(numbers.no_conversions, spec)
     assert bool(messages) == bool(expected)
     if expected:
         assert messages.startswith(f"{spec.header}:6: ")
@@ -41,9 +41,9 @@ def test_conversions_in_single_agent_rules(tmp_path: Path, line: str, expected: 
 
 
 def test_conversions_in_team_rules(tmp_path: Path) -> None:
-    assert check_message(numbers.types, chase(tmp_path)) == ""
+    assert check_message(numbers.no_conversions, chase(tmp_path)) == ""
     step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] = w.x[i] * 0.7;\n }"
-    messages = check_message(numbers.types, chase(tmp_path, step=step))
+    messages = check_message(numbers.no_conversions, chase(tmp_path, step=step))
     first, cut, second, double = messages.splitlines()
     assert (cut, double) == ("    w.caught = 0.7;", "    w.x[i] = w.x[i] * 0.7;")
     assert ":11: " in first
@@ -61,7 +61,7 @@ def test_check_environment_reports_conversions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_registered_environments_have_none(env_id: str) -> None:
-    assert check_message(numbers.types, gpu_envs.spec(env_id)) == ""
+    assert check_message(numbers.no_conversions, gpu_envs.spec(env_id)) == ""
 
 
 CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' changes value from 0.7 to 0 [-Wliteral-conversion]

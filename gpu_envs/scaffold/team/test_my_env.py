@@ -17,7 +17,7 @@ def test_check_environment() -> None:
 
 
 def test_steps() -> None:
-    """After 100 random steps numbers are finite. All are dicts by role with arrays [num_envs, agents, ...]."""
+    """100 steps of random actions, dicts by role of [num_envs, agents], give finite observations and rewards."""
     env = gpu_envs.make(SPEC.id, num_envs=8)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 3, (100, 8, env.counts["rower"]))
