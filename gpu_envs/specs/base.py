@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
@@ -106,7 +106,7 @@ class Spec(ABC):
     def __post_init__(self) -> None:
         """Validates the fields and makes the mappings read-only."""
         if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
-            raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
+            raise ValueError(f"the environment id is {self.id!r}; give a name and a version, such as 'Name-v0'")
         object.__setattr__(self, "source_file", file_of_caller())
         self._check_types()
         if not isinstance(self.header, Rules) and self.source_file is not None:
@@ -124,10 +124,10 @@ class Spec(ABC):
             raise ValueError(f"{self.id}: {sorted(repeated)} occur more than once in state, params, options and tables")
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
-                raise ValueError(f"{self.id}: ordered pair {pair} must name two parameters or options")
+                raise ValueError(f"{self.id}: ordered has the pair {pair}; give two parameters or options")
         object.__setattr__(self, "observe_params", self._check_observed(self.observe_params))
         if not set(self.start_fields) <= set(self.fields):
-            raise ValueError(f"{self.id}: start_fields must name fields of the state; got {self.start_fields}")
+            raise ValueError(f"{self.id}: start_fields is {self.start_fields}; allowed: {', '.join(self.fields)}")
         limit, longest = (
             None if steps is None or callable(steps) else check_count(steps, f"{self.id}: {name}")
             for name, steps in (
@@ -137,10 +137,8 @@ class Spec(ABC):
         )
         if limit is not None and longest is not None and limit > longest:
             raise ValueError(f"{self.id}: max_episode_steps is {limit}; use longest_episode, {longest}, or fewer")
-        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
-        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
-        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+        for name in ("params", "options", "tables", "metrics"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def _check_types(self) -> None:
         """Raises a TypeError or ValueError if a field has the wrong type."""
@@ -180,7 +178,7 @@ class Spec(ABC):
         return tuple(names)
 
     def with_observed_params(self, names: Any) -> Self:
-        """Returns this spec with other parameters appended to its observations. None: the spec itself."""
+        """Returns this spec with ``names`` in place of its ``observe_params``. None: the spec itself."""
         if names is None:
             return self
         spec = copy.copy(self)
@@ -203,7 +201,7 @@ class Spec(ABC):
     def append_observed_params(
         self, space: gymnasium.Space[Any], params: Mapping[str, Any], what: str
     ) -> gymnasium.Space[Any]:
-        """Extends an observation space by the observed parameters. Messages start with ``what``."""
+        """Returns an observation space with the observed parameters appended. Messages start with ``what``."""
         sizes = self.observed_sizes(params).items()
         limits = [self.params[name].observed_limits for name, size in sizes for _ in range(size)]
         return append_to_box(space, limits, what) if limits else space
@@ -262,12 +260,7 @@ class Spec(ABC):
                 )
 
     def unknown(self, name: str, options: Sequence[str] = ()) -> str:
-        """Returns the end of a message "... has no ...": the unknown name, a similar one, and all allowed names.
-
-        Args:
-            name: The unknown name.
-            options: Options that are allowed in addition to the parameters.
-        """
+        """Returns the end of a message "... has no ...": the name, a similar one, all ``options`` and parameters."""
         if name == "seed":
             hint = ". Give a seed to reset: env.reset(seed=0)."
         else:
@@ -279,7 +272,7 @@ class Spec(ABC):
     def check_params(
         self, params: Mapping[str, Any], num_envs: int, precision: str = "float64"
     ) -> dict[str, ParamValue]:
-        """Validates parameters, and adds the defaults of those not given."""
+        """Returns validated parameters by name, as the simulation stores them, with the defaults of missing ones."""
         settings = self.settings
         for name in params:
             if name not in settings:
@@ -306,12 +299,7 @@ class Spec(ABC):
         return values
 
     def drawn(self, params: Mapping[str, Any], precision: str = "float64") -> dict[str, Distribution]:
-        """Returns the distributions among parameters, which are sampled at the start of each episode.
-
-        Args:
-            params: Parameters as users give them.
-            precision: Precision of the simulation.
-        """
+        """Returns the validated distributions among parameters as users give them, by name."""
         distributions = {}
         for name, value in params.items():
             if isinstance(self.settings[name], Derived):
@@ -327,38 +315,40 @@ class Spec(ABC):
         self, values: Mapping[str, ParamValue], num_envs: int, precision: str, drawn: Container[str] = ()
     ) -> dict[str, ParamValue]:
         """Adds the values of ``Derived`` parameters, which must not depend on ``drawn`` ones."""
-        completed = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
-        fixed = self.fixed_params(completed)
+        completed = dict(values)
+        for name, value, read in self._compute_derived(values, num_envs, precision):
+            completed[name] = value
+            if sampled := sorted(n for n in read if n in drawn):
+                raise ValueError(
+                    f"{self.id}: parameter {sampled[0]!r} cannot be a distribution, because {name!r} is computed "
+                    "from it on the host; give a number, or one for each replica"
+                )
+        return {name: completed[name] for name in self.settings}
+
+    def _compute_derived(
+        self, values: Mapping[str, ParamValue], num_envs: int, precision: str
+    ) -> Iterator[tuple[str, ParamValue, Set[str]]]:
+        """Yields the name and value of each ``Derived`` parameter, and the names of the parameters that it read."""
+        known = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
+        fixed = self.fixed_params(known)
         for name, param in self.params.items():
             if isinstance(param, Derived):
                 sizes = param.sizes(fixed, f"{self.id}: {{}} of the parameter {name!r}")
-                completed[name], read = param.compute(name, completed, self.settings, num_envs, precision, sizes)
-                if sampled := sorted(n for n in read if n in drawn):
-                    raise ValueError(
-                        f"{self.id}: parameter {sampled[0]!r} cannot be a distribution, because {name!r} is computed "
-                        "from it on the host; give a number, or one for each replica"
-                    )
-        return {name: completed[name] for name in self.settings}
+                known[name], read = param.compute(name, known, self.settings, num_envs, precision, sizes)
+                yield name, known[name], read
 
     def check_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> None:
         """Raises a ValueError if a ``Derived`` parameter is outdated, because another one was edited in place."""
-        known_values = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
-        fixed = self.fixed_params(known_values)
-        for name, param in self.params.items():
-            if isinstance(param, Derived):
-                expected, read = param.compute(
-                    name, known_values, self.settings, num_envs, precision, param.sizes(fixed)
+        for name, expected, read in self._compute_derived(values, num_envs, precision):
+            if not np.array_equal(np.broadcast_to(expected, np.shape(values[name])), values[name]):
+                inputs = ", ".join(map(repr, sorted(read)))
+                raise ValueError(
+                    f"{self.id}: parameter {name!r} is computed from {inputs}, and one of them was edited in place; "
+                    "assign to params[...], or use set_attr"
                 )
-                if not np.array_equal(np.broadcast_to(expected, np.shape(values[name])), values[name]):
-                    inputs = ", ".join(map(repr, sorted(read)))
-                    raise ValueError(
-                        f"{self.id}: parameter {name!r} is computed from {inputs}, and one of them was edited in "
-                        f"place; assign to params[...], or use set_attr"
-                    )
-                known_values[name] = expected
 
     def check_options(self, options: Mapping[str, Any], precision: str = "float64") -> dict[str, bool | float | str]:
-        """Checks the options of one reset by name; limits apply to values rounded to ``precision``."""
+        """Returns validated options of one reset by name; limits apply to values rounded to ``precision``."""
         for name in options:
             if name not in self.options:
                 names = [*self.options, *self.start_fields, "reset_mask"]

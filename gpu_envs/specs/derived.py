@@ -47,13 +47,7 @@ class Derived(Param):
     ) -> tuple[ParamValue, Set[str]]:
         """Returns the value under these parameters, and the names of the parameters that the function read.
 
-        Args:
-            name: Name of the parameter, for messages.
-            values: Validated parameters.
-            settings: Declarations of the parameters.
-            num_envs: Number of replicas.
-            precision: Precision of the simulation.
-            sizes: Shape of an array; ``()`` for a scalar.
+        ``settings`` are the declarations of the validated ``values``; ``sizes`` is the shape, ``()`` for a scalar.
         """
         per_replica = frozenset(n for n, value in values.items() if settings[n].is_per_replica(value))
         rounded = {n: _rounded(value, precision) for n, value in values.items()}

@@ -39,13 +39,7 @@ class FixedParams(Mapping[str, Any]):
 
 
 def evaluate(function: Callable[[Mapping[str, Any]], Any], params: Mapping[str, Any], what: str) -> Any:
-    """Calls a function of the parameters, and raises a ValueError if it fails.
-
-    Args:
-        function: The function.
-        params: The parameters.
-        what: Start of messages: spec and field.
-    """
+    """Returns a function's value for these parameters; if it fails, raises a ValueError that starts with ``what``."""
     name = getattr(function, "__name__", "it")
     try:
         return function(params)
@@ -55,10 +49,9 @@ def evaluate(function: Callable[[Mapping[str, Any]], Any], params: Mapping[str, 
             "parameter and mark it fixed=True"
         ) from error
     except KeyError as error:
-        names = ", ".join(params)
         raise ValueError(
             f"{what}: {name} reads the parameter {error.args[0]!r}, which does not exist"
-            f"{did_you_mean(str(error.args[0]), params)} There are: {names or 'none'}"
+            f"{did_you_mean(str(error.args[0]), params)} There are: {', '.join(params) or 'none'}"
         ) from error
     except Exception as error:
         raise ValueError(f"{what}: {name} raised {type(error).__name__}: {error}") from error

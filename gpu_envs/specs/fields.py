@@ -16,7 +16,7 @@ _TABLE_TYPES = {"real": "float64", "int": "int32", "byte": "uint8", "bool": "boo
 
 
 def check_types(what: str, mapping: object, kind: type, example: str) -> None:
-    """Raises a TypeError unless this is a mapping from names to values of one class."""
+    """Raises a TypeError unless this is a mapping from names to values of the class ``kind``, such as ``example``."""
     if not isinstance(mapping, Mapping):
         raise TypeError(f"{what} is {mapping!r}; give a mapping by name, such as {{'name': {example}}}")
     for name, value in mapping.items():
@@ -67,9 +67,7 @@ class Field:
     def sizes(self, params: Mapping[str, Any], what: str = "{} of a field") -> tuple[int, ...]:
         """Shape under these parameters, for each replica (or agent); ``()`` for a scalar.
 
-        Args:
-            params: The parameters.
-            what: Start of messages, with ``{}`` for "the shape" or "the length".
+        ``what``: start of messages, with ``{}`` for "the shape" or "the length".
         """
         if self.shape is not None:
             return sizes_of(self.shape, params, what.format("the shape"))
@@ -136,18 +134,14 @@ class Table:
         object.__setattr__(self, "_key", key)
 
     def array(self, params: Mapping[str, Any], what: str = "a table") -> np.ndarray:
-        """Values under these parameters, as NumPy array; float64 if the type is ``real``.
-
-        Args:
-            params: The parameters.
-            what: Start of messages: spec and name.
-        """
+        """Values for these parameters, as NumPy array; float64 if the type is ``real``. Errors start with ``what``."""
         if not callable(self.values):
             return np.asarray(self.values)
         return _checked(evaluate(self.values, params, what), self.type, what)
 
 
 def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:
+    """Validates a table's values, and returns them as a read-only array with the dtype of the type ``kind``."""
     dtype = _TABLE_TYPES[kind]
     try:
         array = np.asarray(values)
@@ -162,6 +156,6 @@ def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:
         raise ValueError(f"{what} holds NaN (the first at {first}), which is not allowed; use a number as the marker")
     converted = np.array(array.astype(dtype))
     if not np.array_equal(converted, array):
-        raise ValueError(f"{what} of type {kind!r} holds numbers that {dtype} cannot represent")
+        raise ValueError(f"{what} of type {kind!r} holds numbers that {dtype} cannot represent; give another type")
     converted.setflags(write=False)
     return converted

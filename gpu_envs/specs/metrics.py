@@ -33,12 +33,7 @@ class Metric:
 
 
 def check_metrics(names: Iterable[str], what: str) -> None:
-    """Raises a ValueError if a metric has a reserved name.
-
-    Args:
-        names: Names of the metrics.
-        what: Start of messages: the spec.
-    """
+    """Raises a ValueError if a metric's name is invalid or reserved; messages start with ``what``, the spec."""
     for name in names:
         check_name(name, f"{what}: the metric")
         if name in _STATISTICS:

@@ -62,13 +62,11 @@ WORLD_MEMBERS = frozenset({"put", "put_arrays", "store", "store_arrays", "store_
 def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -> None:
     """Raises a ValueError if a name is invalid in C++ or Python, or if the headers use it.
 
-    Args:
-        name: The name.
-        what: Start of messages: the spec, and what has this name.
-        members: Member functions of the struct that gets a member of this name.
+    ``what`` starts messages; ``members`` are member functions of the struct that gets a member of this name.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
-        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
+        allowed = "a letter, then letters, digits, '_', and no reserved word"
+        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: {allowed}")
     if name in MACROS | TYPES | members:
         raise ValueError(f"{what} {name!r} has a name that the headers use; rename it")
 
@@ -79,24 +77,19 @@ def enum_name(name: str) -> str:
 
 
 def check_choices(settings: Mapping[str, Param], what: str, *, is_team: bool) -> None:
-    """Raises a ValueError if a choice cannot be a C++ enum.
-
-    Args:
-        settings: All parameters and reset options, by name.
-        what: Start of messages: the spec.
-        is_team: Whether the environment has a team of agents.
-    """
+    """Raises a ValueError if a choice cannot be a C++ enum; messages start with ``what``, the spec."""
     chosen = {name: param.choices for name, param in settings.items() if param.choices}
     enums: dict[str, str] = {}
     for name, choices in chosen.items():
-        if enum_name(name) in TYPES - (_SINGLE_AGENT_TYPES if is_team else frozenset()):
+        enum = enum_name(name)
+        if enum in TYPES - (_SINGLE_AGENT_TYPES if is_team else frozenset()):
             raise ValueError(
-                f"{what}: the choice {name!r} would be the C++ enum {enum_name(name)}, which the headers use for "
-                "something else; rename it"
+                f"{what}: the choice {name!r} would be the C++ enum {enum}, which the headers use for something else; "
+                "rename it"
             )
-        if enums.setdefault(enum_name(name), name) != name:
+        if enums.setdefault(enum, name) != name:
             raise ValueError(
-                f"{what}: the choices {enums[enum_name(name)]!r} and {name!r} are both the C++ enum {enum_name(name)}"
+                f"{what}: the choices {enums[enum]!r} and {name!r} are both the C++ enum {enum}; rename one"
             )
         words = [choice.replace("-", "_") for choice in choices]
         for choice, word in zip(choices, words, strict=True):
@@ -106,7 +99,9 @@ def check_choices(settings: Mapping[str, Param], what: str, *, is_team: bool) ->
                     "'_': a letter, then letters, digits, '_', '-', and no reserved word"
                 )
         if len(set(words)) < len(words):
-            raise ValueError(f"{what}: {name!r} has choices that are equal once '-' is replaced by '_': {choices}")
+            raise ValueError(
+                f"{what}: {name!r} has choices that are equal with '_' in place of '-': {choices}; rename one"
+            )
 
 
 def check_constants(names: Iterable[str], what: str) -> None:

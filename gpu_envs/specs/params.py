@@ -97,7 +97,7 @@ class Param:
             )
         if isinstance(self.default, str) != bool(self.choices):
             raise ValueError(
-                f"a choice needs choices and a string as its default; got {self.choices}, {self.default!r}"
+                f"default is {self.default!r} and choices is {self.choices}; give a string and choices, or neither"
             )
         try:
             self.check("default", self.default, 1)
@@ -106,7 +106,7 @@ class Param:
             raise ValueError(f"the default {self.default!r} is not allowed: give {allowed}") from None
 
     def _check_array(self) -> None:
-        """Validates the default and the shape of an array."""
+        """Validates the default and the shape of an array, and stores both as tuples."""
         if self.choices or self.baked or self.fixed:
             raise ValueError("a parameter with a shape cannot have choices, be baked or be fixed")
         if isinstance(self.default, Distribution):
@@ -205,12 +205,9 @@ class Param:
     @property
     def observed_limits(self) -> tuple[float, float]:
         """Minimum and maximum in an observation, where switches and choices are numbers."""
-        maximum = {"bool": 1.0, "choice": len(self.choices) - 1.0}.get(self.kind)
-        return (
-            (0.0, maximum)
-            if maximum is not None
-            else (max(self.minimum, 0.0) if self.positive else self.minimum, self.maximum)
-        )
+        if self.kind in ("bool", "choice"):
+            return 0.0, 1.0 if self.kind == "bool" else len(self.choices) - 1.0
+        return max(self.minimum, 0.0) if self.positive else self.minimum, self.maximum
 
     def limits(self, precision: str) -> tuple[float, float]:
         """Minimum and maximum of a real parameter in a precision, both finite."""
@@ -219,13 +216,7 @@ class Param:
         return minimum, min(self.maximum, float(numbers.max))
 
     def distribution(self, name: str, value: Any, precision: str = "float64") -> Distribution | None:
-        """Returns the distribution that a value is, or None if it is another value. Validates the distribution.
-
-        Args:
-            name: Name of the parameter, for messages.
-            value: A distribution, its text form, or any other value.
-            precision: Precision of the simulation.
-        """
+        """Returns a distribution, given as an object or as text, if the parameter allows it; None for other values."""
         if self.choices:
             return None
         try:
@@ -241,9 +232,7 @@ class Param:
             limited = distribution.with_limits(*self.limits(precision))
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
-        if not all(
-            math.isfinite(_rounded(number, precision)) for number in distribution.numbers if math.isfinite(number)
-        ):
+        if any(math.isfinite(x) and not math.isfinite(_rounded(x, precision)) for x in distribution.numbers):
             raise ValueError(f"parameter {name!r} is drawn from {distribution}, which is not finite in {precision}")
         minimum, maximum = float(np.finfo(precision).tiny), float(np.finfo(precision).max)
         for what, number in distribution.factors.items():
@@ -259,12 +248,8 @@ class Param:
     ) -> np.ndarray:
         """Validates an array of numbers, and converts it to the form that the simulation stores.
 
-        Args:
-            name: Name of the parameter, for messages.
-            values: Numbers: 0 and 1 for a switch, indices for a choice.
-            num_envs: Number of replicas.
-            precision: Precision of the simulation.
-            sizes: Shape of an array parameter, which all replicas may share; ``()`` for a scalar.
+        ``values``, 0 and 1 for a switch and indices for a choice, have the shape ``[num_envs, *sizes]`` or, for an
+        array that all replicas share, ``sizes``.
         """
         per_replica = (num_envs, *sizes)
         if values.shape != per_replica and (not sizes or values.shape != sizes):
@@ -286,12 +271,9 @@ class Param:
         return stored if self.kind == "real" else stored.astype(np.int32)
 
     def check_scalar(self, what: str, value: Any, precision: str = "float64") -> bool | float | str:
-        """Validates one value for all replicas, and returns it as a bool, float or string.
+        """Validates one value for all replicas, and returns it as a bool, int, float or string.
 
-        Args:
-            what: Start of messages.
-            value: A scalar of Python or of any array library.
-            precision: Precision of the simulation.
+        ``value`` is a scalar of Python or of any array library. Messages start with ``what``.
         """
         array, kind, note = self.to_array(what, value), self.kind, ""
         value = value if isinstance(value, str) or array.ndim else array.item()
@@ -328,7 +310,7 @@ class Param:
         return array
 
     def _invalid(self, values: np.ndarray) -> np.ndarray:
-        """Which of the values are not allowed."""
+        """Returns for each value whether it is not allowed, as an array."""
         if self.kind != "real":
             integers = max(self.minimum, 1 - _INT_BOUND), min(self.maximum, _INT_BOUND - 1)
             low, high = {"bool": (0, 1), "choice": (0, len(self.choices) - 1), "int": integers}[self.kind]

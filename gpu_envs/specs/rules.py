@@ -108,7 +108,7 @@ def _is_annotated(function: object) -> bool:
 
 
 def file_of_caller() -> Path | None:
-    """Returns the file that makes a spec. None: no file."""
+    """Returns the file that makes a spec: of the first caller outside this package's specs. None: no file."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _makes_specs(frame.f_globals.get("__name__", "")):
         frame = frame.f_back

@@ -17,13 +17,7 @@ SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gy
 
 
 def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = "a space") -> gymnasium.Space[Any]:
-    """Returns a space, and evaluates it if it is a function.
-
-    Args:
-        source: The space, or a function that returns it.
-        params: The parameters.
-        what: Start of messages: spec and field.
-    """
+    """Returns a space or, from a function, the space that it returns; messages start with ``what``, spec and field."""
     if isinstance(source, gymnasium.Space):
         return source
     space = evaluate(source, params, what)
@@ -35,7 +29,7 @@ def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = 
 
 
 def check_space(what: str, space: object) -> None:
-    """Raises a TypeError unless this is a space or a function."""
+    """Raises a TypeError, starting with ``what``, unless ``space`` is a space or a function."""
     if isinstance(space, type) or not (isinstance(space, gymnasium.Space) or callable(space)):
         raise TypeError(
             f"{what} is {space!r}; give a space of Gymnasium, such as Discrete(2), or a function of the parameters "
@@ -70,13 +64,7 @@ class RoleObservation(NamedTuple):
 
 
 def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) -> Box:
-    """Returns a team's observation space, which must be a row of float32.
-
-    Args:
-        source: The space, or a function that returns it.
-        params: The parameters.
-        what: Start of messages: spec, role and field.
-    """
+    """Returns a team's observation space, if it is a one-dimensional float32 Box; messages start with ``what``."""
     space = space_of(source, params, what)
     if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
         return space
@@ -86,18 +74,11 @@ def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) 
 
 
 def append_to_box(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
-    """Appends elements to an observation space.
-
-    Args:
-        space: Space of the elements that the rules write.
-        limits: Minimum and maximum of each further element.
-        what: Start of messages: spec and field.
-    """
+    """Returns a Box with further elements, whose (minimum, maximum) are ``limits``; messages start with ``what``."""
     if not (isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32):
         raise ValueError(f"{what} is {space}; observe_params needs a one-dimensional float32 Box")
-    low, high = (
-        np.append(bound, further) for bound, further in zip((space.low, space.high), np.transpose(limits), strict=True)
-    )
+    minima, maxima = np.transpose(limits)
+    low, high = np.append(space.low, minima), np.append(space.high, maxima)
     return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 

@@ -51,12 +51,7 @@ class Role:
         return self.count if isinstance(self.count, int) else int(params[self.count])
 
     def agents(self, params: Mapping[str, Any], what: str) -> tuple[str, ...]:
-        """Names of the agents under these parameters.
-
-        Args:
-            params: The ``fixed`` parameters.
-            what: Start of messages: spec and role.
-        """
+        """Names of the agents under these ``fixed`` parameters. Messages start with ``what``, spec and role."""
         count = self.size(params)
         if self.names is None:
             return tuple(f"{self.name}_{i}" for i in range(count))
@@ -132,13 +127,13 @@ class TeamSpec(Spec):
         check_constants([*(role.name for role in self.roles), *fixed], self.id)
 
     def _check_role(self, role: Role) -> None:
-        """Validates counts and spaces."""
+        """Raises an error if the role's count, spaces or ``shared_at`` are invalid."""
         what = f"{self.id}: the role {role.name!r}:"
         for name, parameter in (("count", role.count), ("shared_at", role.shared_at)):
             if isinstance(parameter, str):
-                self._check_number(f"{what} its {name}", parameter)
+                self._check_fixed_integer(f"{what} its {name}", parameter)
         if role.shared_at is not None and role.shared_observation is None:
-            raise ValueError(f"{what} shared_at is the position of a shared_observation, which is missing")
+            raise ValueError(f"{what} shared_at is the position of a shared_observation, which is missing; give both")
         if not (isinstance(role.count, str) or callable(role.count)) and (
             isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1
         ):
@@ -148,8 +143,8 @@ class TeamSpec(Spec):
         for name in ("observation", "action", *(["shared_observation"] if role.shared_observation is not None else [])):
             check_space(f"{what} {name}", getattr(role, name))
 
-    def _check_number(self, what: str, name: str) -> None:
-        """Raises a ValueError unless this is the name of a fixed integer parameter."""
+    def _check_fixed_integer(self, what: str, name: str) -> None:
+        """Raises a ValueError, starting with ``what``, unless a parameter of this name is an integer and fixed."""
         param = self.params.get(name)
         if param is None:
             raise ValueError(
