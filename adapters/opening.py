@@ -1,7 +1,7 @@
 """Creates or checks the environment of an adapter."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from gymnasium.vector import AutoresetMode
 
@@ -10,7 +10,6 @@ from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.specs.base import Spec
 
 EnvT = TypeVar("EnvT")
-AnyEnv: TypeAlias = VectorEnv | MultiAgentEnv
 
 
 def open_env(
@@ -22,7 +21,7 @@ def open_env(
     output: str | None = None,
     statistics: bool = False,
 ) -> Any:
-    """Create an environment for an adapter, or check that an existing one suits it.
+    """Return a new environment for an adapter, or an existing one; raise an error if it does not suit the adapter.
 
     Args:
         env: An id, a path such as ``path/to/my_env.py:MY_ENV``, a spec, or an environment.
@@ -31,9 +30,6 @@ def open_env(
         options: Other arguments of ``gpu_envs.make``, if ``env`` is not an environment.
         output: The required output; None: any. New environments have torch output.
         statistics: Whether returns, lengths and metrics of episodes are required.
-
-    Returns:
-        A ``VectorEnv`` or a ``MultiAgentEnv``.
     """
     if isinstance(env, str | Spec):
         required = {"autoreset_mode": autoreset_mode, "output": "torch"}
@@ -41,32 +37,31 @@ def open_env(
             option = options.get(name, value)
             if (option.value if isinstance(option, AutoresetMode) else option) != value:
                 raise ValueError(f"{name} is {options[name]!r}, but this adapter requires {value!r}: leave it out")
-        new_env = gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **required})
-        return check_full_rows(_check_statistics(new_env) if statistics else new_env)
-    if not isinstance(env, VectorEnv | MultiAgentEnv):
+        opened: Any = gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **required})
+    elif isinstance(env, VectorEnv | MultiAgentEnv):
+        unused = [name for name, value in {"num_envs": num_envs, **options}.items() if value is not None]
+        if unused:
+            raise ValueError(
+                f"{', '.join(unused)} cannot be combined with an existing environment: leave them out, or pass an id"
+            )
+        for name, required_value, value in (
+            ("autoreset_mode", autoreset_mode, env.autoreset_mode.value),
+            ("output", output or env.output, env.output),
+        ):
+            if value != required_value:
+                raise ValueError(f"the environment has {name}={value!r}: make it with {name}={required_value!r}")
+        opened = env
+    else:
         raise TypeError(
             f"env is {type(env).__name__}: pass an id such as 'CartPole-v1', a path such as "
             "'path/to/my_env.py:MY_ENV', a spec, or an environment from gpu_envs.make"
         )
-    unused = [name for name, value in {"num_envs": num_envs, **options}.items() if value is not None]
-    if unused:
-        raise ValueError(f"{', '.join(unused)} cannot be combined with an existing environment: pass its id instead")
-    for name, required_value, value in (
-        ("autoreset_mode", autoreset_mode, env.autoreset_mode.value),
-        ("output", output or env.output, env.output),
-    ):
-        if value != required_value:
-            raise ValueError(f"the environment has {name}={value!r}: make it with {name}={required_value!r}")
-    return check_full_rows(_check_statistics(env) if statistics else env)
-
-
-def _check_statistics(env: AnyEnv) -> AnyEnv:
-    if not env.keeps_statistics:
+    if statistics and not opened.keeps_statistics:
         raise ValueError(
             "the environment has statistics=False, but this adapter reports returns and lengths of episodes: make it "
             "without statistics=False"
         )
-    return env
+    return check_full_rows(opened)
 
 
 def check_full_rows(env: EnvT) -> EnvT:
@@ -77,7 +72,7 @@ def check_full_rows(env: EnvT) -> EnvT:
 
 
 def check_render_mode(spec: Spec, render_mode: str | None) -> None:
-    """Raise a ValueError for a render mode that a single replica does not support."""
+    """Raise a ValueError if the spec has a drawing and the render mode is not one of a single replica."""
     if spec.drawing is not None and render_mode not in (None, "rgb_array", "human"):
         raise ValueError(
             f"render_mode is {render_mode!r}, but one replica of {spec.id} supports 'rgb_array', 'human' and None"

@@ -110,6 +110,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             limited = env.max_episode_steps is not None  # the rules limit the length of episodes
 
             def advance_on_cpu(action: Any) -> _StepResult:
+                """Check an action and step; return observation, reward, terminated, truncated and action mask."""
                 write(action)
                 direct(address, kind)
                 if shown:
@@ -121,6 +122,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             return
 
         def advance_on_gpu(action: Any) -> _StepResult:
+            """Check an action and step; return observation, reward, terminated, truncated and action mask."""
             write(action)
             observations, rewards, terminations, truncations, infos = env.step(actions)
             flags = bool(terminations[0]), bool(truncations[0])
@@ -166,9 +168,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self, *, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start a new episode; see ``VectorEnv.reset`` for the options."""
-        number = check_seed(seed)
-        super().reset(seed=number)
-        observations, infos = self._env.reset(seed=number, options=options)
+        checked_seed = check_seed(seed)
+        super().reset(seed=checked_seed)
+        observations, infos = self._env.reset(seed=checked_seed, options=options)
         self._started, self._terminated = True, False
         return _copy_first(observations), _make_infos(infos.get("action_mask"))
 
@@ -191,10 +193,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     @state.setter
     def state(self, values: Any) -> None:
+        """Write the numbers of a vector to the state fields in order; raise a ValueError for a wrong length."""
         fields = self._host_state()
         numbers, sizes = np.ravel(values), [field[:1].size for field in fields.values()]
         if len(numbers) != sum(sizes):
-            raise ValueError(f"the state got {len(numbers)} numbers, but has {sum(sizes)}")
+            raise ValueError(f"the state got {len(numbers)} numbers: give {sum(sizes)}")
         for (name, field), part in zip(fields.items(), np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
             self._env.state[name] = part.reshape(field.shape)
 
@@ -233,7 +236,8 @@ def _action_writer(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[A
     actions = np.zeros((1, *(space.shape or ())), np.int64 if discrete else np.float32)
     scalar = actions.size == 1
 
-    def write(action: Any) -> None:
+    def write_action(action: Any) -> None:
+        """Write an action to the array, or raise an ActionError if it is invalid."""
         try:
             actions[0] = operator.index(action) if discrete else action
         except (TypeError, ValueError, OverflowError):
@@ -245,15 +249,16 @@ def _action_writer(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[A
         if not valid:
             raise ActionError(f"the action {action!r} is out of range or NaN; allowed: {space}")
 
-    return actions, write
+    return actions, write_action
 
 
 def _multi_discrete_writer(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.ndarray, Callable[[Any], None]]:
-    """Return the same for MultiDiscrete actions."""
+    """Return the array that the kernel reads, and a function that writes a MultiDiscrete action or raises an error."""
     actions = np.zeros((1, *space.shape), np.int64)
     low, high = space.start, space.start + space.nvec - 1
 
-    def write(action: Any) -> None:
+    def write_choices(action: Any) -> None:
+        """Write an action to the array, or raise an ActionError if it is invalid."""
         try:
             array = np.asarray(action)
         except (TypeError, ValueError):  # on another device, or rows of unequal lengths
@@ -264,4 +269,4 @@ def _multi_discrete_writer(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.nd
             raise ActionError(f"the action {action!r} is out of range; allowed: {space}")
         actions[0] = array
 
-    return actions, write
+    return actions, write_choices

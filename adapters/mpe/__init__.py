@@ -26,11 +26,7 @@ class ParticleModule(types.ModuleType):
     """A module with the functions of ``mpe2``'s modules, available to import statements."""
 
     def __init__(self, env_id: str) -> None:
-        """Create and register the module.
-
-        Args:
-            env_id: The id of its environment, such as ``SimpleTag-v3``.
-        """
+        """Create the module of an environment, such as ``SimpleTag-v3``, and add it to ``sys.modules``."""
         super().__init__(f"{__name__}.{short_name(env_id)}", team_spec(env_id).description)
         self.env_id = env_id
         sys.modules[self.__name__] = self

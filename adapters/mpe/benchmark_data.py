@@ -11,7 +11,7 @@ Rewards: TypeAlias = Mapping[str, float]
 
 
 def _positions(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of agents and of landmarks."""
+    """Return the positions of agents and of landmarks, ``[count, 2]``."""
     return np.stack([state["x"], state["y"]], -1), np.stack([state["landmark_x"], state["landmark_y"]], -1)
 
 
@@ -21,7 +21,7 @@ def _pairwise_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _collisions(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Return the number of agents that each adversary touches, and 0 for other agents."""
+    """Return for each adversary the number of agents that it touches, and 0 for each other agent."""
     del rewards
     agents, _ = _positions(state)
     num_adversaries = int(params["num_adversaries"])
@@ -40,7 +40,7 @@ def _squared_distances(state: State, params: Params, rewards: Rewards) -> list[A
 
 
 def _coverage(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Return reward, collisions, sum of distances and number of occupied landmarks."""
+    """Return for each agent: reward and collisions, and for the team summed distance and occupied landmarks."""
     del rewards
     agents, landmarks = _positions(state)
     nearest = _pairwise_distances(landmarks, agents).min(1)
@@ -55,7 +55,7 @@ def _reward(state: State, params: Params, rewards: Rewards) -> list[Any]:
 
 
 def _messages(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Return each agent's communication and the true message."""
+    """Return for each agent its communication and the true message, one-hot."""
     del params, rewards
     message = np.zeros(state["c"].shape[1])
     message[int(state["goal"])] = 1

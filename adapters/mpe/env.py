@@ -52,7 +52,7 @@ class ParticleEnv(BaseParallelWrapper):
             if name in kwargs:
                 kwargs[name] = _neighbours(name, kwargs[name])
         super().__init__(TeamEnv(env_id, precision=precision, **kwargs))
-        self._told = BENCHMARKS.get(env_id, _no_benchmark_data) if benchmark_data else None
+        self._benchmark = BENCHMARKS.get(env_id, _no_benchmark_data) if benchmark_data else None
         self._rows: ByAgent = {}
         size = sum(gymnasium.spaces.flatdim(self.env.observation_space(agent)) for agent in self.env.possible_agents)
         self.state_space = Box(-np.inf, np.inf, (size,), np.float32)
@@ -64,19 +64,19 @@ class ParticleEnv(BaseParallelWrapper):
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]:
-        """Step all agents; see ``TeamEnv.step``."""
+        """Step all agents as ``TeamEnv.step`` does; infos contain ``benchmark_data`` if requested."""
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         if observations:
             self._rows = dict(observations)
-        if self._told is not None and rewards:
+        if self._benchmark is not None and rewards:
             state = {name: to_numpy(field)[0] for name, field in self.env.batch.state.items()}
-            benchmark_data = self._told(state, self.env.batch.params, rewards)
+            benchmark_data = self._benchmark(state, self.env.batch.params, rewards)
             for info, data in zip(infos.values(), benchmark_data, strict=True):
                 info["benchmark_data"] = data
         return observations, rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
-        """Return the concatenated observations of all agents."""
+        """Return the last observations of all agents, concatenated."""
         if not self._rows:
             return self.env.state()  # raises ResetNeeded
         return np.concatenate([*self._rows.values()])
@@ -87,7 +87,7 @@ class ParticleEnv(BaseParallelWrapper):
 
 
 def _neighbours(name: str, count: Any) -> int:
-    """Return a number of neighbours in the environment's format, which is 0 for all."""
+    """Return a number of neighbours, with None (all) replaced by 0; raise a ValueError unless it is at least 1."""
     if count is None:
         return 0
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:

@@ -32,12 +32,7 @@ __all__ = ["TeamEnv", "TeamVectorEnv", "TurnEnv", "env", "parallel_env", "raw_en
 
 
 def parallel_env(id: str, **kwargs: Any) -> TeamEnv:
-    """Create one replica as a PettingZoo ``ParallelEnv``.
-
-    Args:
-        id: The id of the environment, such as ``TagContinuous-v0``.
-        **kwargs: Arguments of ``TeamEnv``.
-    """
+    """Create one replica as a PettingZoo ``ParallelEnv``; ``kwargs`` are arguments of ``TeamEnv``."""
     if "num_envs" in kwargs:
         raise TypeError("parallel_env has one replica and no num_envs: use vector_env(id, num_envs) for many replicas")
     return TeamEnv(id, **kwargs)
@@ -54,13 +49,7 @@ def raw_env(id: str, **kwargs: Any) -> AECEnv:
 
 
 def vector_env(id: str, num_envs: int = 1, **kwargs: Any) -> TeamVectorEnv:
-    """Create many replicas whose results are dicts by agent.
-
-    Args:
-        id: The id of the environment, such as ``TagContinuous-v0``.
-        num_envs: Number of replicas.
-        **kwargs: Arguments of ``TeamVectorEnv``.
-    """
+    """Create many replicas whose results are dicts by agent; ``kwargs`` are arguments of ``TeamVectorEnv``."""
     return TeamVectorEnv(id, num_envs, **kwargs)
 
 
@@ -80,6 +69,7 @@ def publish() -> None:
 
 
 def _publish(spec: TeamSpec) -> None:
+    """Register a team with PettingZoo and create its module, each unless it exists."""
     name, short = f"{NAMESPACE}/{spec.id}", short_name(spec.id)
     for kind, known, maker in (("aec", aec_registry, "env"), ("parallel", parallel_registry, "parallel_env")):
         if name not in known:

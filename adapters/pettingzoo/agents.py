@@ -33,8 +33,8 @@ def metadata(spec: TeamSpec) -> dict[str, Any]:
     return {"name": short_name(spec.id), "render_modes": [], "is_parallelizable": True, **rendering}
 
 
-def episode_limit(max_cycles: int | None, max_episode_steps: int | None) -> int | None:
-    """Return the time limit from either of two arguments with the same meaning."""
+def time_limit(max_cycles: int | None, max_episode_steps: int | None) -> int | None:
+    """Return the argument that is not None, or None; raise a ValueError if both are numbers and differ."""
     if max_cycles is not None and max_episode_steps not in (None, max_cycles):
         raise ValueError(
             f"max_cycles is {max_cycles}, but max_episode_steps, its other name, is {max_episode_steps}: pass only one"
@@ -52,13 +52,7 @@ class Spaces:
     """Spaces by agent, created on first use; each agent has its own object, so that they are seeded separately."""
 
     def __init__(self, by_role: RoleInterface, which: str, make: Callable[[Space], Space]) -> None:
-        """Store the spaces of the roles.
-
-        Args:
-            by_role: The environment.
-            which: ``observation`` or ``action``.
-            make: Creates an agent's space from the space of its role.
-        """
+        """Store the roles' ``observation`` or ``action`` spaces; ``make`` creates an agent's space from its role's."""
         self._by_role = {name: getattr(role, which) for name, role in by_role.roles.items()}
         self._roles = {agent: name for name, role in by_role.roles.items() for agent in role.agents}
         self._make = make
@@ -68,22 +62,19 @@ class Spaces:
         """Return the agent's space, the same object in every call."""
         if agent not in self._made:
             if agent not in self._roles:
-                raise KeyError(f"there is no agent {agent!r}{did_you_mean(str(agent), self._roles)}")
+                raise KeyError(f"no agent {agent!r} exists{did_you_mean(str(agent), self._roles)}")
             self._made[agent] = self._make(self._by_role[self._roles[agent]])
         return self._made[agent]
 
 
 def state_space(state: LiveState) -> gymnasium.spaces.Box:
-    """Return a Box of all finite values of the state fields."""
-    limits = {"b": 1.0, "u": 255.0, "i": 2.0**31, "f": float(np.finfo(np.float32).max)}
-    low: list[float] = []
-    high: list[float] = []
-    for field in state.values():
-        kind = np.dtype(str(field.dtype).rpartition(".")[2]).kind
-        count = int(np.prod(field.shape))
-        high += [limits[kind]] * count
-        low += [0.0 if kind in "bu" else -limits[kind]] * count
-    return gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32), dtype=np.float32)
+    """Return a float32 Box with the limits of each field's type, for the fields concatenated in order."""
+    largest = np.finfo(np.float32).max
+    limits = {"b": (0, 1), "u": (0, 255), "i": (-(2**31), 2**31), "f": (-largest, largest)}
+    kinds = [np.dtype(str(field.dtype).rpartition(".")[2]).kind for field in state.values()]
+    bounds = np.array([limits[kind] for kind in kinds], np.float32)
+    low, high = np.repeat(bounds, [int(np.prod(field.shape)) for field in state.values()], axis=0).T
+    return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
 def columns(array: Array) -> Sequence[Array]:

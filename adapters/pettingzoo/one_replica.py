@@ -11,15 +11,7 @@ import numpy as np
 from pettingzoo import ParallelEnv
 
 from gpu_envs.adapters.opening import check_full_rows, check_render_mode
-from gpu_envs.adapters.pettingzoo.agents import (
-    Infos,
-    Space,
-    Spaces,
-    action_dtype,
-    episode_limit,
-    metadata,
-    state_space,
-)
+from gpu_envs.adapters.pettingzoo.agents import Infos, Space, Spaces, action_dtype, metadata, state_space, time_limit
 from gpu_envs.backend import device_for_one_replica
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import RoleInterface
@@ -41,7 +33,7 @@ class RoleActions:
         self._agents = agents
         self._scalar = shape == ()
         self._width = int(np.prod(shape))
-        self._least, self._most = _bounds(space)
+        self._low, self._high = _bounds(space)
         self._flat = self.array.reshape(-1)
         self._packed = np.zeros_like(self._flat)
         self._runs = _runs(space.nvec.tolist()) if isinstance(space, gymnasium.spaces.MultiDiscrete) else []
@@ -72,7 +64,7 @@ class RoleActions:
             raise self._find_error(actions) from None
 
     def _write_rows(self, values: Sequence[Any]) -> None:
-        """Write an array of actions for each active agent."""
+        """Copy the active agents' actions, one array each, to their rows; raise a ValueError for a wrong length."""
         if {len(action) for action in values} != {self._width}:
             raise ValueError
         packed = self._flat if self.all else self._packed[: len(values) * self._width]
@@ -81,17 +73,17 @@ class RoleActions:
             self.array[0, self.at] = packed.reshape(len(values), self._width)
 
     def _find_error(self, actions: Mapping[str, Any]) -> ActionError:
-        """Return an error for the first missing or invalid action."""
+        """Return the ActionError of the first active agent whose action is missing or invalid, or one for all."""
         for name in self.names:
             if name not in actions:
-                return ActionError(f"there is no action for {name!r}, which is active")
+                return ActionError(f"the action of {name!r} is missing: give one for each agent in env.agents")
             if not self.is_valid(actions[name]):
                 return self.invalid_action_error(name, actions[name])
         return ActionError(f"the actions of {', '.join(self.names)} are not in their space {self._space}")
 
     def invalid_action_error(self, name: str, action: Any) -> ActionError:
         """Return the error for an invalid action."""
-        return ActionError(f"the action {action!r} of {name!r} is not in its space {self._space}")
+        return ActionError(f"the action {action!r} of {name!r} is not in its space: give one in {self._space}")
 
     def is_valid(self, action: Any) -> bool:
         """Return whether the action has the space's shape, is in range and is not NaN."""
@@ -101,7 +93,7 @@ class RoleActions:
             return False
         if array.shape != self._space.shape or not np.can_cast(array.dtype, self.array.dtype, "same_kind"):
             return False
-        return bool(((self._least <= array) & (array <= self._most)).all())
+        return bool(((self._low <= array) & (array <= self._high)).all())
 
 
 def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -149,7 +141,7 @@ class TeamEnv(ParallelEnv):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        """Create the replica; ``max_episode_steps`` is another name of ``max_cycles``.
+        """Create the replica.
 
         Args:
             env_id: The id of the environment, such as ``TagContinuous-v0``.
@@ -172,7 +164,7 @@ class TeamEnv(ParallelEnv):
             output="numpy",
             autoreset_mode="Disabled",
             precision=precision,
-            max_episode_steps=episode_limit(max_cycles, max_episode_steps),
+            max_episode_steps=time_limit(max_cycles, max_episode_steps),
             copy=False if device == "cpu" else None,
             threads=1,
             render_mode=render_mode,
@@ -191,6 +183,7 @@ class TeamEnv(ParallelEnv):
         self._allocate_actions()
 
     def _allocate_actions(self) -> None:
+        """Create ``_roles``, with all agents active, and ``_actions``, the arrays that the simulator reads."""
         self._roles = {
             name: RoleActions(role.action, role.agents, action_dtype(role.action, self.batch.precision))
             for name, role in RoleInterface(self.batch).roles.items()
@@ -231,6 +224,7 @@ class TeamEnv(ParallelEnv):
         return dict(zip(self.agents, rows, strict=True)), dict(zip(self.agents, agent_infos, strict=True))
 
     def _agent_infos(self, infos: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return an info for each active agent: a dict with its action mask, or an empty dict."""
         masks = infos.get("action_mask")
         if masks is None:
             return [{} for role in self._roles.values() for _ in role.names]
@@ -288,7 +282,7 @@ class TeamEnv(ParallelEnv):
         )
 
     def check_action(self, agent: str, action: Any) -> None:
-        """Raise an ActionError if an agent's action is invalid."""
+        """Raise an ActionError if the action of an active agent is invalid."""
         for role in self._roles.values():
             if agent in role.names and not role.is_valid(action):
                 raise role.invalid_action_error(agent, action)
@@ -307,6 +301,7 @@ class TeamEnv(ParallelEnv):
         self.batch.close()
 
     def _check_ready(self) -> None:
+        """Raise Gymnasium's error if the replica is closed or was never reset."""
         if self.batch.closed:
             raise gymnasium.error.ClosedEnvironmentError(f"this {self.batch.spec.id} is closed: create a new one")
         if not self._started:

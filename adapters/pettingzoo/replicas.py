@@ -17,8 +17,8 @@ from gpu_envs.adapters.pettingzoo.agents import (
     Spaces,
     action_dtype,
     columns,
-    episode_limit,
     metadata,
+    time_limit,
 )
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
 from gpu_envs.engine.results import Step
@@ -67,7 +67,7 @@ class TeamVectorEnv:
             **kwargs: Arguments of ``gpu_envs.make``.
         """
         spec = team_spec(env_id)
-        limit = episode_limit(max_cycles, max_episode_steps)
+        limit = time_limit(max_cycles, max_episode_steps)
         self.unwrapped = check_full_rows(MultiAgentEnv(spec, num_envs, max_episode_steps=limit, **kwargs))
         self.num_envs = self.unwrapped.num_envs
         self.possible_agents = list(self.unwrapped.possible_agents)
@@ -179,7 +179,7 @@ class TeamVectorEnv:
         return {role: self._stack(role, arrays) for role, arrays in self._by_role.group_actions(actions).items()}
 
     def _stack(self, role: str, arrays: Sequence[Any]) -> Array:
-        """Stack the arrays of a role's agents on their device."""
+        """Return the agents' arrays stacked to ``[num_envs, agents, ...]``, on the host in a buffer that is reused."""
         try:
             library = library_of(arrays[0])
             if library in ("torch", "cupy"):
@@ -192,6 +192,7 @@ class TeamVectorEnv:
             raise
 
     def _scratch_for(self, role: str) -> np.ndarray:
+        """Return the buffer for a role's stacked actions on the host, allocated in the first call."""
         if role not in self._scratch:
             space = self._by_role.roles[role].action
             shape = (*self._by_role.batch_shape(role), *(space.shape or ()))
@@ -199,12 +200,13 @@ class TeamVectorEnv:
         return self._scratch[role]
 
     def _check_shapes(self, role: str, arrays: Sequence[Any]) -> None:
+        """Raise a ValueError that names the first agent whose actions have a wrong shape."""
         role_view = self._by_role.roles[role]
         expected = (self.num_envs, *(role_view.action.shape or ()))
         for name, array in zip(role_view.agents, arrays, strict=True):
             shape = tuple(array.shape) if library_of(array) else np.shape(array)
             if shape != expected:
-                raise ValueError(f"the actions of {name!r} have shape {shape}; expected {expected}")
+                raise ValueError(f"the actions of {name!r} have shape {shape}: give {expected}, one row per replica")
 
     def _by_agent(self, what: str, by_role: Mapping[str, Array]) -> ByAgent:
         """Return each agent's view of the roles' arrays; views of the same array are reused."""

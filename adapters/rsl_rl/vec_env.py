@@ -44,6 +44,7 @@ class EpisodeLog(Mapping[str, torch.Tensor]):
         self._means = {}
 
     def _read(self) -> dict[str, torch.Tensor]:
+        """Return the means by name, computed in the first call after a step; empty until an episode has ended."""
         if not self._means:
             values_by_name = {"/episode/return": self._env.episode_return, "/episode/length": self._env.episode_length}
             values_by_name |= {f"/metrics/{name}": values for name, values in self._env.episode_metrics.items()}
@@ -117,7 +118,7 @@ class VecEnv(RslRlVecEnv):
         self._shapes = {name: (count, *(part.shape or ())) for name, part in _groups(wrapped).items()}
         self._action_shape = (count, *action)
         self._size = torch.Size([count])
-        self._real = getattr(torch, wrapped.precision)
+        self._reward_dtype = getattr(torch, wrapped.precision)
         self._middle, self._half = to_bounds(space, self.device) if rescale_actions else (None, None)
         self._log = EpisodeLog(wrapped)
         wrapped.reset(seed=seed)
@@ -133,9 +134,10 @@ class VecEnv(RslRlVecEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, steps: torch.Tensor) -> None:
+        """Set the steps that count towards the time limit; raise a ValueError if they are out of range."""
         limit = self.env.max_episode_steps
         if limit is None:
-            raise ValueError("the environment has no time limit: leave init_at_random_ep_len out")
+            raise ValueError("episode_length_buf cannot be set without a time limit: leave init_at_random_ep_len out")
         if tuple(steps.shape) != (self.num_envs,):
             raise ValueError(f"episode_length_buf got shape {tuple(steps.shape)}: use ({self.num_envs},)")
         low, high = (int(bound) for bound in torch.aminmax(steps))
@@ -145,28 +147,25 @@ class VecEnv(RslRlVecEnv):
         if bool((offsets < 0).any()):
             first = int((offsets < 0).nonzero()[0])
             raise ValueError(
-                f"episode_length_buf got {int(steps[first])} for replica {first}, whose episode has "
+                f"episode_length_buf got {int(steps[first])} for replica {first}, whose episode has already run "
                 f"{int(self.env.elapsed[first])} steps: use {int(self.env.elapsed[first])} to {limit - 1}"
             )
         self.env.stagger(offsets=offsets)
 
     def get_observations(self) -> TensorDict:
-        """Return the observations of the current state."""
+        """Return copies of the observations of the current state."""
         observations = self.env.observe()
         groups = observations if self._by_key else {GROUP: observations}
         return self._grouped({name: array.clone() for name, array in groups.items()})
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Step all replicas.
-
-        Args:
-            actions: ``[num_envs, num_actions]``.
+        """Step all replicas with actions ``[num_envs, num_actions]``.
 
         Returns:
             Observations, float32 rewards, dones (``[num_envs]``, bool) and extras.
         """
         groups = {name: torch.empty(s, dtype=torch.float32, device=self.device) for name, s in self._shapes.items()}
-        rewards = torch.empty(self.num_envs, dtype=self._real, device=self.device)
+        rewards = torch.empty(self.num_envs, dtype=self._reward_dtype, device=self.device)
         if self._half is not None:
             actions = actions * self._half if self._middle is None else torch.addcmul(self._middle, actions, self._half)
         out = Step(observations=groups if self._by_key else groups[GROUP], rewards=rewards)
@@ -210,7 +209,7 @@ def _groups(env: VectorEnv) -> dict[str, gymnasium.Space[Any]]:
 
 
 def to_bounds(space: Any, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the offset and scale that map [-1, 1] to the bounds of the space, each None if it has no effect."""
+    """Return the offset (None: 0) and scale (None: both have no effect) that map [-1, 1] to the space's bounds."""
     bounded = (np.isfinite(space.low) & np.isfinite(space.high)).ravel()
     low = np.where(bounded, space.low.ravel(), -1).astype(np.float64)
     high = np.where(bounded, space.high.ravel(), 1).astype(np.float64)

@@ -43,7 +43,7 @@ class OtherRoles:
                 policy.seed(derived_seed(seed, "others", role))
 
     def act(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the actions of each role."""
+        """Return the actions of the roles that are not trained, by role, as tensors or a function's arrays."""
         tensors = {role: torch.as_tensor(observations[role], device=self._env.device) for role in self._policies}
         masks = self._env.action_mask or {}
         return {
@@ -70,15 +70,15 @@ class Still:
 
 @final
 class RandomPolicy:
-    """A policy that samples uniformly on the environment's device."""
+    """A policy that samples the action space uniformly, on the environment's device."""
 
     def __init__(self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str) -> None:
-        """Start with a random seed; see ``Still`` for the arguments."""
+        """Start with a random seed; ``rows``: numbers of replicas and of agents in each."""
         self._space, self._shape = space, (*rows, *(space.shape or ()))
         self._device = device
         self._generator = torch.Generator(device)
         self._generator.seed()  # a new torch.Generator always has the same seed
-        self._whole = not isinstance(space, gymnasium.spaces.Box)
+        self._integers = not isinstance(space, gymnasium.spaces.Box)
         low: Any
         width: Any
         if isinstance(space, gymnasium.spaces.Box):
@@ -90,7 +90,7 @@ class RandomPolicy:
         else:
             assert isinstance(space, gymnasium.spaces.MultiDiscrete)
             low, width = space.start.astype(np.int64), space.nvec.astype(np.int64)
-        self._least, self._width = (torch.as_tensor(value, device=device) for value in (low, width))
+        self._low, self._width = (torch.as_tensor(value, device=device) for value in (low, width))
 
     def seed(self, seed: int) -> None:
         """Seed the random numbers."""
@@ -98,16 +98,12 @@ class RandomPolicy:
 
     def __call__(self, observations: Any) -> torch.Tensor:
         del observations
-        precision = torch.float64 if self._whole else torch.float32  # float32 could round up to an excluded integer
+        precision = torch.float64 if self._integers else torch.float32  # float32 could round up to an excluded integer
         drawn = torch.rand(self._shape, device=self._device, generator=self._generator, dtype=precision) * self._width
-        return self._least + (drawn.to(torch.int64) if self._whole else drawn)
+        return self._low + (drawn.to(torch.int64) if self._integers else drawn)
 
     def sample_masked(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return a random valid action for each agent.
-
-        Args:
-            mask: Valid actions, ``[num_envs, agents, choices]``; MultiDiscrete masks are concatenated.
-        """
+        """Return a random action for each agent among those that a mask ``[num_envs, agents, choices]`` allows."""
         shape = (*mask.shape[:-1], len(choices(self._space)))
         units = torch.rand(shape, device=self._device, generator=self._generator, dtype=torch.float64)
         actions: torch.Tensor = sample_masked(self._space, mask, units)
@@ -123,6 +119,7 @@ class RandomPolicy:
 
 
 def _policy(by_role: RoleInterface, role: str, policy: OtherPolicy) -> PolicyFunction:
+    """Return the function, or the policy named ``random`` or ``still`` for the role; raise a ValueError otherwise."""
     if callable(policy):
         return policy
     built_in: dict[str, type[RandomPolicy] | type[Still]] = {"random": RandomPolicy, "still": Still}

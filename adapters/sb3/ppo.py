@@ -28,7 +28,7 @@ class PPO(stable_baselines3.PPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """Collect a rollout like the base class, with one batch for the values of all final observations."""
+        """Collect a rollout as the base class does, but value all final observations of a step in one batch."""
         # callbacks read the local variables, so these have the names of the base class's
         assert self._last_obs is not None, "call learn(), which resets the environments before the first rollout"
         self.policy.set_training_mode(False)
@@ -65,7 +65,7 @@ class PPO(stable_baselines3.PPO):
         return True
 
     def _clip_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Unscale or clip continuous actions to the action space."""
+        """Return the actions for the environment: continuous ones unscaled or clipped, others unchanged."""
         if not isinstance(self.action_space, spaces.Box):
             return actions
         if self.policy.squash_output:
@@ -73,7 +73,7 @@ class PPO(stable_baselines3.PPO):
         return np.asarray(np.clip(actions, self.action_space.low, self.action_space.high))
 
     def _bootstrap(self, rewards: np.ndarray, ended: np.ndarray, infos: list[dict[str, Any]]) -> None:
-        """Add the discounted values of final observations to the rewards of truncated episodes, in one batch."""
+        """Add, in place, the discounted values of final observations to the rewards of truncated episodes."""
         truncated = [
             k
             for k, info in enumerate(infos)

@@ -15,7 +15,8 @@ from gpu_envs import MultiAgentEnv, Step, VectorEnv
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 
-Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+Shapes: TypeAlias = dict[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype of each result by name."""
 
 ReadResult: TypeAlias = Callable[[str], Any]
 """A function from the name of a result to the environment's array of it."""
@@ -36,11 +37,11 @@ _ALIGNMENT = 256
 """Alignment in bytes of each result in the block, as in CUDA's allocator."""
 
 
-def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tuple[tuple[int, ...], str]]:
+def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> Shapes:
     """Return shape and dtype of each result of a step, for one role of a team."""
     by_role = RoleInterface(env)
     rows, space = by_role.batch_shape(role or SINGLE_ROLE), by_role.roles[role or SINGLE_ROLE].observation
-    shapes = {
+    shapes: Shapes = {
         **_observation_shapes("observations", rows, space),
         "rewards": (rows, env.precision),
         "terminations": (rows, "bool"),
@@ -53,10 +54,8 @@ def result_shapes(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str,
     return shapes if by_role.single_agent else shapes | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
 
 
-def _observation_shapes(
-    name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]
-) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of observations, for each key of a Dict space."""
+def _observation_shapes(name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]) -> Shapes:
+    """Return shape and dtype of observations by ``name``, or by ``name.key`` for each key of a Dict space."""
     parts = {f"{name}.{key}": part for key, part in space.items()} if isinstance(space, Dict) else {name: space}
     shapes = {}
     for label, part in parts.items():
@@ -84,14 +83,10 @@ class Results(ABC):
 
     @abstractmethod
     def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
-        """Return the results of the step as NumPy arrays; copy rows of ended episodes before the next step.
+        """Return the results of the last step as NumPy arrays by name.
 
-        Args:
-            read: Reads a result of the environment by name.
-
-        Returns:
-            Arrays by name. Later steps do not change them, except final_obs, returns, lengths and metrics: these are
-            valid only in rows of episodes that ended, and must be copied before the next step.
+        Later steps do not change them, except those of ``EPISODE_ARRAYS``: these are valid only in rows of episodes
+        that ended, and must be copied before the next step. ``read`` returns the environment's array of a result.
         """
 
 
@@ -137,13 +132,8 @@ class DeviceResults(Results):
         }
         self._unwritten = [name for name in shapes if name.partition(".")[0] not in STEP_ARRAYS]
         keys = tuple(name.partition(".")[2] for name in shapes if name.startswith("observations."))
-        self._step = _make_step(
-            {
-                name: result_or_dict(self._views, name, keys if name in OBSERVATION_ARRAYS else ())
-                for name in STEP_ARRAYS
-            },
-            role,
-        )
+        arrays = {n: result_or_dict(self._views, n, keys if n in OBSERVATION_ARRAYS else ()) for n in STEP_ARRAYS}
+        self._step = Step(**(arrays if role is None else {name: {role: array} for name, array in arrays.items()}))
 
     def out(self) -> Step:
         return self._step
@@ -162,7 +152,7 @@ class DeviceResults(Results):
         self.__init__(*state["made_of"])
 
 
-def synchronize_streams(env: VectorEnv | MultiAgentEnv) -> None:
+def sync_streams(env: VectorEnv | MultiAgentEnv) -> None:
     """Synchronize CuPy's and torch's current streams if the environment has CuPy output.
 
     Such an environment runs on CuPy's stream, but results are fetched on torch's. Other environments use one stream.
@@ -173,10 +163,6 @@ def synchronize_streams(env: VectorEnv | MultiAgentEnv) -> None:
 
 
 def make_results(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
-    """Return result memory for the environment's device."""
+    """Return memory for the results of a step, of one role of a team: ``HostResults`` or ``DeviceResults``."""
     shapes = result_shapes(env, role)
     return HostResults(shapes) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
-
-
-def _make_step(arrays: Mapping[str, Any], role: str | None) -> Step:
-    return Step(**(arrays if role is None else {name: {role: array} for name, array in arrays.items()}))

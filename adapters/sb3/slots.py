@@ -6,14 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 import numpy as np
 
 from gpu_envs.adapters.sb3.other_roles import OtherRoles
-from gpu_envs.adapters.sb3.results import (
-    STEP_ARRAYS,
-    ReadResult,
-    dict_keys,
-    make_results,
-    result_or_dict,
-    synchronize_streams,
-)
+from gpu_envs.adapters.sb3.results import STEP_ARRAYS, ReadResult, dict_keys, make_results, result_or_dict, sync_streams
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.spaces import from_zero
@@ -53,7 +46,7 @@ class StepResults(NamedTuple):
 
 
 class Slots(ABC):
-    """The slots of an environment. Staggered episodes are not reported, because they are cut short.
+    """Steps an environment whose slots are its replicas or the agents of a role; staggered episodes are not reported.
 
     Attributes:
         observation_space: Observation space of a slot.
@@ -74,7 +67,6 @@ class Slots(ABC):
         self.__dict__.update(state)
         self._by_role = RoleInterface(self._env)
 
-    @abstractmethod
     def start_episodes(
         self,
         observations: Any,
@@ -93,6 +85,12 @@ class Slots(ABC):
             staggered: Whether the episodes are staggered.
             replicas: The replicas that were reset.
         """
+        self._midway[replicas] = staggered
+        return self._start(observations, infos, seed)
+
+    @abstractmethod
+    def _start(self, observations: Any, infos: dict[str, Any], seed: int | None) -> SlotObservations:
+        """Store what steps need from a reset, and return copies of the observations of all slots."""
 
     @abstractmethod
     def step(self, actions: Any) -> StepResults:
@@ -113,7 +111,8 @@ class Slots(ABC):
         named["final_obs"] = infos["final_obs"] if has_final_obs else named["observations"]
         alone, role = self._by_role.single_agent, self._role
 
-        def read(label: str) -> Any:
+        def read_result(label: str) -> Any:
+            """Return the environment's array of a result, without copying it."""
             name, _, key = label.partition(".")
             if name == "episode_metrics":
                 return self._env.episode_metrics[key]
@@ -123,12 +122,15 @@ class Slots(ABC):
             role_value = value if alone else value[role]
             return role_value[key] if key else role_value
 
-        return read
+        return read_result
 
-    def _metrics(self, fetched: dict[str, np.ndarray], ended: np.ndarray) -> dict[str, np.ndarray]:
-        return {
-            name: fetched[f"episode_metrics.{name}"][ended // self.of_replica] for name in self._env.env_spec.metrics
-        }
+    def _statistics(
+        self, fetched: dict[str, np.ndarray], ended: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Return returns, lengths and metrics of the episodes that ended, a row for each slot in ``ended``."""
+        replicas = ended // self.of_replica
+        metrics = {name: fetched[f"episode_metrics.{name}"][replicas] for name in self._env.env_spec.metrics}
+        return fetched["episode_return"].reshape(-1)[ended], fetched["episode_length"].reshape(-1)[ended], metrics
 
 
 @final
@@ -139,24 +141,15 @@ class Replicas(Slots):
         super().__init__(by_role, SINGLE_ROLE)
         self._keys = dict_keys(self.observation_space)
 
-    def start_episodes(
-        self,
-        observations: Any,
-        infos: dict[str, Any],
-        seed: int | None,
-        *,
-        staggered: bool = False,
-        replicas: slice | np.ndarray = ALL_REPLICAS,
-    ) -> SlotObservations:
+    def _start(self, observations: Any, infos: dict[str, Any], seed: int | None) -> SlotObservations:
         del infos, seed
-        self._midway[replicas] = staggered
         if self._keys:
             return {key: np.array(to_numpy(observations[key])) for key in self._keys}
         return np.array(to_numpy(observations))
 
     def step(self, actions: Any) -> StepResults:
         results = self._env.step(self._env_actions(actions), out=self._results.out())
-        synchronize_streams(self._env)
+        sync_streams(self._env)
         fetched = self._results.fetch(self._reader(results))
         terminated, truncated = fetched["terminations"], fetched["truncations"]
         dones = terminated | truncated
@@ -171,9 +164,7 @@ class Replicas(Slots):
             select_rows(result_or_dict(fetched, "final_obs", self._keys), ended),
             truncated.take(ended) & ~terminated.take(ended),
             reported,
-            fetched["episode_return"][ended],
-            fetched["episode_length"][ended],
-            self._metrics(fetched, ended),
+            *self._statistics(fetched, ended),
         )
 
 
@@ -194,22 +185,13 @@ class RoleAgents(Slots):
     def __init__(self, by_role: RoleInterface, role: str, others: OtherRoles) -> None:
         super().__init__(by_role, role)
         self._others = others
-        self._seen: dict[str, Any] = {}
-        self._chosen: dict[str, Any] | None = None
+        self._observations: dict[str, Any] = {}
+        self._other_actions: dict[str, Any] | None = None
         self._rows = by_role.batch_shape(role)
         self.alive = np.ones(by_role.env.num_envs * self.of_replica, bool)
 
-    def start_episodes(
-        self,
-        observations: Any,
-        infos: dict[str, Any],
-        seed: int | None,
-        *,
-        staggered: bool = False,
-        replicas: slice | np.ndarray = ALL_REPLICAS,
-    ) -> SlotObservations:
-        self._midway[replicas] = staggered
-        self._seen, self._chosen = observations, None
+    def _start(self, observations: Any, infos: dict[str, Any], seed: int | None) -> SlotObservations:
+        self._observations, self._other_actions = observations, None
         if seed is not None:
             self._others.seed(seed)
         self.alive = np.array(to_numpy(infos["alive"][self._role])).reshape(-1)
@@ -218,12 +200,12 @@ class RoleAgents(Slots):
     def step(self, actions: Any) -> StepResults:
         """Step all replicas; policies choose the actions of the other roles."""
         role_actions = np.reshape(self._env_actions(actions), (*self._rows, *(self.action_space.shape or ())))
-        if self._chosen is None:
-            self._chosen = self._others.act(self._seen)
-        synchronize_streams(self._env)
-        results = self._env.step(self._chosen | {self._role: role_actions}, out=self._results.out())
-        synchronize_streams(self._env)
-        self._seen, self._chosen = results[0], None
+        if self._other_actions is None:
+            self._other_actions = self._others.act(self._observations)
+        sync_streams(self._env)
+        results = self._env.step(self._other_actions | {self._role: role_actions}, out=self._results.out())
+        sync_streams(self._env)
+        self._observations, self._other_actions = results[0], None
         fetched = self._results.fetch(self._reader(results))
         observations = self._flat(fetched["observations"])
         episode_over = np.repeat(fetched["finished"], self.of_replica)
@@ -239,18 +221,9 @@ class RoleAgents(Slots):
         reported = finished & ~np.repeat(self._midway, self.of_replica)[ended]
         self._midway[fetched["finished"]] = False
         self.alive = alive
-        return StepResults(
-            observations,
-            fetched["rewards"].reshape(-1).astype(np.float32, copy=False),
-            dones,
-            ended,
-            last,
-            truncated,
-            reported,
-            fetched["episode_return"].reshape(-1)[ended],
-            fetched["episode_length"].reshape(-1)[ended],
-            self._metrics(fetched, ended),
-        )
+        rewards = fetched["rewards"].reshape(-1).astype(np.float32, copy=False)
+        statistics = self._statistics(fetched, ended)
+        return StepResults(observations, rewards, dones, ended, last, truncated, reported, *statistics)
 
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])

@@ -84,12 +84,12 @@ class VecEnv(StableVecEnv):
         self._stagger = stagger
         self._first_seed = check_seed(seed)
         self._actions: Any = None
-        self._began = time.time()
+        self._start_time = time.time()
         count = self.env.num_envs * self._slots.of_replica
         super().__init__(count, self._slots.observation_space, self._slots.action_space)
         render_metadata = {name: self.env.metadata[name] for name in ("render_fps",) if name in self.env.metadata}
         self.metadata: dict[str, Any] = {**self.metadata, **render_metadata}
-        self._nothing: list[dict[str, Any]] = [{} for _ in range(count)]
+        self._empty_infos: list[dict[str, Any]] = [{} for _ in range(count)]
 
     @property
     def alive(self) -> np.ndarray:
@@ -122,7 +122,7 @@ class VecEnv(StableVecEnv):
         return self._slots.start_episodes(observations, infos, seed, staggered=self._stagger)
 
     def _reset_env(self, seed: int | None) -> Any:
-        """Reset all replicas, with one call for each distinct set of options."""
+        """Reset all replicas, with one call for each distinct set of options; return observations and infos."""
         if len(self._options) != self.num_envs:
             raise ValueError(
                 f"set_options got a list of {len(self._options)}: pass one dict, or a list of {self.num_envs}"
@@ -154,10 +154,7 @@ class VecEnv(StableVecEnv):
         self._actions = actions
 
     def step_wait(self) -> tuple[SlotObservations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Step all environments with the actions passed to ``step_async``.
-
-        Returns:
-            Observations, float32 rewards, dones and infos.
+        """Step with the actions passed to ``step_async``; return observations, float32 rewards, dones and infos.
 
         Raises:
             ActionError: An action is out of range or NaN. The state is unchanged.
@@ -166,13 +163,14 @@ class VecEnv(StableVecEnv):
             raise RuntimeError("step_wait() was called without actions: call step_async(actions) first")
         actions, self._actions = self._actions, None
         results = self._slots.step(actions)
-        infos = self._nothing.copy()
+        infos = self._empty_infos.copy()
         if results.ended.size:
             self._set_episode_infos(infos, results)
         return results.observations, results.rewards, results.dones, infos
 
     def _set_episode_infos(self, infos: list[dict[str, Any]], results: StepResults) -> None:
-        seconds = round(time.time() - self._began, 6)
+        """Replace the infos of slots that are done: final observation, truncation and, if reported, statistics."""
+        seconds = round(time.time() - self._start_time, 6)
         rows = zip(
             results.ended.tolist(),
             results.final_obs,
@@ -198,7 +196,7 @@ class VecEnv(StableVecEnv):
     # --- attributes and methods of the replicas ---
 
     def _selected(self, indices: Any) -> list[int]:
-        """Indices as a list of non-negative ints."""
+        """Return the selected environments as a list of non-negative ints; None selects all."""
         all_indices = range(self.num_envs)
         return [all_indices[i] for i in self._get_indices(indices)]
 
@@ -221,7 +219,7 @@ class VecEnv(StableVecEnv):
         names = [*self.env.params, *self.env.state]
         if attr_name not in names:
             hint = did_you_mean(attr_name, names)
-            raise ValueError(f"cannot set {attr_name!r}, which is not a parameter or state field{hint}")
+            raise ValueError(f"cannot set {attr_name!r} with indices: it is no parameter or state field{hint}")
         values = list(self.env.get_attr(attr_name))
         for replica in replicas:
             values[replica] = value
@@ -250,7 +248,7 @@ class VecEnv(StableVecEnv):
     def _reset_selected(
         self, selected: Sequence[int], *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, dict[str, Any]]]:
-        """Reset the replicas of the selected environments; replica *i* uses ``seed + i``."""
+        """Reset the replicas of the selected environments, and return an observation and an empty info for each."""
         agents = np.bincount(np.unique(selected) // self._slots.of_replica, minlength=self.env.num_envs)
         mask, reset_options = agents > 0, dict(options or {})
         if (agents[mask] < self._slots.of_replica).any():
@@ -278,7 +276,7 @@ class VecEnv(StableVecEnv):
         """Return a frame of each environment if ``render_mode`` is ``rgb_array``, otherwise None for each."""
         if self.render_mode != "rgb_array":
             warnings.warn(
-                f"render_mode is {self.render_mode!r}: use render_mode='rgb_array' to get images", stacklevel=2
+                f"render_mode is {self.render_mode!r}: make it with render_mode='rgb_array' to get images", stacklevel=2
             )
             return [None] * self.num_envs
         images: Any = self.env.render()
@@ -297,6 +295,7 @@ def _options_key(options: Mapping[str, Any]) -> tuple[Any, ...]:
 def _make_slots(
     env: VectorEnv | MultiAgentEnv, role: str | None, others: OtherPolicy | Mapping[str, OtherPolicy]
 ) -> Slots:
+    """Return ``RoleAgents`` of the role of a team, else ``Replicas``; raise a ValueError if ``role`` does not fit."""
     by_role = RoleInterface(env)
     if by_role.single_agent:
         if role is not None or others != "random":

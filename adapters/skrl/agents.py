@@ -20,17 +20,17 @@ class FinalObservations(Agent):
         if final_obs.shape != next_obs.shape:
             raise ValueError(
                 f"next_observations have shape {tuple(next_obs.shape)}, but final_obs {tuple(final_obs.shape)}: agents "
-                "with scopes (parts of the replicas) cannot use final observations; use skrl's agents"
+                "with scopes (parts of the replicas) cannot use final observations: use skrl's classes"
             )
         transition["next_observations"] = torch.where(infos["_final_obs"].unsqueeze(1), final_obs, next_obs)
         super().record_transition(infos=infos, **transition)
 
 
 class FinalObservationsByAgent(MultiAgent):
-    """The same mixin for multi-agent classes."""
+    """Mixin for multi-agent classes that replaces next observations and states by final ones at ends of episodes."""
 
     def record_transition(self, *, infos: Mapping[str, Any], **transition: Any) -> None:
-        """Record a transition with final observations and states where an episode ended."""
+        """Record a transition with final observations and states as the next ones where an episode ended."""
         ended, final_obs = infos["_final_obs"].unsqueeze(1), infos["final_obs"]
         next_obs, states = transition["next_observations"], transition["next_states"]
         replaced = {name: torch.where(ended, final_obs[name], array) for name, array in next_obs.items()}
@@ -45,7 +45,7 @@ class CountsReplicas(MultiAgent):
     """Mixin after an agent's class that counts the episodes of replicas instead of the first agent's."""
 
     def record_transition(self, *, infos: Mapping[str, Any], **transition: Any) -> None:
-        """Record a transition with the ends of replicas as all flags."""
+        """Record a transition whose ``terminated`` and ``truncated`` are True for all agents of replicas that ended."""
         ended = infos["_final_obs"].unsqueeze(1)
         for flags in ("terminated", "truncated"):
             transition[flags] = dict.fromkeys(transition[flags], ended)

@@ -69,7 +69,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
         if not isinstance(wrapped, MultiAgentEnv):
             raise ValueError(f"{wrapped!r} has one agent: use gpu_envs.adapters.skrl.Wrapper")
         super().__init__(wrapped)
-        self._beginning = InitialState(wrapped, seed, stagger=stagger)
+        self._initial_state = InitialState(wrapped, seed, stagger=stagger)
         self._by_role = by_role = RoleInterface(wrapped)
         self._role_of = {agent: role for role in by_role.roles.values() for agent in role.agents}
         self._shapes = {
@@ -77,10 +77,10 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
             for name, role in by_role.roles.items()
         }
         self._actions = {name: from_zero(role.action, self._device) for name, role in by_role.roles.items()}
-        self._real = getattr(torch, wrapped.precision)
+        self._reward_dtype = getattr(torch, wrapped.precision)
         self._state_space = _joint_observation_space(by_role) if shared_state else None
         self._state: torch.Tensor | None = None
-        self._live: dict[str, Any] = {}
+        self._agent_infos: dict[str, Any] = {}
 
     @property
     def agents(self) -> list[str]:
@@ -114,12 +114,8 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
         return dict.fromkeys(self._role_of, self._state)
 
     def reset(self) -> tuple[Tensors, dict[str, Any]]:
-        """Start new episodes.
-
-        Returns:
-            Observations ``[num_envs, features]`` by agent, and an empty dict.
-        """
-        observations = {role: array.clone() for role, array in self._beginning.reset().items()}
+        """Start new episodes, in later calls only where steps were taken; return observations by agent and {}."""
+        observations = {role: array.clone() for role, array in self._initial_state.reset().items()}
         self._share(observations)
         return self._by_agent(observations), {}
 
@@ -137,7 +133,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
         observations, rewards, terminated = {}, {}, {}
         for role, (rows, shape) in self._shapes.items():
             observations[role] = torch.empty(shape, dtype=torch.float32, device=device)
-            rewards[role] = torch.empty(rows, dtype=self._real, device=device)
+            rewards[role] = torch.empty(rows, dtype=self._reward_dtype, device=device)
             terminated[role] = torch.empty(rows, dtype=torch.bool, device=device)
         out = Step(observations=observations, rewards=rewards, terminations=terminated)
         _, _, _, truncations, infos = env.step(self._stack_actions(actions), out=out)
@@ -155,7 +151,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
             self._state = torch.cat([array.flatten(1) for array in observations.values()], 1)
 
     def _stack_actions(self, actions: Mapping[str, torch.Tensor]) -> Tensors:
-        """Stack the actions of agents by role."""
+        """Return the actions of each role, ``[num_envs, agents, ...]``, with the offset of the role's action space."""
         stacked_actions = {}
         for role, arrays in self._by_role.group_actions(actions).items():
             space, first = self._actions[role]
@@ -166,7 +162,7 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
         return stacked_actions
 
     def _by_agent(self, by_role: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return a view ``[num_envs, features]`` for each agent of the roles' arrays ``[num_envs, agents, ...]``."""
+        """Return for each agent a view, ``[num_envs, features]``, of its role's array, ``[num_envs, agents, ...]``."""
         views: Tensors = {}
         for name, role in self._by_role.roles.items():
             array = by_role[name]
@@ -175,19 +171,19 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
 
     def _infos_by_agent(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return infos by agent; views are created once while the infos stay in the same memory."""
-        if self._live.get("_final_obs") is not infos["_final_obs"]:
+        if self._agent_infos.get("_final_obs") is not infos["_final_obs"]:
             alive = {name: view.squeeze(1) for name, view in self._by_agent(infos["alive"]).items()}
             final_obs = self._by_agent(infos["final_obs"])
-            self._live = {"alive": alive, "final_obs": final_obs, "_final_obs": infos["_final_obs"]}
-        return dict(self._live)
+            self._agent_infos = {"alive": alive, "final_obs": final_obs, "_final_obs": infos["_final_obs"]}
+        return dict(self._agent_infos)
 
 
 def _joint_observation_space(by_role: RoleInterface) -> gymnasium.spaces.Box:
-    """Return the space of the concatenated observations of all agents."""
+    """Return the space of all agents' observations, concatenated; raise a ValueError unless all are Boxes."""
     bounds = []
     for space in (role.observation for role in by_role.roles.values() for _ in role.agents):
         if not isinstance(space, gymnasium.spaces.Box):
-            raise ValueError(f"shared_state requires Box observations, but one is {space}: leave it out")
+            raise ValueError(f"shared_state needs Box observations, but one is {space}: leave shared_state out")
         bounds.append((space.low.ravel(), space.high.ravel()))
     low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
     return gymnasium.spaces.Box(low, high, dtype=np.float32)

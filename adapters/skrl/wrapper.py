@@ -17,7 +17,7 @@ from gpu_envs.vector_env import VectorEnv
 
 
 class BaseWrapper:
-    """Methods of both wrappers."""
+    """Base class of ``Wrapper`` and ``MultiAgentWrapper``."""
 
     _env: Any
 
@@ -79,13 +79,13 @@ class Wrapper(BaseWrapper, StockWrapper):
         if not isinstance(wrapped, VectorEnv):
             raise ValueError(f"{wrapped!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
         super().__init__(wrapped)
-        self._beginning = InitialState(wrapped, seed, stagger=stagger)
+        self._initial_state = InitialState(wrapped, seed, stagger=stagger)
         count, space = wrapped.num_envs, wrapped.single_action_space
         self._count = count
-        self._seen = ObservationRows(wrapped.single_observation_space, count, self._device)
+        self._rows = ObservationRows(wrapped.single_observation_space, count, self._device)
         self._action_shape = (count, *(space.shape or ()))
         self._actions, self._first_action = from_zero(space, self._device)
-        self._real = getattr(torch, wrapped.precision)
+        self._reward_dtype = getattr(torch, wrapped.precision)
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -104,12 +104,8 @@ class Wrapper(BaseWrapper, StockWrapper):
         return
 
     def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Start new episodes.
-
-        Returns:
-            Observations ``[num_envs, features]``, and an empty dict.
-        """
-        return self._seen.rows(self._beginning.reset()).clone(), {}
+        """Start new episodes, in later calls only where steps were taken; return observations and {}."""
+        return self._rows.rows(self._initial_state.reset()).clone(), {}
 
     def step(
         self, actions: torch.Tensor
@@ -123,8 +119,8 @@ class Wrapper(BaseWrapper, StockWrapper):
             Observations ``[num_envs, features]``; rewards, terminated and truncated ``[num_envs, 1]``; infos.
         """
         count, device = self._count, self._device
-        observations = self._seen.allocate()
-        rewards = torch.empty(count, dtype=self._real, device=device)
+        observations = self._rows.allocate()
+        rewards = torch.empty(count, dtype=self._reward_dtype, device=device)
         terminated = torch.empty(count, dtype=torch.bool, device=device)
         actions = actions.reshape(self._action_shape)
         if self._first_action is not None:
@@ -132,11 +128,11 @@ class Wrapper(BaseWrapper, StockWrapper):
         out = Step(observations=observations, rewards=rewards, terminations=terminated)
         _, _, _, truncations, infos = self._env.step(actions, out=out)
         return (
-            self._seen.rows(observations),
+            self._rows.rows(observations),
             rewards.unsqueeze(1).float(),
             terminated.unsqueeze(1),
             torch.gt(truncations, terminated).unsqueeze(1),  # truncated and not terminated, in one kernel
-            {"final_obs": self._seen.rows(infos["final_obs"]), "_final_obs": infos["_final_obs"]},
+            {"final_obs": self._rows.rows(infos["final_obs"]), "_final_obs": infos["_final_obs"]},
         )
 
 
@@ -155,7 +151,7 @@ class ObservationRows:
         self._device = device
 
     def allocate(self) -> Any:
-        """Allocate memory for the observations of a step: a tensor, or tensors by key."""
+        """Allocate memory for the observations of a step in the space's shape: a tensor, or tensors by key."""
         tensors = {key: torch.empty(s, dtype=dtype, device=self._device) for key, (s, dtype) in self._shapes.items()}
         return tensors if self._by_key else tensors[""]
 
@@ -171,13 +167,7 @@ class InitialState:
     """The seed of the first reset, and the resets that skrl's trainers request."""
 
     def __init__(self, env: VectorEnv | MultiAgentEnv, seed: Seed | None, *, stagger: bool) -> None:
-        """Choose the seed.
-
-        Args:
-            env: The environment.
-            seed: Seed of the first reset; None: derived from skrl's seed, which is 0 if it was not set.
-            stagger: Whether to stagger the first episodes.
-        """
+        """Choose the seed of the first reset; None: derived from skrl's seed, or random if that is 0 (not set)."""
         first_seed = check_seed(seed)
         if first_seed is None:
             key = int(config.torch.key)

@@ -79,6 +79,7 @@ class Env(EnvBase):
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Step all replicas except those that a ``_step`` mask excludes, which must be done; return new tensors."""
         step_mask = tensordict.get("_step", None)
         if step_mask is None:
             return self._with_valid_actions(self._grouped.step(tensordict))
@@ -98,13 +99,9 @@ class Env(EnvBase):
         return tensordict
 
     def _reset(
-        self,
-        tensordict: TensorDictBase | None = None,
-        *,
-        seed: Seeds = None,
-        options: Mapping[str, Any] | None = None,
+        self, tensordict: TensorDictBase | None = None, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
     ) -> TensorDictBase:
-        """Start new episodes.
+        """Start new episodes, and return the observations of all replicas, with nothing done.
 
         Args:
             tensordict: May contain ``_reset``, a bool mask ``[num_envs, 1]`` of replicas to reset; default: all.
@@ -112,7 +109,7 @@ class Env(EnvBase):
             options: Options of the environment's ``reset``.
         """
         reset_options = dict(options or {})
-        mask = None if tensordict is None else self._mask(tensordict)
+        mask = None if tensordict is None else self._reset_mask(tensordict)
         if mask is not None:
             if self.device.type == "cpu" and not bool(mask.any()):  # the environment refuses an empty mask
                 return self._with_valid_actions(self._grouped.copied(self._grouped.observe()))
@@ -125,10 +122,8 @@ class Env(EnvBase):
         """Reset replicas that are done; unlike TorchRL's method, without waiting for the device.
 
         Args:
-            tensordict: The result of ``step_mdp``.
-
-        Returns:
-            The same TensorDict. In replicas that were done it has the first observations, and zeros under other keys.
+            tensordict: The result of ``step_mdp``. It is returned; replicas that were done get their first
+                observations, and zeros under other keys.
         """
         done = tensordict.get("done", None)
         if done is not None and (self.device.type != "cpu" or bool(done.any())):
@@ -136,8 +131,8 @@ class Env(EnvBase):
             self._with_valid_actions(tensordict)
         return tensordict
 
-    def _mask(self, tensordict: TensorDictBase) -> torch.Tensor | None:
-        """Return the mask of replicas to reset, ``[num_envs]``, or None for all."""
+    def _reset_mask(self, tensordict: TensorDictBase) -> torch.Tensor | None:
+        """Return the ``_reset`` mask at the root, ``[num_envs]``, or None; raise a ValueError if a group has one."""
         mask: torch.Tensor | None = tensordict.get("_reset", None)
         if mask is not None:
             return mask.reshape(self.num_envs)
@@ -153,7 +148,7 @@ class Env(EnvBase):
         self._next_seed = seed
 
     def to(self, device: torch.device | str | int) -> "Env":
-        """Return this environment if it is on the device; replicas cannot be moved to another one."""
+        """Return this environment if it is on the device, else raise a ValueError: replicas cannot be moved."""
         target = torch.device(device)
         if target.type == self.device.type == "cuda" and target.index is None:
             target = torch.device("cuda", torch.cuda.current_device())
@@ -178,9 +173,9 @@ class Env(EnvBase):
 
 
 def _check_step_mask(step_mask: torch.Tensor, done: torch.Tensor | None) -> None:
-    """Raise a ValueError if a ``_step`` mask excludes a replica that is not done."""
+    """Raise a ValueError if a ``_step`` mask excludes a replica that is not done, or without ``done``."""
     if done is None or not bool((step_mask.reshape(-1) | done.reshape(-1)).all()):
         raise ValueError(
-            "'_step' excludes replicas that are not 'done' in the same TensorDict: exclude only done replicas, because "
-            "all running episodes are stepped together"
+            "'_step' needs 'done' in the same TensorDict and must be True for all replicas that are not done, because "
+            "running episodes are stepped together"
         )

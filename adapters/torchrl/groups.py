@@ -8,15 +8,8 @@ from gymnasium.spaces import Dict
 from tensordict import TensorDict
 from torchrl.data import Binary, Composite, Unbounded
 
-from gpu_envs.adapters.torchrl.specs import (
-    MASK,
-    OBSERVATION,
-    action_offset,
-    action_spec,
-    choices_of,
-    flag_spec,
-    observation_specs,
-)
+from gpu_envs.adapters.torchrl import specs
+from gpu_envs.adapters.torchrl.specs import MASK, OBSERVATION
 from gpu_envs.engine.roles import RoleInfo
 
 END_KEYS = ("done", "terminated", "truncated")
@@ -73,15 +66,15 @@ class Group:
         self._reward_dtype: Final[torch.dtype] = getattr(torch, precision)
         self.column: Final = torch.Size((*lead, 1))
         self._by_key: Final = isinstance(observation, Dict)
-        self._observations: Final = observation_specs(observation, self.lead, device)
+        self._observations: Final = specs.observation_specs(observation, self.lead, device)
         self._rows: Final = [(key, spec.shape, spec.dtype) for key, spec in self._observations.items()]
-        self._action: Final = action_spec(action, self.lead, device, categorical=categorical)
-        self.choices: Final = choices_of(action)
+        self._action: Final = specs.action_spec(action, self.lead, device, categorical=categorical)
+        self.choices: Final = specs.choices_of(action)
         self._one_hot: Final = not categorical and not isinstance(action, gymnasium.spaces.Box)
-        self._first: Final = action_offset(action, device)
+        self._first: Final = specs.action_offset(action, device)
 
     def specs(self) -> Specs:
-        """Return the specs."""
+        """Return the specs of observations (with the action mask), actions, rewards and ends of episodes."""
         batch = {"shape": self.lead, "device": self._device}
         reward = Unbounded(self.column, dtype=self._reward_dtype, device=self._device)
         observations = dict(self._observations)
@@ -92,7 +85,7 @@ class Group:
             Composite(observations, **batch),
             Composite({"action": self._action}, **batch),
             Composite({"reward": reward}, **batch),
-            Composite({name: flag_spec(self.column, self._device) for name in END_KEYS}, **batch),
+            Composite({name: specs.flag_spec(self.column, self._device) for name in END_KEYS}, **batch),
         )
 
     def actions(self, actions: torch.Tensor) -> torch.Tensor:
@@ -102,7 +95,7 @@ class Group:
         return actions if self._first is None else actions + self._first
 
     def allocate(self) -> StepMemory:
-        """Allocate memory for the results of a step."""
+        """Allocate memory for the results of a step: a tensor per result, uninitialised."""
         device, column = self._device, self.column
         mask = (*self.lead, sum(self.choices)) if self.masked else None
         return StepMemory(
@@ -114,12 +107,7 @@ class Group:
         )
 
     def keyed(self, observations: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Return observations and action mask by TorchRL's keys.
-
-        Args:
-            observations: A tensor, or tensors by the keys of a Dict space.
-            mask: Action mask, int8, or None.
-        """
+        """Return observations (a tensor, or tensors by the keys of a Dict) and int8 action mask by TorchRL's keys."""
         tensors = dict(observations) if self._by_key else {OBSERVATION: observations}
         return tensors if mask is None else tensors | {MASK: mask.view(torch.bool)}
 
@@ -129,7 +117,7 @@ class Group:
         return observations, memory.reward.view(lead), memory.terminated.view(lead), memory.truncated.view(lead)
 
     def results(self, memory: StepMemory) -> dict[str, torch.Tensor]:
-        """Return the results of a step by TorchRL's keys."""
+        """Return the tensors of the memory by TorchRL's keys, and ``done``."""
         return {
             **memory.observations,
             **({} if memory.action_mask is None else {MASK: memory.action_mask.view(torch.bool)}),
@@ -145,10 +133,9 @@ class Group:
 
 
 def not_done(shape: torch.Size, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return False for each end of an episode, as after a reset."""
-    return dict(
-        zip(END_KEYS, torch.zeros((len(END_KEYS), *shape), dtype=torch.bool, device=device).unbind(), strict=True)
-    )
+    """Return tensors of False for each of ``END_KEYS``, as after a reset."""
+    flags = torch.zeros((len(END_KEYS), *shape), dtype=torch.bool, device=device)
+    return dict(zip(END_KEYS, flags.unbind(), strict=True))
 
 
 def unchecked(tensors: dict[str, Any], lead: torch.Size, device: torch.device) -> TensorDict:

@@ -23,7 +23,7 @@ class RoleGroups:
     """An environment with TorchRL's keys: a group per role of a team, or a single agent's keys at the root."""
 
     def __init__(self, by_role: RoleInterface, device: torch.device, *, categorical: bool) -> None:
-        """Create the groups; see ``Group`` for the arguments."""
+        """Create a ``Group`` for each role; ``categorical`` actions are numbers instead of one-hot vectors."""
         env = by_role.env
         self._env, self._by_role, self._device = env, by_role, device
         self._lead: Final = torch.Size((env.num_envs,))
@@ -46,7 +46,7 @@ class RoleGroups:
         return [(self._key(role, MASK), self._actions[role], group.choices) for role, group in groups if group.masked]
 
     def specs(self) -> Specs:
-        """Return the specs; a team also has masks of active agents, and the ends of replicas."""
+        """Return the specs, nested by role for a team, which also has masks of active agents and ends of replicas."""
         by_group = {role: group.specs() for role, group in self._groups.items()}
         if self._by_role.single_agent:
             return by_group[SINGLE_ROLE]
@@ -86,12 +86,12 @@ class RoleGroups:
         return unchecked(tensors, self._lead, self._device)
 
     def reset(self, seed: Seeds, options: Mapping[str, Any]) -> Current:
-        """Reset the environment, and return its observations and masks."""
+        """Reset the environment, and return its observations and masks, not copied."""
         observations, infos = self._env.reset(seed=seed, options=options)
         return self._current(observations, infos.get("alive"))
 
     def observe(self) -> Current:
-        """Return the current observations and masks without a reset."""
+        """Return the current observations and masks without a reset, not copied."""
         if self._by_role.single_agent:
             return self._current(self._env.observe(), None)
         counts = [len(role.agents) for role in self._by_role.roles.values()]
@@ -99,6 +99,7 @@ class RoleGroups:
         return self._current(self._env.observe(), dict(zip(self._groups, in_game, strict=True)))
 
     def _current(self, observations: Any, alive: Mapping[str, torch.Tensor] | None) -> Current:
+        """Return observations and masks by role and key, without copying them."""
         by_role, action_masks = self._by_role.split(observations), self._by_role.action_masks
         return {
             role: group.keyed(by_role[role], action_masks.get(role)) | ({} if alive is None else {"mask": alive[role]})
@@ -106,7 +107,7 @@ class RoleGroups:
         }
 
     def copied(self, current: Current) -> TensorDictBase:
-        """Return a TensorDict of copies, with nothing done."""
+        """Return a TensorDict with copies of the tensors, and False for all ends of episodes."""
         tensors: dict[str, Any] = {
             role: group.tensordict(
                 {name: value.clone() for name, value in current[role].items()} | not_done(group.column, self._device)

@@ -53,10 +53,11 @@ class Choices(MultiCategorical):
 
 
 def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: torch.device) -> TensorSpec:
-    """Return the spec of a Box; error messages call it the ``what`` space."""
+    """Return the spec of a Box; raise a TypeError that names the ``what`` space if it is none."""
     if not isinstance(space, Box):
         raise TypeError(
-            f"the {what} space is {space}, but the TorchRL adapter supports only Box, Discrete and MultiDiscrete"
+            f"the {what} space is {space}, but the TorchRL adapter supports only Box, for observations also a Dict of "
+            "Boxes, and for actions also Discrete and one-dimensional MultiDiscrete: use one of these"
         )
     shape, dtype = torch.Size((*lead, *space.shape)), getattr(torch, space.dtype.name)
     if np.isinf(space.low).all() and np.isinf(space.high).all():
@@ -67,7 +68,7 @@ def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: t
 
 
 def observation_specs(space: gymnasium.Space[Any], lead: torch.Size, device: torch.device) -> dict[str, TensorSpec]:
-    """Return specs by TorchRL's keys: ``observation``, or the keys of a Dict space, as in TorchRL's wrappers."""
+    """Return a spec per key: ``observation``, or the keys of a Dict; raise a ValueError for keys of ``RESERVED``."""
     if not isinstance(space, Dict):
         return {OBSERVATION: box_spec(space, "observation", lead, device)}
     reserved = [key for key in space if key in RESERVED]

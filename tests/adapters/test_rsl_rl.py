@@ -160,11 +160,11 @@ def test_invalid_episode_lengths_raise() -> None:
         venv.episode_length_buf = torch.tensor([1, 2])
     assert venv.episode_length_buf.tolist() == [0, 0, 0]
     venv.step(torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="got 0 for replica 2, whose episode has 1 steps"):
+    with pytest.raises(ValueError, match="got 0 for replica 2, whose episode has already run 1 steps"):
         venv.episode_length_buf = torch.tensor([1, 1, 0])
     endless = rsl_rl.VecEnv("Pendulum-v1", 3, device="cpu", max_episode_steps=-1)
     assert endless.max_episode_length == 2**31 - 1
-    with pytest.raises(ValueError, match="no time limit: leave init_at_random_ep_len out"):
+    with pytest.raises(ValueError, match="without a time limit: leave init_at_random_ep_len out"):
         endless.episode_length_buf = torch.tensor([1, 2, 3])
 
 

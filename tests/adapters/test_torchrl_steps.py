@@ -88,7 +88,7 @@ def test_a_step_mask_must_include_running_replicas() -> None:
     env = make_env("CartPole-v1", 2, "cpu", seed=0)
     now = env.rand_action(env.reset())
     now["_step"] = torch.tensor([True, False])
-    with pytest.raises(ValueError, match="'_step' excludes replicas that are not 'done'"):
+    with pytest.raises(ValueError, match="'_step' needs 'done' in the same TensorDict"):
         env.step(now)
 
 

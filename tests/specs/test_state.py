@@ -153,5 +153,5 @@ def test_a_single_environment_has_its_state_as_a_vector(spec: EnvSpec) -> None:
     env.state = state
     assert_same_bits(env.state, state)
     assert_same_bits([env.step(action)[0] for action in (0, 4, 1, 4)], trajectory)
-    with pytest.raises(ValueError, match="the state got 3 numbers, but has 28"):
+    with pytest.raises(ValueError, match="the state got 3 numbers: give 28"):
         env.state = [1, 2, 3]
