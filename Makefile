@@ -9,13 +9,14 @@ ARGS   ?=
 CUDA_VERSION := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]*Version: *\([0-9][0-9]*\).*/\1/p' | head -n 1)
 ifeq ($(CUDA_VERSION),)
   CUDA_EXTRA ?=
-  # The default torch has gigabytes of CUDA libraries, which need a driver.
-  TORCH := torch==2.13.0
 else
   # CuPy has no builds for drivers older than CUDA 12: use the CPU.
   CUDA_EXTRA ?= $(if $(filter 12,$(CUDA_VERSION)),cuda12,$(if $(filter-out 8 9 10 11,$(CUDA_VERSION)),cuda13))
-  TORCH := torch
 endif
+
+# Without a GPU torch comes from this index, if it answers within 5 seconds: the default build has gigabytes of CUDA.
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+ANSWERS := import signal, sys, urllib.request; signal.alarm(5); urllib.request.urlopen(sys.argv[1]).read(1)
 
 comma := ,
 EXTRA := $(if $(CUDA_EXTRA),$(comma)$(CUDA_EXTRA))
@@ -25,15 +26,29 @@ DEV := dev$(EXTRA)$(if $(DEV_EXTRA),$(comma)$(DEV_EXTRA))
 # The stamp's name contains the extras, so that a change of extras installs again.
 USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
 DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
+# The extra dev contains docs.
+DOCS_STAMP := $(or $(wildcard $(DEV_STAMP)),$(VENV)/.installed-docs$(subst $(comma),-,$(EXTRA)))
 
 # Tested versions; `make constraints` updates them, `make newest` ignores them.
 CONSTRAINTS := --constraint constraints.txt
 
 # Not --quiet: pip shows its progress.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS)
+
 define install
 @echo 'Setting up $(VENV), once: the downloads take some minutes.'
-$(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS) '$(TORCH)'
-$(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS) --editable '$(1)'
+$(if $(CUDA_VERSION),,$(install_cpu_torch))
+$(PIP) torch --editable '$(1)'
+endef
+
+# Without dependencies, which come from the default index, in the tested versions.
+define install_cpu_torch
+@if ($(BIN)/python -c '$(ANSWERS)' $(CPU_INDEX)/torch/ || false) 2> /dev/null; then \
+  echo 'No GPU: torch comes from $(CPU_INDEX), without CUDA.'; \
+  $(PIP) --no-deps --index-url $(CPU_INDEX) torch || echo 'This failed: torch comes from the default index.'; \
+else \
+  echo '$(CPU_INDEX) does not answer: torch comes from the default index; for Linux this is gigabytes, with CUDA.'; \
+fi
 endef
 
 .DEFAULT_GOAL := help
@@ -84,7 +99,7 @@ test-gpu:  ## run the tests that need a GPU, in the environment of PYTHON=/path/
 	  echo ' -n' $(GPU_PROCESSES) --dist worksteal) $(ARGS)
 
 newest:  ## run every test with the newest version of each library, in .venv-newest
-	$(MAKE) VENV=.venv-newest CONSTRAINTS= TORCH=torch test-all
+	$(MAKE) VENV=.venv-newest CONSTRAINTS= test-all
 
 mutants: $(DEV_STAMP)  ## run mutation testing, which takes hours; ARGS="--seed 2"
 	$(BIN)/python -m tests.mutants $(ARGS)
@@ -104,7 +119,7 @@ SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -d docs/_build/doctrees
 pages: $(DEV_STAMP)  ## update the generated parts of docs/, from specs, results and the command line
 	$(BIN)/python -m benchmarks.pages
 
-docs: $(DEV_STAMP)  ## build the documentation, docs/_build/html, and check its internal links
+docs: $(DOCS_STAMP)  ## build the documentation, docs/_build/html, and check its internal links
 	$(SPHINX) -b html docs docs/_build/html
 	@echo 'docs/_build/html/index.html'
 
@@ -137,6 +152,10 @@ $(BIN)/python:
 
 $(USER_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[video$(EXTRA)])
+	@touch $@
+
+$(filter-out $(DEV_STAMP),$(DOCS_STAMP)): $(USER_STAMP)
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python

@@ -1,10 +1,19 @@
 """The makefile's recipes, checked without running them: first messages, and arguments of commands."""
 
+import contextlib
+import functools
+import http.server
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +76,53 @@ def test_pip_is_not_silenced_and_installs_tested_versions(target: str) -> None:
     assert not any(word in lines[i] for i in calls for word in ("--quiet", " -q"))
     assert all("--constraint constraints.txt" in lines[i] for i in calls)
     assert "Setting up" in lines[calls[0] - 1]
+
+
+@contextlib.contextmanager
+def package_index(kind: str, folder: Path) -> Iterator[str]:
+    """Serves an index that has a small package named torch, or one that never responds, or no index."""
+    if kind == "answers":
+        (folder / "torch").mkdir(parents=True)
+        with zipfile.ZipFile(folder / "torch" / "torch-2.13.0+cpu-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("torch.py", "")
+            info = "torch-2.13.0+cpu.dist-info/"
+            wheel.writestr(f"{info}METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
+            wheel.writestr(f"{info}WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}RECORD", "")
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+        return
+    with socket.create_server(("127.0.0.1", 0)) as server_socket:
+        address = f"http://127.0.0.1:{server_socket.getsockname()[1]}"
+        if kind == "hangs":
+            yield address
+    if kind == "is absent":
+        yield address
+
+
+@pytest.mark.parametrize("kind", ["answers", "hangs", "is absent"])
+def test_without_a_gpu_torch_comes_from_an_index_without_cuda(kind: str, tmp_path: Path) -> None:
+    """It is used if it answers within seconds, and the output says where torch comes from."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    installed = tmp_path / "installed"
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    with package_index(kind, tmp_path / "index") as address:
+        settings = f"VENV={tmp_path}", "CUDA_EXTRA=", "CUDA_VERSION=", f"CPU_INDEX={address}"
+        (command,) = (line for line in recipe("train", *settings) if address in line)
+        env = {**alone, "PIP_TARGET": str(installed), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
+        start = time.monotonic()
+        done = subprocess.run(["sh", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert time.monotonic() - start < 30
+    assert (installed / "torch.py").exists() == (kind == "answers"), done.stderr
+    expected = "No GPU: torch comes from" if kind == "answers" else "does not answer: torch comes from the default"
+    assert expected in done.stdout
+    assert not done.stderr or kind == "answers"
 
 
 def test_the_tests_announce_their_duration_and_omitted_tests() -> None:
