@@ -420,7 +420,7 @@ def test_info_without_a_compiler(
     assert "CXX is '/nowhere/c++'" in error_of(capsys, "bench", "--device", "cpu")
     monkeypatch.setenv("CXX", '"')
     text = re.sub(r"\s+", " ", output_of(capsys, "info"))
-    assert "which is not a command (No closing quotation); correct it" in text
+    assert "no valid command (No closing quotation); correct or unset it" in text
     assert "Nothing is missing" not in text
 
 

@@ -110,7 +110,7 @@ def test_a_changed_space(run: Path, file: Path, now: str, message: str, monkeypa
 def test_a_run_after_its_spec_moved(run: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = file.with_name("yours.py")
     shutil.move(file, elsewhere)
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*run.config\.json has it, as 'env': write the new"):
+    with pytest.raises(FileNotFoundError, match=r"mine\.py', does not exist: restore it, or write its new path"):
         evaluate(run, episodes=4, device="cpu")
     forget(monkeypatch)
     config = run / "config.json"
