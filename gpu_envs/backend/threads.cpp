@@ -40,6 +40,7 @@ long long now() {
     return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
+// Flushes denormals in the current thread while the object exists, if `on`.
 class FlushDenormals {
 public:
     explicit FlushDenormals(bool on) : on_(on), saved_(on ? read() : 0) {
@@ -107,6 +108,7 @@ public:
     static void  operator delete(void* pool) { free(pool); }
 
 private:
+    // Runs a job's parts on this thread and on workers, and waits for all. Sets serial_until_ if that took too long.
     void run_parallel(Job job, long long start) {
         if (job.parts > kMaxParts) job.parts = kMaxParts;
         start_workers(job.parts - 1);
@@ -146,6 +148,7 @@ private:
             asleep_.store(0);
             pthread_mutex_unlock(&mutex_);
         }
+        // Wakes the thread if await() put it to sleep.
         void wake() {
             if (asleep_.load() == 0) return;
             pthread_mutex_lock(&mutex_);
@@ -184,6 +187,7 @@ private:
         return nullptr;
     }
 
+    // The loop of a worker's thread: waits for each round after `last_round` and runs parts of it.
     [[noreturn]] void work(int index, Round last_round) {
         for (;;) {
             Round round = last_round;
@@ -253,6 +257,7 @@ Pool* current_pool() {
 
 }  // namespace
 
+// Runs a kernel over `count` replicas, on up to `threads` threads, and returns when all are done.
 extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,
                                                            long long tile, int threads, int flush) {
     const Job serial{kernel, call, count, tile, 1, flush != 0};

@@ -75,19 +75,20 @@ class ActionReader:
             raise TypeError(f"actions must be an array of shape {expected}, {self._rows_text}; got one scalar")
         raise ValueError(f"actions have shape {shape}; expected {expected}: {self._rows_text}")
 
-    def _refuse_dtype(self, dtype: object) -> TypeError:
+    def _dtype_error(self, dtype: object) -> TypeError:
         expected = "integers (int64, int32, uint8, ...)" if self.discrete else "real numbers (float32 or float64)"
         return TypeError(f"actions have dtype {dtype}; the action space {self._space} needs {expected}")
 
     def _read_numpy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        """Read a NumPy array or a sequence; on CUDA copy it to the device."""
         array = actions
         if not (type(array) is np.ndarray and array.dtype in self._numpy_kinds and array.flags.c_contiguous):
             try:
                 array = np.asarray(actions)
             except ValueError as error:
-                raise ValueError(f"actions must be an array of shape {shape}; got something else: {error}") from None
+                raise ValueError(f"actions must be an array of shape {shape}, but NumPy says: {error}") from None
             if array.dtype.kind == "O":
-                raise self._refuse_dtype(array.dtype)
+                raise self._dtype_error(array.dtype)
             self._check_shape(array.shape, shape)
             array = np.ascontiguousarray(self._cast(array))
         if array.shape != shape:
@@ -98,16 +99,17 @@ class ActionReader:
         return Actions(self._arrays.address(moved), self._numpy_kinds[array.dtype], moved, array)
 
     def _cast(self, array: Any) -> Any:
-        """Convert an array of NumPy or CuPy to an element type that kernels read."""
+        """Convert an array of NumPy or CuPy to an element type that kernels read, or raise a TypeError."""
         if array.dtype in self._numpy_kinds:
             return array
         if array.dtype.kind not in ("biu" if self.discrete else "fiu"):
-            raise self._refuse_dtype(array.dtype)
+            raise self._dtype_error(array.dtype)
         if self.discrete and array.dtype == np.uint64:
             array = array.clip(None, np.iinfo(np.int64).max)  # still out of range; a cast would wrap around
         return array.astype(np.int64 if self.discrete else np.float32)
 
     def _read_torch(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        """Read a tensor on the environment's device, or on the CPU."""
         if not self._torch_kinds:
             torch = sys.modules["torch"]
             self._torch_kinds = {getattr(torch, name): kind for name, kind in self._kinds.items()}
@@ -126,7 +128,7 @@ class ActionReader:
             floating = actions.dtype.is_floating_point
             refused = floating if self.discrete else actions.dtype == torch.bool
             if refused or actions.dtype.is_complex:
-                raise self._refuse_dtype(actions.dtype)
+                raise self._dtype_error(actions.dtype)
             if self.discrete and actions.dtype == torch.uint64:
                 signed = actions.contiguous().view(torch.int64)
                 actions = torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)  # still out of range
@@ -139,6 +141,7 @@ class ActionReader:
         return Actions(actions.data_ptr(), kind, actions, host)
 
     def _read_cupy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        """Read a CuPy array on the environment's device."""
         if self._device != f"cuda:{actions.device.id}":
             raise ValueError(
                 f"actions are on cuda:{actions.device.id}; this environment is on {self._device}: move them there"
@@ -160,7 +163,7 @@ class ActionReader:
         return self.read(cupy.from_dlpack(actions), steps)
 
     def first_invalid(self, host: np.ndarray) -> tuple[int, ...] | None:
-        """The index of the first invalid action; checking on the host costs less than a launch."""
+        """The index in ``host`` of the first action that is out of range or NaN; None if all are valid."""
         if self.discrete:
             space: Any = self._space
             size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec

@@ -43,13 +43,9 @@ def param_per_replica(sim: Simulation, name: str) -> tuple[Any, ...]:
 
 def broadcast_params(sim: Simulation) -> dict[str, Any]:
     """The parameters; every array has a row for each replica, also if all replicas share its value."""
-    per_replica, n = sim.layout.per_replica, sim.config.num_envs
-    return {
-        name: value
-        if name in per_replica or not np.ndim(value)
-        else np.broadcast_to(to_numpy(value), (n, *value.shape))
-        for name, value in sim.params.items()
-    }
+    params, per_replica, n = sim.params, sim.layout.per_replica, sim.config.num_envs
+    shared = {name: to_numpy(v) for name, v in params.items() if name not in per_replica and np.ndim(v)}
+    return {**params, **{name: np.broadcast_to(array, (n, *array.shape)) for name, array in shared.items()}}
 
 
 def set_param(sim: Simulation, name: str, values: Any) -> None:
@@ -58,12 +54,12 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
     if name not in spec.settings:
         allowed = [*spec.settings, *sim.state]
         raise ValueError(
-            f"{spec.id} has no attribute {name!r} to set{did_you_mean(str(name), allowed)} There are: "
+            f"{spec.id} has no attribute {name!r} to set{did_you_mean(str(name), allowed)} You can set: "
             f"{', '.join(allowed)}."
         )
     param = spec.settings[name]
     if param.fixed:
-        raise ValueError(f"shapes depend on {name!r}, so it cannot change: make another {spec.id}")
+        raise ValueError(f"shapes depend on {name!r}, so it cannot change: make another {spec.id} with the new value")
     sizes = sim.sizes_of(name)
     distributions = spec.drawn({name: values}, config.precision)
     value = param.check(name, values, config.num_envs, config.precision, sizes)
@@ -80,7 +76,7 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
 
 
 def tuple_per_replica(value: Any, num_envs: int) -> tuple[Any, ...]:
-    """A tuple with an entry for each replica: the rows of an array ``[num_envs, ...]``; another value is repeated."""
+    """A tuple with an entry for each replica: rows of an array ``[num_envs, ...]``; any other value is repeated."""
     if library_of(value) and tuple(value.shape[:1]) == (num_envs,):
         rows = np.array(to_numpy(value))
         return tuple(rows.tolist() if rows.ndim == 1 else rows)

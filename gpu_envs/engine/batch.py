@@ -114,11 +114,8 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
         self.render_mode, self.closed = render_mode, False
         self._has_post_step = checking or render_mode == "human"
         self._returns_views = output != "numpy" and not self.returns_copies
-        self._statistics, self._masked, self._has_metrics = (
-            options.returns_statistics,
-            spec.masked,
-            bool(config.metrics),
-        )
+        self._statistics, self._masked = options.returns_statistics, spec.masked
+        self._has_metrics = bool(config.metrics)
         self._same_step, self._report_frozen = options.mode == "SameStep", options.mode == "Disabled"
         sim.set_step_flags(report_frozen=self._report_frozen, clear_final=output == "numpy" and not self.returns_copies)
         if output == "numpy" and self.returns_copies:
@@ -377,7 +374,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
             return self._sim.arrays.read(array)
 
     def _returned(self, array: Array) -> Array:
-        """An array of the simulation to return to the user: the array itself, or a copy."""
+        """An array of the simulation to return to the user: the array itself, or a copy if ``returns_copies``."""
         if not self.returns_copies or (self.output == "numpy" and self.device != "cpu"):
             return self._to_output(array)
         return array.clone() if self.output == "torch" else array.copy()

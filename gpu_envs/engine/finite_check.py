@@ -83,7 +83,7 @@ class FiniteCheck:
         """
         finished = self._sim.arrays.read(self._sim.buffers["finished"]) if stepped else None
         rewards, metrics = (self._results("rewards", out), self._metrics(out)) if stepped else ((), ())
-        for group in (self._fields, rewards, self._observed(out, finished), metrics):
+        for group in (self._fields, rewards, self._observations(out, finished), metrics):
             problems = [problem for checked in group if (problem := self._find_first(checked, finished)) is not None]
             if problems:
                 self._raise_at_current_step(min(problems, key=lambda problem: problem.replica), finished)
@@ -94,22 +94,21 @@ class FiniteCheck:
         ended = self._sim.arrays.read(self._sim.buffers["ended"])
         return np.where(ended, 0, steps)
 
-    def check_rollout(self, results: Mapping[str, Array], before: np.ndarray) -> None:
-        """Raise a NotFiniteError for the first number of a rollout that is not finite.
+    def check_rollout(self, results: Mapping[str, Array], elapsed_before: np.ndarray) -> None:
+        """Raise a NotFiniteError for the first number of a rollout, or of the state, that is not finite.
 
         Args:
             results: Results of the rollout: per step if they contain ``rewards``, otherwise sums.
-            before: The result of ``elapsed`` before the rollout.
+            elapsed_before: The result of ``elapsed`` before the rollout, to name the step in the message.
         """
         if "rewards" in results:
             ends = to_numpy(results["terminations"]) | to_numpy(results["truncations"])
             for name in ("rewards", "observations"):
-                self._check_steps(name, results, ends, before)
+                self._check_steps(name, results, ends, elapsed_before)
         last = [checked for checked in self._result_arrays("observations", results) if "rewards" not in results]
         sums = _CheckedArray("reward", "the sum of the rewards", "", results["reward_sum"])
         for checked in (*self._fields, sums, *last):
-            problem = self._find_first(checked, None)
-            if problem is not None:
+            if (problem := self._find_first(checked, None)) is not None:
                 self._raise_at_current_step(problem, None)
 
     # --- arrays to check ---
@@ -128,7 +127,7 @@ class FiniteCheck:
         ]
 
     def _results(self, result: str, out: Step | None) -> Iterator[_CheckedArray]:
-        """The arrays of one result of a step, one for each role or key."""
+        """The float arrays of one result of a step, one for each role or key; the user's where ``out`` has them."""
         arrays = {}
         for name in self._sim.layout.results():
             kind, _, part = name.partition(".")
@@ -149,23 +148,21 @@ class FiniteCheck:
                 yield _CheckedArray(source, what, field, array, agent, kind.startswith("final"))
 
     def _metrics(self, out: Step | None) -> Iterator[_CheckedArray]:
-        """The metrics of the episodes that have just ended."""
+        """Yield each metric of the episodes that have just ended."""
         for checked in self._results("episode_metrics", out):
             for name, values in metrics_by_name(self._sim.config.spec.metrics, checked.array).items():
                 yield checked._replace(field=name, array=values, final=True)
 
-    def _observed(self, out: Step | None, finished: np.ndarray | None) -> Iterator[_CheckedArray]:
-        """Yield observations and shared observations; after a step (``finished`` is given) also the final ones."""
-        if finished is not None:
-            yield from self._results("final_obs", out)
-            yield from self._results("final_shared", out)
-        yield from self._results("observations", out)
-        yield from self._results("shared_observations", out)
+    def _observations(self, out: Step | None, finished: np.ndarray | None) -> Iterator[_CheckedArray]:
+        """Yield observations, local and shared; after a step (``finished`` is not None) first the final ones."""
+        final = () if finished is None else ("final_obs", "final_shared")
+        for result in (*final, "observations", "shared_observations"):
+            yield from self._results(result, out)
 
     # --- numbers that are not finite ---
 
     def _find_first(self, checked: _CheckedArray, finished: np.ndarray | None) -> _NotFinite | None:
-        """Find the first number that is not finite, of final arrays only in ``finished`` replicas."""
+        """Return the first number that is not finite, or None; of final arrays only in ``finished`` replicas."""
         values = to_numpy(checked.array)
         not_finite = ~np.isfinite(values)
         if checked.final:
@@ -178,7 +175,7 @@ class FiniteCheck:
         return _NotFinite(checked, replica, agent, tuple(rest), float(values[index]))
 
     def _raise_at_current_step(self, problem: _NotFinite, finished: np.ndarray | None) -> None:
-        """Raise for a number of the latest results; its step is the current one, or an ended episode's last."""
+        """Raise a NotFiniteError for a number of the latest results, with its step: current, or last of an episode."""
         sim, checked = self._sim, problem.checked
         step = int(sim.arrays.read(sim.elapsed)[problem.replica])
         ended = finished is not None and finished[problem.replica] and (checked.final or checked.source == "reward")
@@ -186,22 +183,22 @@ class FiniteCheck:
             step = int(np.max(sim.arrays.read(sim.buffers["episode_length"])[problem.replica]))
         self._raise(problem, step)
 
-    def _check_steps(self, result: str, results: Mapping[str, Array], ends: np.ndarray, before: np.ndarray) -> None:
-        """Check a result of a rollout, ``[steps, num_envs, ...]``; ``before``: steps of episodes before it."""
+    def _check_steps(self, result: str, results: Mapping[str, Array], ends: np.ndarray, elapsed: np.ndarray) -> None:
+        """Raise a NotFiniteError if a result per step, ``[steps, ...]``, is not finite; ``elapsed``: before them."""
         for checked in self._result_arrays(result, results):
-            problem = self._find_first(checked, None)
-            if problem is None:
+            if (problem := self._find_first(checked, None)) is None:
                 continue
             t, (replica, *element) = problem.replica, problem.element
             earlier = np.flatnonzero(ends[:t, replica])
-            step = t - int(earlier[-1]) if len(earlier) else int(before[replica]) + t + 1
+            step = t - int(earlier[-1]) if len(earlier) else int(elapsed[replica]) + t + 1
             if result == "observations" and ends[t, replica]:
                 step = 0  # the first observation of the next episode
             self._raise(problem._replace(replica=replica, element=tuple(element)), step)
 
     def _raise(self, problem: _NotFinite, step: int) -> None:
-        checked, layout = problem.checked, self._sim.layout
-        who = layout.agent_label(problem.agent) if problem.agent != _NO_AGENT else ""
+        """Raise the NotFiniteError for a number, at ``step`` of its replica's episode."""
+        checked = problem.checked
+        who = self._sim.layout.agent_label(problem.agent) if problem.agent != _NO_AGENT else ""
         index = "".join(f"[{i}]" for i in problem.element)
         cause = _CAUSES[checked.source].format(function="step" if step else "reset")
         replica = self._sim.config.replica_name(problem.replica)

@@ -20,7 +20,7 @@ SelfT = TypeVar("SelfT", bound=HasLock)
 
 
 def synchronized(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[SelfT, P], T]:
-    """Run a method under the lock of its environment, so that calls from several threads never overlap.
+    """Decorator that runs a method under the lock of its environment, so that calls of several threads never overlap.
 
     A launch releases Python's global lock while it runs; another thread's call would overwrite its kernel arguments.
     """

@@ -104,11 +104,8 @@ class Options:
         """Raise a ValueError for options that are invalid, in general or on this device, ``cpu`` or ``cuda:N``."""
         _check_choice("output", self.output, OUTPUTS)
         _check_choice("precision", self.precision, PRECISIONS)
-        _check_bool("copy", self.copy, optional=True)
-        _check_bool("statistics", self.statistics, optional=True)
-        _check_bool("checking", self.checking, optional=False)
-        _check_bool("shared_observations", self.shared_observations, optional=False)
-        _check_bool("active_heads", self.active_heads, optional=False)
+        for name in ("copy", "statistics", "checking", "shared_observations", "active_heads"):
+            _check_bool(name, getattr(self, name), optional=name in ("copy", "statistics"))
         _check_int("threads", self.threads, range(1, MAX_THREADS + 1), f"from 1 to {MAX_THREADS}", "all cores")
         _check_int("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
         _check_int("first_replica", self.first_replica, range(MAX_REPLICAS), "from 0 to below 2^64")
@@ -123,7 +120,7 @@ class Options:
             raise ValueError("copy=False with output='numpy' is impossible on CUDA: use output='torch' or 'cupy'")
 
     def limit(self, default: int | None) -> int:
-        """The step at which an episode is truncated, or ``NO_LIMIT``; ``default`` is the environment's limit."""
+        """The step at which episodes are truncated, or ``NO_LIMIT``, after a check; ``default``: the spec's limit."""
         steps = self.max_episode_steps
         if steps is None:
             return default or NO_LIMIT
@@ -135,7 +132,7 @@ class Options:
 
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
-    """Check all constructor arguments; the result contains the rules' text, so that later edits have no effect."""
+    """Check all constructor arguments; return the configuration, with the rules' text: later edits have no effect."""
     spec = spec.with_observed_params(options.observe_params)
     checked = spec.check_params(params, num_envs, options.precision)
     limit, longest = options.limit(spec.step_limit(checked)), spec.max_steps(checked)

@@ -27,7 +27,7 @@ class EnvProgram:
     """
 
     def __init__(self, layout: Layout, buffers: Mapping[str, Array], arrays: Arrays, backend: Backend) -> None:
-        """Compile the kernels of single steps and resets."""
+        """Compile the kernels of single steps and resets; the kernel of rollouts needs ``load("rollout")``."""
         self.layout = layout
         self._buffers, self._arrays, self._backend = buffers, arrays, backend
         self._allocated = frozenset(layout.buffers())  # names of the buffers that are not views
@@ -48,7 +48,7 @@ class EnvProgram:
         self.inspect_action_parts = [part for _, part in self.parts["inspect"] if hasattr(part, "actions")]
 
     def load(self, module: str) -> Sequence[Any]:
-        """Compile a module and prepare its launches; return the argument structs of its kernels."""
+        """Compile one of the layout's modules and prepare its launches; return the argument structs of its kernels."""
         layout = self.layout
         program = generate(layout, module)
         kernels = self._backend.load(program)
@@ -78,18 +78,12 @@ class EnvProgram:
         return args, launch
 
     def _point_to_buffers(self, args: Any) -> None:
-        """Point the members of the argument structs to the buffers of the same names, and set the count."""
+        """Point members of a kernel's structs to the buffers of these names, except optional views; set the count."""
         args.buffers.count = self.layout.config.num_envs
+        nested = [name for name in ("state", "scratch") if hasattr(args.buffers, name)]
         structs = [("", args.buffers), *self.layout.result_structs(args)]
-        structs += [
-            (f"{name}.", getattr(args.buffers, name)) for name in ("state", "scratch") if hasattr(args.buffers, name)
-        ]
-        for affix, struct in structs:
+        for affix, struct in (*structs, *((f"{name}.", getattr(args.buffers, name)) for name in nested)):
             for name, *_ in struct._fields_:
-                self._write_address(struct, name, affix)
-
-    def _write_address(self, struct: Any, name: str, affix: str) -> None:
-        """Point a struct's member to the buffer of the same name, unless there is none or it is an optional view."""
-        buffer = affix + name if affix.endswith(".") else name + affix
-        if buffer in self._buffers and (name not in OPTIONAL_OUTPUTS or buffer in self._allocated):
-            setattr(struct, name, self._arrays.address(self._buffers[buffer]))
+                buffer = affix + name if affix.endswith(".") else name + affix
+                if buffer in self._buffers and (name not in OPTIONAL_OUTPUTS or buffer in self._allocated):
+                    setattr(struct, name, self._arrays.address(self._buffers[buffer]))

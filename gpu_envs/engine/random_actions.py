@@ -25,7 +25,7 @@ def choices(space: gymnasium.Space[Any]) -> list[int]:
 
 
 def bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The lower and upper bounds of each element of a Box's random actions."""
+    """The lower and upper bounds of each element of a Box's random actions; finite also where the Box has none."""
     assert isinstance(space, gymnasium.spaces.Box)
     low = np.where(np.isfinite(space.low), space.low, -_UNBOUNDED)
     high = np.where(np.isfinite(space.high), space.high, _UNBOUNDED)
@@ -51,7 +51,7 @@ def sample_masked(space: gymnasium.Space[Any], mask: Any, uniforms: Any) -> Any:
 
 
 def sample_actions(space: gymnasium.Space[Any], uniforms: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Map uniform random numbers to NumPy actions of any space; shapes are as of ``sample_masked``."""
+    """Map uniform random numbers to NumPy actions of any space, as ``sample_masked``; no ``mask``: all choices."""
     if isinstance(space, gymnasium.spaces.Box):
         low, high = bounds(space)
         flat = low + (high - low) * np.where(uniforms > 1.0 - 2.0**-52, 1.0, uniforms)
@@ -63,7 +63,7 @@ def sample_actions(space: gymnasium.Space[Any], uniforms: np.ndarray, mask: np.n
 
 
 def _select_allowed(allowed: Any, uniforms: Any) -> Any:
-    """The allowed choice at a fraction ``uniforms`` of the allowed choices; all choices count if none is allowed."""
+    """Choice number floor(uniform * count) of each row's ``count`` allowed choices; of all if none is allowed."""
     allowed = allowed | ~allowed.any(-1)[..., None]
     rank = _floor(uniforms * allowed.sum(-1))
     return (allowed.cumsum(-1) <= rank[..., None]).sum(-1)
@@ -75,6 +75,7 @@ def _floor(values: Any) -> Any:
 
 
 def _stack_elements(columns: Sequence[Any], space: gymnasium.Space[Any], uniforms: Any) -> Any:
+    """Actions ``[..., *space.shape]`` from the choice of each element, counted from 0; ``uniforms`` has the library."""
     shape = (*uniforms.shape[:-1], *(space.shape or ()))
     start = np.asarray(getattr(space, "start", 0), np.int64)
     if isinstance(uniforms, np.ndarray):

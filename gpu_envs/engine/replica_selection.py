@@ -5,12 +5,12 @@ from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import library_of, to_numpy
+from gpu_envs.backend.arrays import dtype_name, library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation
 
 
 def current_device(sim: Simulation) -> AbstractContextManager[Any]:
-    """Context that makes the simulation's device CuPy's current device; CuPy only works on its current device."""
+    """Context that makes the simulation's device current for CuPy, which works on no other; else an empty context."""
     device: AbstractContextManager[Any] = sim.arrays.device if sim.arrays.name == "cupy" else nullcontext()
     return device
 
@@ -38,7 +38,7 @@ class ReplicaSelection:
         if replicas is None:
             return
         array = replicas if library_of(replicas) else np.asarray(replicas)
-        shape, kind = tuple(array.shape), str(array.dtype).rpartition(".")[2]
+        shape, kind = tuple(array.shape), dtype_name(array)
         mask = kind == "bool"
         if len(shape) != 1 or (mask and shape != (total,)) or not (mask or kind.startswith(("int", "uint"))):
             raise ValueError(
@@ -55,27 +55,27 @@ class ReplicaSelection:
             self.invalid = arrays.address(sim.copy_cache["invalid"])
         else:
             indices = np.flatnonzero(to_numpy(array)) if mask else to_numpy(array).astype(np.int64)
-            self._check(indices, total, unique)
+            self._check_indices(indices, total, unique)
             self._indices = arrays.from_numpy(indices)
         self.count, self.indices = int(self._indices.shape[0]), arrays.address(self._indices)
 
-    def _check(self, indices: np.ndarray, total: int, unique: bool) -> None:
+    def _check_indices(self, indices: np.ndarray, total: int, unique: bool) -> None:
+        """Raise a ValueError unless there are indices, all below ``total`` and, if ``unique``, without repetition."""
         if not len(indices):
             raise ValueError("replicas are empty; give a mask with at least one True, or at least one index")
         invalid = indices[(indices < 0) | (indices >= total)]
         if len(invalid):
             raise ValueError(f"replicas contain {invalid[0]}; allowed are 0 to {total - 1}")
         if unique and len(np.unique(indices)) < len(indices):
-            raise ValueError("replicas contain an index more than once; each replica can get one state only")
+            raise ValueError("replicas contain an index more than once; give each index once")
 
 
 def check_replicas(sim: Simulation) -> None:
-    """Raise a ValueError if indices from the device were out of range; waits for the device."""
+    """Raise a ValueError if indices on the GPU were out of range since the last check; waits for the device."""
     if "invalid" not in sim.copy_cache:
         return
     position = int(sim.arrays.read(sim.copy_cache["invalid"])[0])
     sim.arrays.write(sim.copy_cache["invalid"], np.array([-1], np.int64))
     if position >= 0:
-        raise ValueError(
-            f"replicas[{position}] is out of range and was skipped: allowed are 0 to {sim.config.num_envs - 1}"
-        )
+        highest = sim.config.num_envs - 1
+        raise ValueError(f"replicas[{position}] is out of range and was skipped: allowed are 0 to {highest}")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, Arrays, library_of, to_numpy
+from gpu_envs.backend.arrays import Array, Arrays, dtype_name, library_of, to_numpy
 from gpu_envs.engine.options import OUTPUTS
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 from gpu_envs.engine.state import as_field
@@ -29,7 +29,7 @@ class ResetRequest(NamedTuple):
 
 
 def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> ResetRequest:
-    """Check and return the arguments of ``reset``. The first reset uses a random seed if none is given."""
+    """Check and return the arguments of ``reset``, without a reset; the first one has a random seed by default."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options are {options!r}; give a mapping from names to values, or None")
     spec, num_envs, remaining = sim.config.spec, sim.config.num_envs, dict(options or {})
@@ -47,7 +47,7 @@ def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) 
 
 
 def _read_options(sim: Simulation, options: Mapping[str, Any]) -> dict[str, ParamValue]:
-    """Check the options of one reset, and add the derived parameters that they change."""
+    """Return a reset's parameters after checks: those in ``options``, and derived ones that they change."""
     spec, precision = sim.config.spec, sim.config.precision
     values: dict[str, ParamValue] = {**spec.check_options(options, precision)}
     params = sim.params
@@ -60,7 +60,7 @@ def _read_options(sim: Simulation, options: Mapping[str, Any]) -> dict[str, Para
 
 
 def _read_starts(sim: Simulation, starts: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Check initial values of fields of the state, and broadcast them to all replicas."""
+    """Return initial values of fields of the state after checks, each broadcast to all replicas."""
     checked = {}
     params = sim.host_params() if starts else {}
     for name, values in starts.items():
@@ -72,8 +72,7 @@ def _read_starts(sim: Simulation, starts: Mapping[str, Any]) -> dict[str, np.nda
             )
         if array.dtype.kind not in ("biuf" if boolean else "iuf"):
             raise TypeError(f"options[{name!r}] has dtype {array.dtype}; expected numbers")
-        problem = sim.config.spec.check_layout(name, array, params)
-        if problem:
+        if problem := sim.config.spec.check_layout(name, array, params):
             raise ValueError(f"options[{name!r}]: {problem}")
         checked[name] = as_field(field, array, f"options[{name!r}]")
     return checked
@@ -96,7 +95,7 @@ def read_seeds(seed: Seeds, num_envs: int, *, ready: bool) -> int | list[int | N
 
 
 def read_mask(mask: Any, num_envs: int, arrays: Arrays, *, on_cpu: bool) -> Array:
-    """Check ``options["reset_mask"]`` and return a copy in the simulation's memory."""
+    """Return a copy of ``options["reset_mask"]`` in the simulation's memory, after checks."""
     library = library_of(mask)
     if library not in OUTPUTS:
         what = "None" if mask is None else type(mask).__name__
@@ -106,7 +105,7 @@ def read_mask(mask: Any, num_envs: int, arrays: Arrays, *, on_cpu: bool) -> Arra
         )
     if tuple(mask.shape) != (num_envs,):
         raise ValueError(f"options['reset_mask'] has shape {tuple(mask.shape)}; expected ({num_envs},)")
-    if str(mask.dtype).rpartition(".")[2] != "bool":
+    if dtype_name(mask) != "bool":
         raise TypeError(f"options['reset_mask'] has dtype {mask.dtype}; expected bool")
     on_host = library == "numpy" or (library == "torch" and mask.device.type == "cpu")
     if on_host and not mask.any():
@@ -124,8 +123,7 @@ def read_offsets(sim: Simulation, seed: object, offsets: Any) -> np.ndarray:
             f"stagger shortens first episodes relative to the time limit, and this {spec.id} has no limit: leave it out"
         )
     if offsets is None:
-        checked_seed = check_seed(seed)
-        if checked_seed is None:
+        if (checked_seed := check_seed(seed)) is None:
             raise TypeError("stagger needs a seed: give an integer")
         generator = np.random.PCG64(checked_seed)
         generator.advance(sim.config.first_replica)  # skips the numbers of the replicas before these, one each

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, Arrays, library_of
+from gpu_envs.backend.arrays import Array, Arrays, dtype_name, library_of
 from gpu_envs.backend.base import Backend
 from gpu_envs.codegen import RESULTS, Layout, SimulationConfig, layout_of
 from gpu_envs.documented import documented
@@ -90,7 +90,7 @@ def array_for_key(user_arrays: Any, key: str) -> Array | None:
 
 
 def zero_unfinished(finished: np.ndarray, values: Any, user_arrays: Any = None) -> Any:
-    """Copy a result, with zeros for replicas whose episode did not end; return the user's array if there is one.
+    """A copy of a result, with zeros for replicas whose episode did not end; the user's array, unchanged, if given.
 
     Args:
         finished: Indices of the replicas whose episode has ended.
@@ -119,30 +119,21 @@ def warm_up_allocator(results: Iterable[Array]) -> None:
 
 
 def metrics_by_name(names: Iterable[str], values: Array, finished: np.ndarray | None = None) -> dict[str, Array]:
-    """Metrics by name from ``[num_envs, metrics]``, zero for all replicas but ``finished``, if that is not None."""
+    """Metrics by name from ``[num_envs, metrics]`` (None: no metrics), with zeros for all but ``finished`` replicas."""
     if values is not None and finished is not None:
         values = zero_unfinished(finished, values)
     return dict(zip(names, () if values is None else values.T, strict=True))
 
 
 _READ_AT_ONCE = (
-    (
-        "observations",
-        "rewards",
-        "terminations",
-        "truncations",
-        "finished",
-        "alive",
-        "action_mask",
-        "shared_observations",
-    ),
-    ("records", "final_obs", "final_shared", "episode_return", "episode_length", "episode_metrics"),
+    "observations rewards terminations truncations finished alive action_mask shared_observations".split(),
+    "records final_obs final_shared episode_return episode_length episode_metrics".split(),
 )
 """Results read after each step, and results read after the end of an episode: each group is one transfer to NumPy."""
 
 
 def allocate(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
-    """Allocate a simulation's buffers; buffers that are read together are adjacent in memory."""
+    """Allocate a simulation's buffers, zeroed, by name; buffers that are read together are adjacent in memory."""
     buffers: dict[str, Array] = {}
     for names in _READ_AT_ONCE:
         if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
@@ -151,15 +142,14 @@ def allocate(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) 
 
 
 def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray] = ()) -> str:
-    """Raise a MemoryError if a simulation needs more memory than the device has, before anything is allocated.
+    """Raise a MemoryError if a simulation needs more memory than the device has; return the message otherwise.
+
+    Called before anything is allocated; the caller needs the message if an allocation fails all the same.
 
     Args:
         layout: Layout of the simulation.
         backend: Backend of the device.
         tables: Tables of the simulation, on the host.
-
-    Returns:
-        The message, for an allocation that fails although the device's memory is large enough.
     """
     count, spec = layout.config.num_envs, layout.config.spec
     needed = sum(values.nbytes for values in tables) + sum(
@@ -181,10 +171,9 @@ def check_memory(layout: Layout, backend: Backend, tables: Collection[np.ndarray
 
 def check_replica_memory(config: SimulationConfig, backend: Backend) -> None:
     """Raise a MemoryError if a single replica, without tables, needs more memory than the device has."""
-    per_replica = frozenset(
-        name for name, value in config.params.items() if config.spec.settings[name].is_per_replica(value)
-    )
-    check_memory(layout_of(dataclasses.replace(config, num_envs=1), backend.traits, per_replica), backend)
+    settings, single = config.spec.settings, dataclasses.replace(config, num_envs=1)
+    per_replica = frozenset(name for name, value in config.params.items() if settings[name].is_per_replica(value))
+    check_memory(layout_of(single, backend.traits, per_replica), backend)
 
 
 def as_step(out: object) -> Step:
@@ -241,15 +230,13 @@ class OutReader:
         self._get_memory, self._memory = memory, memory()
         self._checked: set[Any] = set()
         self._expected = [
-            (part, name, affix[1:], *shapes[name + affix])
+            (part, name, affix[1:], f"out.{name}[{affix[1:]!r}]" if affix else f"out.{name}", *shapes[name + affix])
             for part, affix in enumerate(affixes)
             for name in RESULTS
             if name + affix in shapes
         ]
         self._key_kind = key_kind
-        self._keys: dict[str, list[str]] = {
-            name: [k for _, n, k, *_ in self._expected if n == name] for name in RESULTS
-        }
+        self._keys = {name: [key for _, result, key, *_ in self._expected if result == name] for name in RESULTS}
         self._results_by_key = [name for name, keys in self._keys.items() if keys not in ([], [""])]
         self._device = device
         self._tensor: Any = None
@@ -257,7 +244,7 @@ class OutReader:
         self._torch_device: Any = None
 
     def read(self, out: Step, actions: Sequence[Actions] = ()) -> list[tuple[int, str, int]]:
-        """Return part, name and address of each array, or raise an error if an array does not fit.
+        """Return part, name and address of each array in ``out``, or raise an error if one does not fit or overlaps.
 
         Args:
             out: The arrays.
@@ -270,10 +257,9 @@ class OutReader:
         if self._results_by_key:
             self._check_keys(out)
         outputs = []
-        for part, name, key, shape, dtype in self._expected:
+        for part, name, key, label, shape, dtype in self._expected:
             array = array_for_key(getattr(out, name), key)
             if array is not None:
-                label = f"{name}[{key!r}]" if key else name
                 outputs.append((part, name, self._address(label, array, shape, dtype)))
         addresses = (*outputs, *[read[:2] for read in actions])
         if self._memory is not self._get_memory() or addresses not in self._checked:
@@ -287,12 +273,11 @@ class OutReader:
             self._memory = self._get_memory()
             self._checked.clear()
         spans = [(read.address, read.address + read.owner.nbytes, "the actions") for read in actions]
-        for part, name, key, shape, dtype in self._expected:
+        for part, name, key, label, shape, dtype in self._expected:
             low = outputs.get((part, name))
             if low is None:
                 continue
             high = low + math.prod(shape) * np.dtype(dtype).itemsize
-            label = f"out.{name}[{key!r}]" if key else f"out.{name}"
             index = bisect.bisect_left(self._memory, (high,)) - 1
             if index >= 0 and self._memory[index][1] > low:
                 buffer = self._memory[index]
@@ -304,6 +289,7 @@ class OutReader:
                 raise ValueError(f"{first[2]} and {second[2]} overlap; give arrays that share no memory")
 
     def _check_keys(self, out: Step) -> None:
+        """Raise an error if a result by role or key is no mapping, or has unknown keys; keys may be missing."""
         for name in self._results_by_key:
             arrays, keys = getattr(out, name), self._keys[name]
             if arrays is None:
@@ -319,7 +305,8 @@ class OutReader:
                         f"There are: {', '.join(keys)}"
                     )
 
-    def _address(self, name: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
+    def _address(self, label: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
+        """The address of one of the user's arrays, or an error that starts with its ``label`` if it does not fit."""
         if (
             array.__class__ is self._tensor  # fast path for the most common case
             and array.dtype is self._torch_dtypes[dtype]
@@ -335,21 +322,21 @@ class OutReader:
             self._torch_dtypes = {d: getattr(torch, d) for *_, d in self._expected}
         if library == "torch":
             device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
-            contiguous, array_dtype = array.is_contiguous(), str(array.dtype).rpartition(".")[2]
+            contiguous = array.is_contiguous()
         elif library == "cupy":
-            device, contiguous, array_dtype = f"cuda:{array.device.id}", array.flags.c_contiguous, array.dtype.name
+            device, contiguous = f"cuda:{array.device.id}", array.flags.c_contiguous
         elif library == "numpy":
-            device, contiguous, array_dtype = "cpu", array.flags.carray, str(array.dtype)
+            device, contiguous = "cpu", array.flags.carray
         else:
-            raise TypeError(f"out.{name} is {type(array).__name__}; give an array of torch, CuPy or NumPy")
+            raise TypeError(f"{label} is {type(array).__name__}; give an array of torch, CuPy or NumPy")
         if device != self._device:
-            raise ValueError(f"out.{name} is on {device}; this environment is on {self._device}")
+            raise ValueError(f"{label} is on {device}; this environment is on {self._device}: give an array there")
         if tuple(array.shape) != shape:
-            raise ValueError(f"out.{name} has shape {tuple(array.shape)}; expected {shape}")
-        if array_dtype != dtype:
-            raise TypeError(f"out.{name} has dtype {array_dtype}; expected {dtype}")
+            raise ValueError(f"{label} has shape {tuple(array.shape)}; expected {shape}")
+        if dtype_name(array) != dtype:
+            raise TypeError(f"{label} has dtype {dtype_name(array)}; expected {dtype}")
         if not contiguous:
-            raise ValueError(f"out.{name} must be contiguous, aligned and writable")
+            raise ValueError(f"{label} is not contiguous, aligned and writable; give an array that is")
         if library == "torch":
             return int(array.data_ptr())
         return int(array.data.ptr) if library == "cupy" else int(array.__array_interface__["data"][0])

@@ -42,7 +42,7 @@ class RoleInfo:
 
 
 def roles_of(spec: Spec, params: Mapping[str, Any]) -> tuple[RoleInfo, ...]:
-    """The roles of an environment of either kind; ``params`` are all its parameters, checked."""
+    """The roles of a spec of either kind, with their spaces, for these parameters: all of the spec's, checked."""
     if isinstance(spec, EnvSpec):
         return (RoleInfo(SINGLE_ROLE, (SINGLE_ROLE,), spec.observation_space(params), spec.action_space(params), True),)
     assert isinstance(spec, TeamSpec)
@@ -74,9 +74,8 @@ class RoleInterface:
         self.single_agent = not env.env_spec.has_team
         self.roles: dict[str, RoleInfo] = {}
         if self.single_agent:
-            self.roles[SINGLE_ROLE] = RoleInfo(
-                SINGLE_ROLE, (SINGLE_ROLE,), env.single_observation_space, env.single_action_space, True
-            )
+            spaces = env.single_observation_space, env.single_action_space
+            self.roles[SINGLE_ROLE] = RoleInfo(SINGLE_ROLE, (SINGLE_ROLE,), *spaces, True)
             return
         names = iter(env.possible_agents)
         for role in env.env_spec.roles:
@@ -90,15 +89,15 @@ class RoleInterface:
         return self.roles[role].batch_shape(self.env.num_envs)
 
     def split(self, values: Any) -> dict[str, Any]:
-        """Results of the environment, by role."""
+        """Results of the environment by role; a single agent has the role ``agent``."""
         return {SINGLE_ROLE: values} if self.single_agent else dict(values)
 
     def join(self, by_role: Mapping[str, Any]) -> Any:
-        """Arguments for the environment, such as actions, from values by role."""
+        """An argument for the environment, such as actions, from values by role: the reverse of ``split``."""
         return by_role[SINGLE_ROLE] if self.single_agent else dict(by_role)
 
     def group_actions(self, actions: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Lists of actions by role, in the order of the role's agents, from actions by agent name."""
+        """Lists of actions by role, in the order of the role's agents, from all agents' actions by name."""
         try:
             grouped = {name: [actions[agent] for agent in role.agents] for name, role in self.roles.items()}
         except KeyError as error:

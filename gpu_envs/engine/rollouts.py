@@ -25,46 +25,36 @@ _INPUTS = ("seeds", "elapsed", "ended", "finished", "episode_return", "episode_l
 _ROLE = Struct.of(
     "RoleOfRollout",
     "float",
-    ("int", "first"),
-    ("int", "agents"),
-    ("int", "size"),
-    ("int", "choices"),
-    ("const int*", "starts"),
-    ("const int*", "counts"),
-    ("const float*", "low"),
-    ("const float*", "high"),
+    ("int", "first, agents, size, choices"),
+    ("const int*", "starts, counts"),
+    ("const float*", "low, high"),
     ("const bool*", "action_mask"),
     ("void*", "actions"),
     ("const Sum*", "rewards"),
-    ("const bool*", "terminations"),
-    ("const bool*", "truncations"),
+    ("const bool*", "terminations, truncations"),
     ("Sum*", "reward_sum"),
-    ("int*", "terminated"),
-    ("int*", "truncated"),
+    ("int*", "terminated, truncated"),
     ("Sum*", "return_sum"),
     ("int*", "length_sum"),
 )
 
 
 def bind_stepping_kernel(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
-    """Compile a kernel that steps the replicas of a simulation as a part of its work, such as acting and stepping.
+    """Compile a kernel that steps the replicas as part of its work; return its argument struct and its launch.
 
     Args:
-        sim: The simulation.
+        sim: The simulation of the replicas.
         program: A program with one kernel, whose argument struct has a member ``step`` with the arguments of a step.
-
-    Returns:
-        The argument struct, and a function that launches the kernel.
     """
     args, launch = sim.program.bind_stepping_kernel(program)
     sim.prepare([args.step])
 
-    def run() -> None:
+    def launch_stepping_kernel() -> None:
         sim.launches += 1
         args.step.launch = sim.launches
         launch(sim.arrays.stream())
 
-    return args, run
+    return args, launch_stepping_kernel
 
 
 def check_num_steps(steps: Any) -> int:
@@ -75,7 +65,7 @@ def check_num_steps(steps: Any) -> int:
 
 
 def allocate_rollout(sim: Simulation, steps: int, shapes: Mapping[str, ArrayShape]) -> dict[str, Array]:
-    """Allocate the results of a rollout, or raise a MemoryError if they do not fit."""
+    """Allocate arrays, uninitialised, for a rollout's results; a MemoryError if the device is too small."""
     needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
     replicas = f"{steps:,} steps of {sim.config.num_envs:,} replicas"
     refusal = f"the results of {replicas} need {needed / 2**30:,.1f} GiB; take fewer steps"
@@ -93,9 +83,7 @@ def between_steps_program(roles: int, real: str) -> Program:
         "BetweenCall",
         "float",
         ("Index", "count"),
-        ("int", "agents"),
-        ("int", "after_step"),
-        ("int", "before_step"),
+        ("int", "agents, after_step, before_step"),
         ("const u64*", "seeds"),
         ("const u32*", "episode"),
         ("const int*", "elapsed"),
@@ -118,7 +106,7 @@ class TeamRollout:
     """Rollouts of a team: a sequence of launches without synchronisation of host and device."""
 
     def __init__(self, sim: Simulation) -> None:
-        """Compile the kernel that runs between steps."""
+        """Compile the kernel that runs between steps, without a launch, and point it to the simulation's memory."""
         layout, arrays, buffers = sim.layout, sim.arrays, sim.buffers
         assert isinstance(layout, TeamLayout)
         program = between_steps_program(len(layout.roles), layout.real)
@@ -183,7 +171,7 @@ class TeamRollout:
         return results
 
     def _shapes(self, steps: int, *, per_step: bool, drawn: bool) -> dict[str, ArrayShape]:
-        """The shapes and dtypes of a rollout's results and of its working memory."""
+        """Shape and dtype of each result of a rollout, by result and role, and of its working memory."""
         config, step_shapes = self._sim.config, self._sim.shapes
         n, real, rows = config.num_envs, config.precision, (steps,) if per_step else ()
         shapes: dict[str, ArrayShape] = {"episodes": ((n,), "int32"), "playing": ((n, self._args.agents), "bool")}
@@ -201,7 +189,7 @@ class TeamRollout:
         return shapes
 
     def _set_outputs(self, results: Mapping[str, Array]) -> None:
-        """Point the kernel's arguments to the results, and zero the sums."""
+        """Make the kernel between steps write into ``results``, and zero the sums there."""
         arrays, args = self._sim.arrays, self._args
         args.playing, args.episodes = arrays.address(results["playing"]), arrays.address(results["episodes"])
         arrays.fill(results["episodes"], 0)
@@ -214,10 +202,11 @@ class TeamRollout:
                     arrays.fill(array, 0)
 
     def _rows(self, array: Array, per_step: bool) -> tuple[int, int]:
-        """The address of the first step's row, and the bytes to the next; 0 if all steps use the same row."""
+        """The address of a result's first step, and the bytes to the next step's; 0 if all steps share the array."""
         return self._sim.arrays.address(array), array.nbytes // array.shape[0] if per_step else 0
 
     def _between(self, drawn: Sequence[int] = (), *, after_step: bool, before_step: bool = True) -> None:
+        """Launch the kernel between two steps; ``drawn``: where it writes each role's random actions."""
         args = self._args
         args.after_step, args.before_step = int(after_step), int(before_step)
         for r, address in enumerate(drawn):
@@ -226,7 +215,7 @@ class TeamRollout:
 
 
 def _action_bounds(space: gymnasium.Space[Any]) -> dict[str, np.ndarray]:
-    """For each element of an action: its first choice and number of choices, or its lower and upper bound."""
+    """Arrays ``starts`` and ``counts`` of the choices of an action's elements, or ``low`` and ``high`` of a Box."""
     if counts := choices(space):
         starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), len(counts))
         return {"counts": np.array(counts, np.int32), "starts": starts.astype(np.int32)}

@@ -22,35 +22,26 @@ _WARP, _WIDE_ROW = 32, 256
 
 @functools.cache
 def copy_program(arrays: int, threads: int = 1) -> Program:
-    """The program that copies rows of at most ``arrays`` arrays, with ``threads`` threads for each row."""
+    """The program that copies rows of up to ``arrays`` arrays to other arrays, with ``threads`` threads per row."""
     rows = Struct.of(
         "Rows",
         "float",
         ("const u8*", "source"),
         ("u8*", "target"),
-        ("Index", "source_stride"),
-        ("Index", "target_stride"),
-        ("Index", "source_step"),
-        ("Index", "target_step"),
-        ("int", "items"),
-        ("int", "bytes"),
+        ("Index", "source_stride, target_stride, source_step, target_step"),
+        ("int", "items, bytes"),
     )
     call = Struct.of(
         "CopyCall",
         "float",
-        ("Index", "count"),
-        ("Index", "each"),
-        ("Index", "limit"),
-        ("const Index*", "sources"),
-        ("const Index*", "targets"),
-        ("u64*", "wrong"),
-        ("u64*", "seeds"),
+        ("Index", "count, each, limit"),
+        ("const Index*", "sources, targets"),
+        ("u64*", "wrong, seeds"),
         ("u64", "first_seed"),
         ("const int*", "offset"),
         ("u32*", "staggered"),
         ("int*", "counted"),
-        ("int", "counts_up"),
-        ("int", "arrays"),
+        ("int", "counts_up, arrays"),
         (rows, "rows", arrays),
     )
     prologue = f"constexpr int THREADS_OF_A_ROW = {threads};"
@@ -72,10 +63,9 @@ class Rows(NamedTuple):
 
 
 def array_rows(address: int, array: Array) -> Rows:
-    """The rows of an array ``[replicas, ...]``, which may be a transposed view: the state is stored replicas last."""
-    is_torch = library_of(array) == "torch"
-    size = int(array.element_size() if is_torch else array.itemsize)
-    strides = [size * stride for stride in array.stride()] if is_torch else list(array.strides)
+    """The rows at ``address`` of an array ``[replicas, ...]``, maybe a transposed view: states have replicas last."""
+    size = int(array.itemsize)
+    strides = [size * stride for stride in array.stride()] if library_of(array) == "torch" else list(array.strides)
     inner = [(n, stride) for n, stride in zip(array.shape[1:], strides[1:], strict=True) if n > 1]
     for (_, outer_stride), (n, stride) in itertools.pairwise(inner):
         assert outer_stride == n * stride, "the elements of a row are evenly spaced"
@@ -90,10 +80,10 @@ def threads_per_row(sim: Simulation, targets: Sequence[Rows]) -> int:
 
 @final
 class RowCopies:
-    """Copies rows of source arrays to rows of target arrays."""
+    """A prepared launch that copies rows of source arrays to rows of target arrays."""
 
     def __init__(self, sim: Simulation, sources: Sequence[Rows], targets: Sequence[Rows], **constants: Any) -> None:
-        """Compile the kernel; ``constants`` are kernel arguments that stay the same in all runs."""
+        """Compile the kernel without a launch; ``constants`` are kernel arguments that stay the same in all runs."""
         arrays = -(-len(targets) // _ARRAYS_STEP) * _ARRAYS_STEP
         self._threads = threads_per_row(sim, targets)
         program = copy_program(arrays, self._threads)
@@ -120,12 +110,12 @@ class RowCopies:
             setattr(self._args, name, value)
 
     def set_block(self, side: str, address: int, offsets: Sequence[int]) -> None:
-        """Set the memory of all ``source`` or ``target`` arrays to offsets within one block."""
+        """Set the addresses of all ``source`` or ``target`` arrays (``side``) to ``address`` plus their offsets."""
         for rows, offset in zip(self._args.rows, offsets, strict=False):
             setattr(rows, side, address + offset)
 
     def run(self, count: int, **values: Any) -> None:
-        """Copy ``count`` rows; ``values`` are kernel arguments, which keep their values in later runs."""
+        """Copy ``count`` rows of each array; ``values`` are kernel arguments, which keep their values in later runs."""
         self._set(count=count, **values)
         bound, launch = self._bound
         if launch is None or bound != count:

@@ -68,6 +68,7 @@ class Simulation:
     # --- memory ---
 
     def _allocate(self, per_replica: frozenset[str]) -> Layout:
+        """Allocate buffers, tables and state; return the layout. A MemoryError if the device is too small."""
         host_tables = tables(self.config)  # called once: large tables take time, and as much memory of the host
         shapes = {name: values.shape for name, values in host_tables.items()}
         self.config = dataclasses.replace(self.config, table_shapes=shapes)
@@ -98,14 +99,14 @@ class Simulation:
     def direct_step(self) -> Callable[[int, int], None]:
         """A function that steps without checking actions, for fast steps of a single replica on the host."""
 
-        def step(actions: int, kind: int) -> None:
+        def step_unchecked(actions: int, kind: int) -> None:
             if self._checked_params:
                 self._check_live_params()
             program = self.program  # not bound earlier: changed parameters may have replaced it
             program.step_args.actions, program.step_args.action_kind = actions, kind
             program.launch_step(0)
 
-        return step
+        return step_unchecked
 
     def forget_action_error(self) -> None:
         """Clear the record of an invalid action."""
@@ -171,23 +172,16 @@ class Simulation:
         per_replica |= self._per_replica | drawn.keys()
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in per_replica}
         baked = baked_values(spec, param_values(spec, shared))
-        program = self.program
-        before = program.layout
+        program, before = self.program, self.layout
         if (before.per_replica, before.baked, before.drawn) != (frozenset(per_replica), baked, drawn):
             layout = layout_of(config, self.backend.traits, frozenset(per_replica), baked, drawn)
             program = EnvProgram(layout, self.buffers, arrays, self.backend)
-        new_values = {
-            name: np.broadcast_to(
-                values[name], (*([n] * (name in per_replica)), *np.shape(values[name])[-param.rank :])
-            )
-            if param.rank
-            else np.broadcast_to(values[name], n)
-            for name, param in spec.settings.items()
-            if name in values and (name in per_replica or param.rank)
-        }
-        new_values = {
-            n: v.astype(config.precision if spec.settings[n].kind == "real" else "int32") for n, v in new_values.items()
-        }
+        new_values = {}
+        for name, param in spec.settings.items():
+            if name in values and (name in per_replica or param.rank):
+                shape = np.shape(values[name])[-param.rank :] if param.rank else ()
+                rows = np.broadcast_to(values[name], (*[n] * (name in per_replica), *shape))
+                new_values[name] = rows.astype(config.precision if param.kind == "real" else "int32")
         shapes = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
         fresh = {name: arrays.from_numpy(v) for name, v in new_values.items() if shapes.get(name) != v.shape}
         for name in new_values.keys() - fresh.keys():  # nothing raises an error from here on
@@ -219,7 +213,7 @@ class Simulation:
             self._compile(running_metrics=False)
 
     def _compile(self, *, running_metrics: bool) -> None:
-        """Switch to a program that writes metrics at each step, or back."""
+        """Compile and switch to a program that writes ``running_metrics`` at each step, or back."""
         with self.lock:
             config, before = dataclasses.replace(self.config, running_metrics=running_metrics), self.layout
             layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, before.drawn)
@@ -254,8 +248,7 @@ class Simulation:
             options: Parameters that apply to this reset only.
             out: Results to write to other addresses than the buffers, as in ``step``.
         """
-        if self._checked_params:
-            self._check_live_params()
+        self._check_live_params()
         args = self.program.args["reset"]
         option_arrays = []
         for name, value in param_values(self.config.spec, options).items():
@@ -266,12 +259,12 @@ class Simulation:
             setattr(args.params, name, value)
         args.mask = None if mask is None else self.arrays.address(mask)
         args.reseed, args.new_seeds, args.reseed_all = None, None, 0
-        reseed, bits = None, None  # may be freed before the launch ends: only later work of the stream reuses memory
         if mask is None and seeds is not None and (isinstance(seeds, int) or None not in seeds):
             self.randomness = {"seed": seeds if isinstance(seeds, int) else int(seeds[0] or 0), "calls": 0}
         if isinstance(seeds, int):
             args.first_seed, args.reseed_all = (seed_bits(seeds) + self.config.first_replica) % 2**64, 1
         elif seeds is not None:
+            # The arrays may be freed before the launch ends: only later work of the stream reuses their memory.
             reseed = self.arrays.from_numpy(np.array([s is not None for s in seeds]))
             values = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
             bits = self.arrays.from_numpy(values.view(np.int64))
@@ -283,8 +276,7 @@ class Simulation:
 
     def observe(self) -> None:
         """Write the observations of the current state."""
-        if self._checked_params:
-            self._check_live_params()
+        self._check_live_params()
         args = self.program.args["reset"]
         args.observe_only = 1
         self.program.launch["reset"](self.arrays.stream())
@@ -304,10 +296,10 @@ class Simulation:
             part.actions, part.action_kind = address, kind
         self.launches += 1
         args.launch = self.launches
-        if not out:
+        if out:
+            self._launch_into(program.launch_step, program.step_parts, out)
+        else:
             program.launch_step(self.arrays.stream())
-            return
-        self._launch_into(program.launch_step, program.step_parts, out)
 
     def _launch_into(self, launch: Launch, parts: Sequence[Any], out: Sequence[tuple[int, str, int]]) -> None:
         """Launch a kernel that writes the results in ``out`` to these addresses instead of the buffers."""
@@ -336,14 +328,13 @@ class Simulation:
                 setattr(args, name, value)
 
     def inspect(self, actions: Sequence[tuple[int, int]], hosts: Sequence[np.ndarray]) -> None:
-        """Raise an ActionError if one of these actions is invalid; the state stays unchanged.
+        """Raise an ActionError if an action is invalid, without a step; waits for the device.
 
         Args:
             actions: Address and element type of the actions for each action part.
             hosts: The same actions on the host, for the message.
         """
-        program = self.program
-        args = program.args["inspect"]
+        program, args = self.program, self.program.args["inspect"]
         for part, (address, kind) in zip(program.inspect_action_parts, actions, strict=True):
             part.actions, part.action_kind = address, kind
         self.launches += 1
@@ -352,15 +343,13 @@ class Simulation:
         self.check(hosts)
 
     def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
-        """Take ``steps`` steps in one launch and write into ``results``."""
+        """Take ``steps`` steps in one launch and write into ``results``; ``actions``: their address, or None."""
         program = self.program
         if "rollout" not in program.args:
             self.prepare(program.load("rollout"))
-        if self._checked_params:
-            self._check_live_params()
+        self._check_live_params()
         args = program.args["rollout"]
-        args.steps, args.per_step = steps, int(per_step)
-        args.actions, args.action_kind = actions, kind
+        args.steps, args.per_step, args.actions, args.action_kind = steps, int(per_step), actions, kind
         self.launches += 1
         args.launch = self.launches
         args.random_actions = None
@@ -380,17 +369,16 @@ class Simulation:
         if record[0] == 0:
             return
         self.forget_action_error()
-        layout = self.layout
-        replica, agent, step = layout.decode_location(int(record[1]))
+        replica, agent, step = self.layout.decode_location(int(record[1]))
         kind = int(record[0]) & 3
-        who = layout.agent_label(agent) if kind != EPISODE_OVER else ""
+        who = self.layout.agent_label(agent) if kind != EPISODE_OVER else ""
         where = f"{self.config.replica_name(replica)}, {who}step {step} of its episode"
         raise self.action_error(kind, where, hosts, replica, agent)
 
     def action_error(
         self, kind: int, where: str, hosts: Sequence[np.ndarray], replica: int, agent: int = 0
     ) -> ActionError:
-        """The error for an invalid action; ``where`` starts the message, and ``hosts`` may be empty."""
+        """Return the error for an invalid action; ``where`` starts the message, and ``hosts`` may be empty."""
         value, allowed = self.layout.invalid_action(hosts, replica, agent), self.layout.allowed_actions(agent)
         return ActionError(f"{where}: {_ACTION_ERRORS[kind].format(value=value, allowed=allowed)}")
 

@@ -77,10 +77,8 @@ class SnapshotMethods(abc.ABC):
         """
         self._check_ready("fork")
         k = check_num_envs(k, "k")
-        arguments = {**dataclasses.asdict(self._options), "num_envs": self.num_envs * k}
-        arguments["first_replica"] = (
-            arguments["first_replica"] * k % MAX_REPLICAS
-        )  # replicas before these have k copies
+        first_replica = self._options.first_replica * k % MAX_REPLICAS  # the replicas before these have k copies too
+        arguments = dataclasses.asdict(self._options) | {"num_envs": self.num_envs * k, "first_replica": first_replica}
         per_replica = self._sim.layout.per_replica - self._sim.drawn.keys()
         values = constructor_values(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in per_replica else v for n, v in values}
@@ -114,10 +112,8 @@ class SnapshotMethods(abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Create an equal environment on this machine that continues from the pickled snapshot."""
         spec: Any = unpickled_spec(state["id"], state["place"], state["key"])
-        pickled_spec = spec.with_rules_text(state["rules_text"])
-        type(self).__init__(
-            self, pickled_spec, **state["arguments"], render_mode=state["render_mode"], **state["params"]
-        )
+        arguments = {**state["arguments"], **state["params"], "render_mode": state["render_mode"]}
+        type(self).__init__(self, spec.with_rules_text(state["rules_text"]), **arguments)
         self._env_spec = spec.with_observed_params(self._options.observe_params)
         if state["snapshot"] is not None:
             restore(self._sim, state["snapshot"])

@@ -178,7 +178,7 @@ class ReplicaArrays:
         self.copy_out, self.copy_in = RowCopies(sim, self.rows, block_rows), self.copies_in(sim, block_rows)
 
     def copies_in(self, sim: Simulation, sources: list[Rows]) -> RowCopies:
-        """Copies of rows into the replicas, which also update counters that depend on all replicas."""
+        """Prepare copies of ``sources`` into the replicas, which also update counters that depend on all replicas."""
         updated = [name for name in ("offset", "staggered", "counted") if name in sim.buffers]
         return RowCopies(sim, sources, self.rows, **{name: sim.arrays.address(sim.buffers[name]) for name in updated})
 
@@ -190,6 +190,7 @@ class ReplicaArrays:
 
 
 def _replica_arrays(sim: Simulation) -> ReplicaArrays:
+    """The simulation's ``ReplicaArrays``; cached until a parameter changes to or from values per replica."""
     if "arrays" not in sim.copy_cache or sim.copy_cache["arrays"].param_arrays is not sim.param_arrays:
         sim.copy_cache["arrays"] = ReplicaArrays(sim)
     replica_arrays: ReplicaArrays = sim.copy_cache["arrays"]
@@ -197,7 +198,7 @@ def _replica_arrays(sim: Simulation) -> ReplicaArrays:
 
 
 def _copy_on_device(sim: Simulation, array: Array) -> Array:
-    """A contiguous copy of an array in the simulation's memory."""
+    """A contiguous copy of an array of the simulation's library and device, there."""
     twin = sim.arrays.empty(tuple(array.shape), dtype_name(array))
     with current_device(sim):
         twin[...] = array
@@ -230,19 +231,11 @@ def snapshot_of(sim: Simulation, replicas: Any = None) -> Snapshot:
     table.copy_out.set_block("target", sim.arrays.address(block), offsets)
     table.copy_out.run(selection.count, sources=selection.indices, wrong=selection.invalid)
     copied = {name: _copy_on_device(sim, table.shared_params[name]) for name in table.shared_arrays}
-    shared_params = {**table.shared_params, **copied}
+    shared = {**table.shared_params, **copied}
     seed = None if table.layout_seed is None else _copy_on_device(sim, table.layout_seed)
     may_have_ended = sim.config.autoreset_mode != "SameStep"
     return Snapshot(
-        sim.arrays,
-        table.layout,
-        block,
-        selection.count,
-        shared_params,
-        sim.drawn,
-        seed,
-        dict(sim.randomness),
-        may_have_ended,
+        sim.arrays, table.layout, block, selection.count, shared, sim.drawn, seed, dict(sim.randomness), may_have_ended
     )
 
 
@@ -327,7 +320,7 @@ def _start_next_episodes(sim: Simulation) -> None:
 
 
 def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
-    """Return the number of a snapshot's replicas, or raise an error if it lacks a part or a name."""
+    """Return the number of a snapshot's replicas, or raise an error if it lacks parts or names, or has others."""
     if not isinstance(state, Mapping):
         raise TypeError(f"the state is {type(state).__name__}; pass the result of get_state()")
     expected = {
@@ -342,7 +335,7 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
         if part == "episode" and isinstance(values, Mapping) and has_statistics != ("running_return" in names):
             raise ValueError(
                 f"the state comes from an environment {_STATISTICS[has_statistics]}, and this environment was made "
-                f"{_STATISTICS[not has_statistics]}: make both with the same statistics="
+                f"{_STATISTICS[not has_statistics]}: make both with the same value of statistics"
             )
         if not isinstance(values, Mapping) or set(values) != set(names):
             keys = sorted(map(str, values)) if isinstance(values, Mapping) else values
@@ -360,7 +353,7 @@ def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:
 def _read(
     sim: Simulation, state: Mapping[str, Any], rows: int, *, write_all: bool, row_for_each: bool
 ) -> tuple[RowCopies, Array | None, list[Array]]:
-    """Check a snapshot, raise an error if it does not fit, and set the parameters that all replicas share.
+    """Check a snapshot's arrays and set the parameters that all replicas share; only prepare the other copies.
 
     Returns:
         Copies of the arrays into the replicas, the shared layout seed, and the arrays, which must outlive the copies.
@@ -398,7 +391,7 @@ def _read(
 
 
 def _read_array(sim: Simulation, item: BlockArray, value: Any, rows: int) -> Array:
-    """An array of a snapshot with ``rows`` replicas, as a contiguous array in the simulation's memory."""
+    """A snapshot's array of ``rows`` replicas, contiguous in the simulation's memory; an error if it does not fit."""
     shape = (*item.shape, rows) if item.replicas_last else (rows, *item.shape)
     what = f"the state's {item.key[1]!r}"
     array = value if library_of(value) else np.asarray(value)
@@ -414,7 +407,7 @@ def _read_array(sim: Simulation, item: BlockArray, value: Any, rows: int) -> Arr
 def _read_params(
     sim: Simulation, params: Mapping[str, Any], rows: int, drawn: Mapping[str, Distribution], *, wait: bool
 ) -> dict[str, Any]:
-    """Check a snapshot's parameters and add derived ones.
+    """Return a snapshot's parameters after checks, with the derived ones; sets nothing.
 
     Values per replica that are on a GPU are checked only if the host may ``wait``; otherwise only their shapes are.
     """
@@ -450,7 +443,7 @@ def _read_params(
 def _set_shared_params(
     sim: Simulation, params: Mapping[str, Any], drawn: Mapping[str, Distribution], *, write_all: bool
 ) -> None:
-    """Set shared parameters to a snapshot's values, if they differ.
+    """Set parameters that replicas share to a snapshot's values, if they differ, and the distributions.
 
     If only some replicas are written, or the snapshot has values per replica, the parameter gets values per replica.
     """

@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, Arrays, to_numpy
+from gpu_envs.backend.arrays import Array, Arrays, dtype_name, to_numpy
 from gpu_envs.errors import did_you_mean
 
 
@@ -40,7 +40,7 @@ class LiveState(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         """Show names, types and shapes of the fields."""
-        fields = (f"{name}: {_dtype_name(field)}{[*field.shape]}" for name, field in self._fields.items())
+        fields = (f"{name}: {dtype_name(field)}{[*field.shape]}" for name, field in self._fields.items())
         return f"LiveState({', '.join(fields)})"
 
 
@@ -78,32 +78,22 @@ class LiveParams(Mapping[str, Any]):
 
 
 def get_or_suggest(values: Mapping[str, Any], name: str, absent: str) -> Any:
-    """Return the value of a name, or raise a ``KeyError`` that suggests the closest name.
-
-    Args:
-        values: The values by name.
-        name: The name.
-        absent: Start of the message.
-    """
+    """Return ``values[name]``, or raise a ``KeyError`` that starts with ``absent`` and suggests the closest name."""
     try:
         return values[name]
     except (KeyError, TypeError):
         raise KeyError(f"{absent} {name!r}{did_you_mean(str(name), values)} There are: {', '.join(values)}") from None
 
 
-def _dtype_name(array: Array) -> str:
-    return str(array.dtype).rpartition(".")[2]
-
-
 def as_field(array: Array, values: Any, what: str) -> np.ndarray:
-    """Broadcast and convert values to the shape and dtype of an array, or raise an error if they do not fit.
+    """Return values in the shape and dtype of an array, or raise an error if they do not fit; writes nothing.
 
     Args:
-        array: The array.
+        array: An array of the state, or one like it.
         values: One value for all replicas, or one for each; an array of any library.
         what: Start of the message.
     """
-    source, shape, dtype = to_numpy(values), tuple(array.shape), _dtype_name(array)
+    source, shape, dtype = to_numpy(values), tuple(array.shape), dtype_name(array)
     if source.shape not in ((), shape[1:], shape):
         shared = f", {shape[1:]} for all replicas" if shape[1:] else ""
         raise ValueError(f"{what} got values of shape {source.shape}; expected {shape}{shared}, or one value for all")

@@ -139,7 +139,7 @@ def test_missing_statistics_raise_errors(make: Make, variant: Variant, place: Pl
 def test_snapshots_require_the_same_statistics_option(make: Make, variant: Variant, device: str) -> None:
     plain, bare = make_both(make, variant, 2, Place(device, "numpy"))
     for env, other, here in ((plain, bare, "with statistics"), (bare, plain, "with statistics=False")):
-        match = f"and this environment was made {here}: make both with the same statistics="
+        match = f"and this environment was made {here}: make both with the same value of statistics"
         assert_refused(env, functools.partial(env.set_state, other.get_state()), ValueError, match)
 
 
