@@ -157,7 +157,7 @@ def _set_barrier(barrier: Any) -> None:
 def _measure_device(
     device: str, env: str, num_envs: int, params: Mapping[str, Any], seconds: float, first_replica: int = 0
 ) -> list[float]:
-    """Return the steps per second of each workload on one device, while other processes measure other devices."""
+    """Return the steps per second of each workload on one device; several processes start each measurement together."""
     rates = []
     try:
         for work, wait, steps in workloads(registry.spec(env), num_envs, device, params, first_replica):

@@ -17,7 +17,7 @@ class Command(NamedTuple):
     """Whether the function's second argument is a trainer: an object with ``train``, ``resume`` and ``evaluate``."""
 
     def run(self, argv: Sequence[str], trainer: Any = None) -> int:
-        """Run the command and return the exit code; a ``trainer`` replaces ``gpu_envs.training`` in some commands."""
+        """Run the command and return the exit code; training commands use ``trainer``, None: ``gpu_envs.training``."""
         module, _, name = self.entry_point.partition(":")
         function = getattr(importlib.import_module(f"gpu_envs.cli.{module}"), name)
         return int(function(argv, trainer) if self.takes_trainer else function(argv))

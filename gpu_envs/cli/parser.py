@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return OK
 
     def check_minimum(self, args: argparse.Namespace, name: str, minimum: int) -> None:
-        """Raise a ValueError if an option's argument, ``name``, is given and below ``minimum``."""
+        """Raise a ValueError if the parsed option ``name`` is given and below ``minimum``."""
         value = getattr(args, name)
         if value is not None and value < minimum:
             self.error(f"--{name.replace('_', '-')} is {value}; give an integer of at least {minimum}")

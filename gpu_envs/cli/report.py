@@ -42,7 +42,7 @@ def training_report(result: Any, *, trust: bool = False, gpus: str | None = None
 
 
 def program_command() -> str:
-    """Return the shell command that starts this program: its name if PATH has it, otherwise its path."""
+    """Return the shell command that starts this program: gpu-envs, its path, or ``python -m gpu_envs``."""
     name = Path(sys.argv[0]).name
     if Path(sys.argv[0]).parts[-2:] == ("gpu_envs", "__main__.py"):
         return f"{shlex.quote(display(sys.executable))} -m gpu_envs"
@@ -159,7 +159,7 @@ def wrap_table(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     hanging = " " * (len(indent) + sum(column_width + 2 for column_width in widths))
     on_next_line = line_width() - len(hanging) < _MIN_COLUMN_WIDTH
-    if on_next_line:  # the last column would be too narrow beside the others
+    if on_next_line:  # otherwise the last column would be too narrow
         hanging = indent + "    "
     lines = []
     for row in rows:

@@ -47,7 +47,7 @@ def flag_of(name: str) -> str:
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
-    """Add an option for every setting except ``without``; ``values`` of the preset are for the help; None: no help."""
+    """Add an option for every setting except ``without``; its help has the preset's ``values``; None: without help."""
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     for algorithms in ((), *map(algorithms_with, setting_options())):
         if algorithms not in groups:

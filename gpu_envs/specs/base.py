@@ -314,7 +314,7 @@ class Spec(ABC):
     def with_derived(
         self, values: Mapping[str, ParamValue], num_envs: int, precision: str, drawn: Container[str] = ()
     ) -> dict[str, ParamValue]:
-        """Adds the values of ``Derived`` parameters, which must not depend on ``drawn`` ones."""
+        """Returns the values with ``Derived`` ones computed again; raises a ValueError if these read ``drawn`` ones."""
         completed = dict(values)
         for name, value, read in self._compute_derived(values, num_envs, precision):
             completed[name] = value

@@ -156,6 +156,8 @@ def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:
         raise ValueError(f"{what} holds NaN (the first at {first}), which is not allowed; use a number as the marker")
     converted = np.array(array.astype(dtype))
     if not np.array_equal(converted, array):
-        raise ValueError(f"{what} of type {kind!r} holds numbers that {dtype} cannot represent; give another type")
+        raise ValueError(
+            f"{what} of type {kind!r} holds numbers that {dtype} cannot represent; give others, or another type"
+        )
     converted.setflags(write=False)
     return converted

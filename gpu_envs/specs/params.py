@@ -97,7 +97,8 @@ class Param:
             )
         if isinstance(self.default, str) != bool(self.choices):
             raise ValueError(
-                f"default is {self.default!r} and choices is {self.choices}; give a string and choices, or neither"
+                f"a parameter's default is {self.default!r} and its choices are {self.choices}: give a string with "
+                "choices, or neither"
             )
         try:
             self.check("default", self.default, 1)
@@ -108,7 +109,7 @@ class Param:
     def _check_array(self) -> None:
         """Validates the default and the shape of an array, and stores both as tuples."""
         if self.choices or self.baked or self.fixed:
-            raise ValueError("a parameter with a shape cannot have choices, be baked or be fixed")
+            raise ValueError("a parameter with a shape cannot have choices, be baked or be fixed: leave these out")
         if isinstance(self.default, Distribution):
             pass
         elif callable(self.default):

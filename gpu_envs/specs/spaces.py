@@ -76,7 +76,7 @@ def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) 
 def append_to_box(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
     """Returns a Box with further elements, whose (minimum, maximum) are ``limits``; messages start with ``what``."""
     if not (isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32):
-        raise ValueError(f"{what} is {space}; observe_params needs a one-dimensional float32 Box")
+        raise ValueError(f"{what} is {space}; observe_params needs a one-dimensional float32 Box: give one")
     minima, maxima = np.transpose(limits)
     low, high = np.append(space.low, minima), np.append(space.high, maxima)
     return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)

@@ -75,7 +75,7 @@ def check_environment(
 
 
 def _check_device(report: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
-    """Runs a device's checks; ``sanitize``: also with sanitizers; ``alone``, the only one: also compiles for CUDA.
+    """Runs a device's checks; ``sanitize``: also with sanitizers; ``alone``, without another: also compiles for CUDA.
 
     Builds that find accesses outside an array run first, in a separate process, because these could crash this process.
     """
