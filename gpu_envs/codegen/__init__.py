@@ -19,7 +19,7 @@ def layout_of(
     baked: Mapping[str, float | int] | None = None,
     drawn: Mapping[str, Distribution] | None = None,
 ) -> Layout:
-    """Return the layout of a configuration: memory and kernels.
+    """Return the TeamLayout or SingleLayout of a configuration: its memory and kernels.
 
     Args:
         config: The simulation.
@@ -39,7 +39,7 @@ def layout_of(
 
 
 def generate(layout: Layout, module: str) -> Program:
-    """Generate the source of one driver: dialect, definitions from the spec, rules, driver."""
+    """Return the program of ``module``, one of ``layout.modules``: C++ source, argument structs and launch grid."""
     if isinstance(layout, TeamLayout):
         return team_source.generate(layout, module)
     assert isinstance(layout, SingleLayout)

@@ -16,7 +16,7 @@ from gpu_envs.specs.team import TeamSpec
 
 
 def rules_part(config: SimulationConfig) -> tuple[str, str]:
-    """Return name and text of the header with an environment's rules: the author's, or translated Python rules.
+    """Return file name and C++ of an environment's rules: the author's header, or translated Python rules.
 
     Compiler messages contain the name, which is the absolute path of an author's file.
     """
@@ -30,24 +30,25 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
     name, text = _find_header(spec, spec.header)
     for function, pattern, required, reason, missing in _optional_functions(spec):
         if required and not re.search(rf"\b{function}\s*\(", blanked(text)):
-            raise ValueError(f"{spec.id}: {reason}, but {name} has no function {function}(...)")
+            problem = f"{reason}, but {name} has no function {function}(...)"
+            raise ValueError(f"{spec.id}: {problem}: write it, or change the spec")
         if not required and missing and re.search(pattern, blanked(text)):
-            raise ValueError(f"{spec.id}: {name} has {function}(...), but the spec has no {missing}")
+            problem = f"{name} has {function}(...), but the spec has no {missing}"
+            raise ValueError(f"{spec.id}: {problem}: add it, or remove the function")
     return name, text
 
 
 def _optional_functions(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
-    """Yield optional functions of rules: name, pattern, whether the spec requires it, why, and the missing setting."""
-    hint = "action_mask=True: add it, or action_mask=False to disable masks" if spec.action_mask is None else ""
+    """Yield optional functions: name, pattern, whether and why required, setting that allows it (empty: no check)."""
+    hint = "action_mask=True (or action_mask=False, which disables masks)" if spec.action_mask is None else ""
     yield "allow", r"\bvoid\s+allow\s*\(", spec.masked, "action_mask=True", hint
     metrics = f"metrics names {', '.join(spec.metrics)}"
     yield "measure", r"\bvoid\s+measure\s*\(", bool(spec.metrics), metrics, "metrics={'name': Metric()}"
     if isinstance(spec, TeamSpec):
         world = r"\s*\(\s*const\s+World\b"
         yield "active", rf"\bbool\s+active{world}", spec.active_heads, "active_heads=True", "active_heads=True"
-        sharing = "a role has a shared_observation"
-        missing = "role with a shared_observation"
-        yield ("observe_shared", rf"\bvoid\s+observe_shared{world}", spec.has_shared_observations, sharing, missing)
+        pattern, shared = rf"\bvoid\s+observe_shared{world}", spec.has_shared_observations
+        yield "observe_shared", pattern, shared, "a role has a shared_observation", "role with a shared_observation"
 
 
 @functools.lru_cache(64)
@@ -58,7 +59,7 @@ def _using_declarations(code: str) -> str:
 
 
 def _find_header(spec: Spec, header: str | Path) -> tuple[str, str]:
-    """Return path and text of an author's header, from the folder of the spec's file or this package."""
+    """Return path and text of a header, from the spec's folder, else the working directory, or from this package."""
     bare = Path(header).parent == Path()
     folders = [] if spec.source_file is None else [spec.source_file.parent]
     candidates = [folder / header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
@@ -82,10 +83,7 @@ def common_parts(layout: Layout, rules: str) -> list[tuple[str, str]]:
         *([("generated", "#define CHECKED")] if checked else []),
         *headers(*DIALECT_HEADERS),
         ("generated", f"using real = {layout.real};"),
-        (
-            "generated",
-            f"constexpr bool STATISTICS = {str(layout.config.statistics).lower()};  // recorded",
-        ),
+        ("generated", f"constexpr bool STATISTICS = {str(layout.config.statistics).lower()};  // recorded"),
         *headers(
             *MATH_HEADERS,
             ELEMENTARY_HEADER,

@@ -93,23 +93,23 @@ class Layout(ABC):
 
     @abstractmethod
     def buffers(self) -> dict[str, ArrayShape]:
-        """Return the arrays that a simulation allocates, by name; fields of the state have the prefix ``state.``."""
+        """Return shape and dtype of the arrays that a simulation allocates; fields of the state are ``state.name``."""
 
     @abstractmethod
     def add_views(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Add arrays that are views of other buffers."""
+        """Add views of buffers to ``buffers``, under the names of results and of the snapshot."""
 
     @abstractmethod
     def results(self) -> dict[str, ArrayShape]:
-        """Return the results of a step, which may be written to a user's arrays; ``name`` or ``name.role``."""
+        """Return shape and dtype of a step's results by name, with a suffix ``.role`` (teams) or ``.key`` (Dicts)."""
 
     def metric_results(self) -> dict[str, ArrayShape]:
-        """Return the shape of the metrics of episodes, if any."""
+        """Return shape and dtype of the result ``episode_metrics``; an empty dict if no metrics are recorded."""
         count = len(self.config.metrics)
         return {"episode_metrics": ((self.config.num_envs, count), self.config.precision)} if count else {}
 
     def metric_buffers(self, totals_buffer: str) -> dict[str, str]:
-        """Return the buffers of metrics in a snapshot: of the last episodes, and totals of the current ones."""
+        """Return the buffers of metrics by name in a snapshot: last episodes' metrics, and current episodes' totals."""
         buffers = {"episode_metrics": "episode_metrics"} if self.config.metrics else {}
         return buffers | ({"totals": totals_buffer} if totals(self.config.metrics) else {})
 
@@ -120,7 +120,7 @@ class Layout(ABC):
 
     @abstractmethod
     def result_structs(self, call: Any) -> list[tuple[str, Any]]:
-        """Return the argument structs with actions and results: suffix of the results' names, and struct."""
+        """Return the structs in ``call`` that point to actions and results, each after the suffix of its results."""
 
     @abstractmethod
     def decode_location(self, code: int) -> tuple[int, int, int]:
@@ -140,6 +140,6 @@ class Layout(ABC):
 
 
 def mode_enum(mode: str) -> str:
-    """Return the autoreset mode as a C++ enum."""
+    """Return the C++ enum of autoreset modes, and the constant ``AUTORESET`` for ``mode``."""
     constant = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}[mode]
     return f"enum Autoreset {{ NEXT_STEP, SAME_STEP, DISABLED }};\nconstexpr Autoreset AUTORESET = {constant};"

@@ -10,12 +10,12 @@ _REDUCTIONS = {"last": "OF_LAST", "mean": "OF_MEAN", "sum": "OF_SUM", "max": "OF
 
 
 def totals(metrics: Mapping[str, Metric]) -> list[str]:
-    """Return the metrics with a total over the steps of an episode."""
+    """Return the metrics whose reduction needs a total of the episode's steps: all but ``last``."""
     return [name for name, metric in metrics.items() if metric.reduce != "last"]
 
 
 def metrics_part(spec: Spec, *, recorded: bool, running: bool, watched: bool = False) -> str:
-    """Generate ``Metrics``, the numbers that ``measure`` writes, and their reductions over steps.
+    """Generate the C++ struct ``Metrics``, the numbers that ``measure`` writes, and their reductions over steps.
 
     Args:
         spec: The environment.

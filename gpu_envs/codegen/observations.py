@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen.shared import MemberDeclaration
 from gpu_envs.specs.names import check_name
 
 MAX_STAGED = 64
@@ -48,11 +49,11 @@ class Part:
 
 
 def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
-    """Return the boxes of an observation space, or raise if it has other spaces."""
+    """Return the Box, or each Box of a Dict, as parts; raise a ValueError for other observation spaces."""
     if not isinstance(space, gymnasium.spaces.Dict):
         return (Part("", _check_box(space, f"{env_id}: the observation space")),)
     if not space.spaces:
-        raise ValueError(f"{env_id}: the observation space is an empty Dict; name at least one Box")
+        raise ValueError(f"{env_id}: the observation space is an empty Dict; add at least one Box")
     parts = []
     for key, part in space.spaces.items():
         check_name(key, f"{env_id}: the observation's part")
@@ -61,11 +62,12 @@ def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
 
 
 def _check_box(space: gymnasium.Space[Any], label: str) -> gymnasium.spaces.Box:
+    """Return the space; raise a ValueError unless it is a Box with elements of one of the ``ELEMENT_TYPES``."""
     if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in ELEMENT_TYPES and math.prod(space.shape) > 0:
         return space
     raise ValueError(
-        f"{label} is {space}; it must be a Box of float32, uint8 or int32 numbers, or a Dict of such Boxes, "
-        "such as Box(0, 255, (16, 16, 3), numpy.uint8)"
+        f"{label} is {space}; give a non-empty Box of float32, uint8 or int32, such as "
+        "Box(0, 255, (16, 16, 3), numpy.uint8), or a Dict of such Boxes for the whole observation"
     )
 
 
@@ -77,7 +79,7 @@ def is_staged(parts: tuple[Part, ...]) -> bool:
 
 
 def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
-    """Generate ``Observation`` and ``ObservationTile``, the staging memory of a tile."""
+    """Generate ``Observation``, which rules write, and ``ObservationTile``, a tile's staging memory, if any."""
     if is_staged(parts):
         row = "CheckedArray<float, OfObservation, OBSERVATION_SIZE>" if checked else "float[OBSERVATION_SIZE]"
         return (
@@ -90,9 +92,7 @@ def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
     return f"struct Observation {{\n{members}\n}};\nstruct ObservationTile {{}};"
 
 
-def observation_members(
-    parts: tuple[Part, ...],
-) -> tuple[list[tuple[str | Struct, str] | tuple[Struct, str, int]], list[tuple[str | Struct, str]]]:
+def observation_members(parts: tuple[Part, ...]) -> tuple[list[MemberDeclaration], list[MemberDeclaration]]:
     """Return members of argument structs: observations, and final ones (``internal_final_obs``: the driver's)."""
     if is_staged(parts):
         return [("float*", "observations")], [("float*", "final_obs")]
@@ -109,23 +109,19 @@ def observation_rows(parts: tuple[Part, ...]) -> str:
         places = [f'{{{_row(parts, k, name)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)]
         return places[0] if not parts[0].key else f"{{{', '.join(places)}}}"
 
-    zeroes = [
-        f"    for (int j = 0; j < {p.size}; ++j) ({_row(parts, k, 'internal_final_obs')})[j] = 0;"
-        for k, p in enumerate(parts)
+    final_rows = [(part.size, _row(parts, k, "internal_final_obs")) for k, part in enumerate(parts)]
+    lines = [
+        "// Rows of replica i, and of its final observation if an episode has ended.",
+        "template <class Call> FN Observation observed_rows(const Call& call, Index i) {",
+        f"    return {rows('observations')};",
+        "}",
+        f"FN Observation final_rows(const StepCall& call, Index i) {{ return {rows('final_obs')}; }}",
+        "// Zeroes internal_final_obs of replica i.",
+        "FN void clear_final_row(const StepCall& call, Index i) {",
+        *(f"    for (int j = 0; j < {size}; ++j) ({row})[j] = 0;" for size, row in final_rows),
+        "}",
     ]
-    return "\n".join(
-        [
-            "// Rows of replica i, and of its final observation if an episode has ended.",
-            "template <class Call> FN Observation observed_rows(const Call& call, Index i) {",
-            f"    return {rows('observations')};",
-            "}",
-            f"FN Observation final_rows(const StepCall& call, Index i) {{ return {rows('final_obs')}; }}",
-            "// Zeroes internal_final_obs of replica i.",
-            "FN void clear_final_row(const StepCall& call, Index i) {",
-            *zeroes,
-            "}",
-        ]
-    )
+    return "\n".join(lines)
 
 
 def _row(parts: tuple[Part, ...], k: int, buffer: str) -> str:

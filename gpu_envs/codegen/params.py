@@ -21,8 +21,9 @@ _MAX_COMPARISONS = 64
 """Maximum values of a ``Choice`` that comparisons select from; compile time grows with the square of their number."""
 
 
-def _cpp_param(name: str, param: Param) -> str:
-    return {"bool": "bool", "choice": enum_name(name), "real": "real", "int": "int"}[param.kind]
+def cpp_type(name: str, param: Param) -> str:
+    """Return the C++ type that rules read a parameter as."""
+    return enum_name(name) if param.kind == "choice" else param.kind
 
 
 def _stored(param: Param) -> str:
@@ -39,7 +40,7 @@ def _comment(text: str) -> str:
 
 
 def params_struct(config: SimulationConfig) -> str:
-    """Generate ``Params``: the parameters of one replica and the tables, as rules read them."""
+    """Generate the C++ struct ``Params``: the parameters of one replica and the tables, as rules read them."""
     settings = config.spec.settings
     enums = [
         f"enum class {enum_name(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"
@@ -52,9 +53,9 @@ def params_struct(config: SimulationConfig) -> str:
 
 
 def _member(config: SimulationConfig, name: str, param: Param) -> str:
-    """Return a member of ``Params``."""
+    """Return the declaration of a parameter in ``Params``."""
     if not param.rank:
-        return f"{_cpp_param(name, param)} {name}"
+        return f"{cpp_type(name, param)} {name}"
     return f"Table<const {_stored(param)}, {', '.join(map(str, _sizes(config, name, param)))}> {name}"
 
 
@@ -66,7 +67,7 @@ def _sizes(config: SimulationConfig, name: str, param: Param) -> tuple[int, ...]
 
 
 def params_buffers(layout: Layout) -> Struct:
-    """Return the struct with the parameters of all replicas and the tables."""
+    """Return the argument struct ``ParamBuffers``: numbers; pointers for arrays, tables, per-replica parameters."""
     spec = layout.config.spec
     arrays = {n: f"{_stored(p)}*" for n, p in spec.settings.items() if p.rank or n in layout.per_replica}
     arrays |= {n: f"const {kind}" for n, kind in arrays.items() if n not in layout.drawn}
@@ -77,7 +78,7 @@ def params_buffers(layout: Layout) -> Struct:
 
 
 def params_members(layout: Layout) -> list[str]:
-    """Generate the methods of ``ParamBuffers``, which return one replica's ``Params`` and draw those of an episode."""
+    """Generate ``get`` of ``ParamBuffers`` and, if parameters are drawn, ``_draw`` and ``_keep``, which stores them."""
     singles = [name for name in layout.drawn if not layout.config.spec.params[name].rank]
     if not layout.drawn:
         return [_getter(layout)]
@@ -96,7 +97,7 @@ def params_members(layout: Layout) -> list[str]:
 
 
 def drawn_struct(layout: Layout) -> str:
-    """Generate ``Drawn``: the scalar parameters that one replica has drawn; arrays are drawn in global memory."""
+    """Generate the C++ struct ``Drawn``: the scalar parameters that one replica draws; arrays are drawn into memory."""
     ranks = [layout.config.spec.params[name].rank for name in layout.drawn]
     is_drawn_ahead = str(not any(ranks)).lower()
     return (
@@ -107,27 +108,23 @@ def drawn_struct(layout: Layout) -> str:
 
 
 def _drawing(layout: Layout, name: str, target: str) -> str:
-    """Generate the draw of one parameter, or of its elements from ``_first`` on, each with a separate stream."""
+    """Generate C++ that draws a parameter into ``target``, or an array's elements from ``_first`` on into memory."""
     param, stream = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
     distribution = layout.drawn[name].with_limits(*param.limits(layout.config.precision))
     numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
     element = f"Random _random(_seed, _episode, PARAMETER, {stream}, u32(_e));"
 
     def draw_into(target: str) -> str:
-        """Generate the draw of a value into ``target``."""
+        """Generate C++ that draws one value from ``_random`` and assigns it to ``target``."""
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
         table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
-        selection_code = f"{{ {table} {target} = _values[_k]; }}"
+        code = f"{{ {table} {target} = _values[_k]; }}"
         if len(numbers) <= _MAX_COMPARISONS:
             comparison = f"{target} = {selection(numbers, '_k')};"
-            is_single_agent = isinstance(layout.config.spec, EnvSpec)  # a CPU mispredicts its comparisons
-            selection_code = (
-                f"if constexpr (ON_GPU || AT_ONCE) {comparison} else {selection_code}"
-                if is_single_agent
-                else comparison
-            )
-        return f"const int _k = _random.integer({len(numbers)}); {selection_code}"
+            single = isinstance(layout.config.spec, EnvSpec)  # a CPU mispredicts its comparisons
+            code = f"if constexpr (ON_GPU || AT_ONCE) {comparison} else {code}" if single else comparison
+        return f"const int _k = _random.integer({len(numbers)}); {code}"
 
     if not param.rank:
         return f"if (_first == 0) {{ constexpr int _e = 0; {element} {draw_into(target)} }}"
@@ -137,7 +134,7 @@ def _drawing(layout: Layout, name: str, target: str) -> str:
 
 
 def append_params_code(layout: Layout, element_format: str) -> list[str]:
-    """Generate the statements that append parameters to observations, one per number.
+    """Return C++ statements that write ``observe_params`` after the other elements of an observation, one per number.
 
     Args:
         layout: The environment's layout.
@@ -157,7 +154,7 @@ RENAME_OBSERVE = ("generated", "#define observe observe_by_rules  // observe bel
 
 
 def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
-    """Generate ``get``, which returns one replica's ``Params``; arguments start with an underscore, unlike parameters.
+    """Generate ``get`` of ``ParamBuffers``: one replica's ``Params``; its arguments start with _, unlike parameters.
 
     Args:
         layout: The environment's layout.
@@ -174,16 +171,14 @@ def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
         value = (drawn or {}).get(name, value)
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
-        values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
+        values.append(value if param.kind == "real" else f"{cpp_type(name, param)}({value})")
     values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
-    drawn_parameter = "" if drawn is None else ", [[maybe_unused]] const Drawn& _drawn"
-    return (
-        f"FN Params get([[maybe_unused]] Index _replica{drawn_parameter}) const {{ return {{{', '.join(values)}}}; }}"
-    )
+    argument = "" if drawn is None else ", [[maybe_unused]] const Drawn& _drawn"
+    return f"FN Params get([[maybe_unused]] Index _replica{argument}) const {{ return {{{', '.join(values)}}}; }}"
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return the parameters that are compiled in.
+    """Return the values of the parameters that are compiled in, by name.
 
     Reset options are not, and neither are derived parameters of a spec with options, as a reset may change both.
     """
@@ -198,13 +193,13 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
 
 
 def tables(config: SimulationConfig) -> dict[str, np.ndarray]:
-    """Return the tables with the dtypes that kernels read."""
+    """Return the tables' values by name, in the dtypes that kernels read."""
     arrays = {name: config.spec.table(name, config.params) for name in config.spec.tables}
     return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
 
 
 def param_values(spec: Spec, values: Mapping[str, ParamValue]) -> dict[str, float | int | np.ndarray]:
-    """Return parameters as in argument structs: bools and choices as ints."""
+    """Return parameters' values as kernels read them, in the order of the spec: bools and choices as ints."""
     return {
         n: v if isinstance(v, np.ndarray) else float(v) if p.kind == "real" else p.index(v)
         for (n, p), v in ((item, values[item[0]]) for item in spec.settings.items() if item[0] in values)

@@ -67,9 +67,8 @@ class RoleRows(NamedTuple):
     @property
     def features(self) -> int:
         """Floats in one row of observations."""
-        return int(self.observation_parts.individual.shape[0]) + (
-            0 if self.separate_shared else self.observation_parts.shared_size
-        )
+        parts = self.observation_parts
+        return int(parts.individual.shape[0]) + (0 if self.separate_shared else parts.shared_size)
 
     @property
     def choices(self) -> int:
@@ -151,7 +150,7 @@ class TeamSize:
 
 
 def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
-    """Choose the schedule of a team on a device."""
+    """Choose how the agents of a team are assigned to threads and blocks of a device."""
     if not device.on_gpu:
         return _schedule(team, "HOST", 1, 1)
     block_size, agents, widest = device.block_size, team.agents, team.widest_with_shared
@@ -196,8 +195,8 @@ def _schedule(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
     widest, rows_at, agents = team.widest, at, 1
     warps = -(-threads // 32)
     lanes = team.row_lanes(kind)
-    rows_per_warp = tuple(_warp_rows(role.features, -(-team.agents // warps), 32 // lanes) for role in team.roles)
-    warp_floats = max(batch_floats(rows, role.features) for rows, role in zip(rows_per_warp, team.roles, strict=True))
+    warp_rows = tuple(_warp_rows(role.features, -(-team.agents // warps), 32 // lanes) for role in team.roles)
+    warp_floats = max(batch_floats(rows, role.features) for rows, role in zip(warp_rows, team.roles, strict=True))
     by_warp = 4 * warp_floats * warps
     if kind != "BLOCK" or (replicas == 1 and lanes > 1 and by_warp > SEVERAL_BYTES):
         writing = "DIRECTLY"
@@ -208,9 +207,7 @@ def _schedule(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
         chunk = max(threads, SEVERAL_BYTES // (4 * widest) // threads * threads)
         agents = min(chunk, team.agents) if replicas == 1 else team.agents
         at += 4 * sum(staged_floats(role, agents, replicas) for role in team.roles)
-    return TeamSchedule(
-        kind, replicas, threads, writing, lanes, rows_per_warp, agents, offsets, rows_at, warp_floats, at
-    )
+    return TeamSchedule(kind, replicas, threads, writing, lanes, warp_rows, agents, offsets, rows_at, warp_floats, at)
 
 
 def _warp_rows(features: int, share: int, concurrent_rows: int) -> int:
@@ -220,10 +217,10 @@ def _warp_rows(features: int, share: int, concurrent_rows: int) -> int:
 
 
 def staged_floats(role: RoleRows, agents: int, replicas: int) -> int:
-    """Return the floats that stage a role's rows of a chunk of agents, at any alignment within 16 bytes."""
+    """Return the floats that stage a role's rows of a chunk of ``agents`` in ``replicas``, with room to align them."""
     return batch_floats(min(role.size, agents) * replicas, role.features)
 
 
 def batch_floats(rows: int, features: int) -> int:
-    """Return the floats that stage some rows, at any alignment within 16 bytes."""
+    """Return the floats that stage some rows: full vectors of 16 bytes, and one more to align them."""
     return -(-rows * features // 4) * 4 + 4

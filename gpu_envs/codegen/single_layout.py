@@ -13,10 +13,10 @@ from gpu_envs.backend.program import CPP_TYPES, ArrayShape
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.observations import Part, is_staged, parts_of
+from gpu_envs.codegen.shared import check_mask_entries
 from gpu_envs.codegen.state import StateField
 from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.single import EnvSpec
-from gpu_envs.specs.spaces import mask_entries
 
 MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
 """Kernels of each driver; a driver is compiled at first use."""
@@ -36,7 +36,6 @@ class SingleLayout(Layout):
 
     @property
     def spec(self) -> EnvSpec:
-        """The environment."""
         assert isinstance(self.config.spec, EnvSpec)
         return self.config.spec
 
@@ -57,25 +56,16 @@ class SingleLayout(Layout):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Action space of one replica."""
         return self.spec.action_space(self.config.params)
 
     @property
     def choices(self) -> int:
         """Entries in an action mask; 0 without one."""
-        if not self.spec.masked:
-            return 0
-        choices = mask_entries(self.action_space)
-        if not choices:
-            raise ValueError(
-                f"{self.spec.id}: action_mask=True, but the action space is {self.action_space}; "
-                "masks are for Discrete and MultiDiscrete actions"
-            )
-        return choices
+        return check_mask_entries(self.action_space, self.spec.id) if self.spec.masked else 0
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The drivers of single steps and of rollouts."""
+        """The names of the drivers: of single steps, then of rollouts."""
         return tuple(MODULES)
 
     @property
@@ -101,10 +91,8 @@ class SingleLayout(Layout):
     @property
     def state_fields(self) -> list[StateField]:
         """Fields of the state, with their C++ types."""
-        params, fields = self.config.params, []
-        for name, field in self.spec.typed_state.items():
-            fields.append(StateField(name, CPP_TYPES[field.type], self.spec.sizes(name, field, params)))
-        return fields
+        spec, params = self.spec, self.config.params
+        return [StateField(n, CPP_TYPES[f.type], spec.sizes(n, f, params)) for n, f in spec.typed_state.items()]
 
     @property
     def indexed(self) -> bool:
@@ -112,7 +100,6 @@ class SingleLayout(Layout):
         return bool(self.spec.tables) or any(field.sizes for field in self.state_fields)
 
     def buffers(self) -> dict[str, ArrayShape]:
-        """Return the arrays of the simulation."""
         n, real = self.config.num_envs, self.config.precision
         fields: dict[str, ArrayShape] = {
             f"state.{f.name}": ((*f.sizes, n), real if f.cpp == "real" else _DTYPES[f.cpp]) for f in self.state_fields
@@ -137,14 +124,13 @@ class SingleLayout(Layout):
         }
 
     def add_views(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Add views of results in ``Record``; replace state arrays by views with ``num_envs`` first."""
+        """Add views of ``records`` (return, length, metrics, final_obs); move state arrays' axis ``num_envs`` first."""
         for name, _, sizes in self.state_fields:
             for axis in range(len(sizes)):
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)
         records: Array = buffers.get("records")
-        view = arrays.view
         if self.config.statistics:
-            reals = view(records, self.config.precision)
+            reals = arrays.view(records, self.config.precision)
             buffers["episode_return"], buffers["episode_length"] = reals[:, 0], records[:, self.real_words]
             if count := len(self.config.metrics):
                 buffers["episode_metrics"] = reals[:, 2 : 2 + count]
@@ -152,12 +138,11 @@ class SingleLayout(Layout):
             return
         if self.staged:
             head = self.record_head
-            buffers["final_obs"] = view(records, "float32")[:, head : head + self.record_final]
+            buffers["final_obs"] = arrays.view(records, "float32")[:, head : head + self.record_final]
         else:
             buffers |= {f"internal_final_obs{part.suffix}": buffers[f"final_obs{part.suffix}"] for part in self.parts}
 
     def results(self) -> dict[str, ArrayShape]:
-        """Return the results of a step."""
         n, real = self.config.num_envs, self.config.precision
         observations: dict[str, ArrayShape] = {part.suffix: ((n, *part.space.shape), part.dtype) for part in self.parts}
         shapes: dict[str, ArrayShape] = {f"observations{suffix}": shape for suffix, shape in observations.items()}
@@ -179,26 +164,22 @@ class SingleLayout(Layout):
         return {name: name for name in names} | self.metric_buffers("totals")
 
     def result_structs(self, call: Any) -> list[tuple[str, Any]]:
-        """Return the arguments themselves, and a struct for each Box of a Dict."""
+        """Return the arguments themselves, and a struct for each Box of a Dict observation, suffix ``.key``."""
         return [("", call), *((f".{key}", call.part[k]) for k, key in enumerate(self.keys))]
 
     def decode_location(self, code: int) -> tuple[int, int, int]:
-        """Decode replica and step."""
         replica, step = divmod(code, 2**31)
         return replica, 0, step
 
     def agent_label(self, agent: int) -> str:
-        """Return an empty string, as there is one agent."""
         del agent
         return ""
 
     def invalid_action(self, host_actions: Sequence[np.ndarray], replica: int, agent: int) -> str:
-        """Return the replica's action in parentheses."""
         del agent
         return f" ({host_actions[0][replica]})" if host_actions else ""
 
     def allowed_actions(self, agent: int) -> str:
-        """Describe the valid actions."""
         del agent
         space = self.action_space
         if isinstance(space, gymnasium.spaces.Discrete):

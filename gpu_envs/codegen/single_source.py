@@ -23,7 +23,7 @@ from gpu_envs.codegen.params import (
     params_members,
     params_struct,
 )
-from gpu_envs.codegen.shared import RESET_MEMBERS, MemberDeclaration, selection
+from gpu_envs.codegen.shared import RESET_MEMBERS, MemberDeclaration, Members, selection
 from gpu_envs.codegen.single_layout import MODULES, SingleLayout
 from gpu_envs.codegen.state import memory_type, state_structs
 
@@ -31,19 +31,15 @@ _ARGUMENT_STRUCTS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetC
 
 
 def generate(layout: SingleLayout, module: str) -> Program:
-    """Generate the source of one driver: dialect, definitions from the spec, rules, driver."""
-    argument_structs = structs(layout)
+    """Return the program of one driver, whose source is the dialect, definitions from the spec, rules and driver."""
+    argument_structs, spec = structs(layout), layout.spec
     drivers = headers(*(["drivers/one_step.cuh"] if module == "vector_env" else []), f"drivers/{module}.cuh")
     return Program(
-        name=f"{layout.spec.id}-{module}",
+        name=f"{spec.id}-{module}",
         source=joined([*before_drivers(layout, argument_structs), *drivers]),
         calls={kernel: argument_structs[_ARGUMENT_STRUCTS[kernel]].ctype() for kernel in MODULES[module]},
         contract=contract(
-            layout.spec.id,
-            rules_part(layout.config)[0],
-            team=False,
-            masks=layout.spec.masked,
-            metrics=bool(layout.spec.metrics),
+            spec.id, rules_part(layout.config)[0], team=False, masks=spec.masked, metrics=bool(spec.metrics)
         ),
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
@@ -53,7 +49,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
 def before_drivers(
     layout: SingleLayout, argument_structs: Mapping[str, Struct], parts_before: Sequence[tuple[str, str]] = ()
 ) -> list[tuple[str, str]]:
-    """Return the parts before a driver: dialect, definitions from the spec, rules, tiles of replicas.
+    """Return name and text of each part of a source before the driver: dialect, definitions, rules, tile headers.
 
     Args:
         layout: The environment's layout.
@@ -63,10 +59,8 @@ def before_drivers(
     observation_header = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     drawn_header = "drivers/drawn.cuh" if layout.drawn else "drivers/undrawn.cuh"
     mask_header = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
-    has_metrics = bool(layout.config.metrics)
-    metrics_headers = (
-        ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if has_metrics else ("drivers/unmeasured.cuh",)
-    )
+    measured, unmeasured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh"), ("drivers/unmeasured.cuh",)
+    metrics_headers = measured if layout.config.metrics else unmeasured
     rules = rules_part(layout.config)
     return [
         *common_parts(layout, rules[1]),
@@ -86,13 +80,8 @@ def _append_params(layout: SingleLayout) -> str:
     return "\n".join(["#undef observe", head, "    observe_by_rules(s, p, observation);", *lines, "}"])
 
 
-def _float_literal(value: float) -> str:
-    return (
-        f"{np.float32(value)!s}f" if "." in str(np.float32(value)) or "e" in str(np.float32(value)) else f"{value}.0f"
-    )
-
-
 def _action_type(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str:
+    """Generate ``Actions`` and ``Action``, and with masks ``CHOICES``; raise a ValueError for another action space."""
     if isinstance(space, Discrete):
         flag = f", true>;\nconstexpr int CHOICES = {choices}" if choices else ">"
         return f"using Actions = DiscreteActions<{space.n}, {space.start}{flag};\nusing Action = Actions::Action;"
@@ -102,8 +91,10 @@ def _action_type(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str
         return _vector_actions("MultiDiscreteActions", "int", {"count": counts, "start": starts}, *mask_lines)
     if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
-        low, high = ([_float_literal(bound) for bound in bounds] for bounds in (space.low, space.high))
+            raise ValueError(
+                f"{spec_id}: the bounds of a Box of actions must be finite; got {space}: give low and high"
+            )
+        low, high = ([f"{bound!s}f" for bound in bounds] for bounds in (space.low, space.high))
         return _vector_actions("BoxActions", "float", {"low": low, "high": high})
     raise ValueError(
         f"{spec_id}: an action space must be Discrete, or a MultiDiscrete or float32 Box of one dimension; got {space}"
@@ -111,7 +102,7 @@ def _action_type(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str
 
 
 def _vector_actions(kind: str, number: str, bounds: Mapping[str, Sequence[object]], *extra_lines: str) -> str:
-    """Generate the type of actions with several numbers, each with its bounds."""
+    """Generate ``Actions``, the C++ class ``kind`` for several numbers, each with its own bounds."""
     getters = [
         f"    FN static constexpr {number} {name}([[maybe_unused]] int j) {{ return {selection(values, 'j')}; }}"
         for name, values in bounds.items()
@@ -122,7 +113,7 @@ def _vector_actions(kind: str, number: str, bounds: Mapping[str, Sequence[object
 
 
 def structs(layout: SingleLayout) -> dict[str, Struct]:
-    """Return the structs of the kernels' arguments, in order of declaration."""
+    """Return the structs that kernels' arguments consist of, by name, each after its members' structs."""
     real = layout.real
 
     def of(name: str, *fields: MemberDeclaration) -> Struct:
@@ -148,28 +139,18 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("u32*", "episodes"),
         ("u64*", "offence"),
     )
-    buffer_members: tuple[MemberDeclaration, ...] = ((buffers, "buffers"), (params, "params"))
-    step_members: tuple[MemberDeclaration, ...] = (
-        ("const void*", "actions"),
-        ("int", "action_kind"),
-        ("int", "limit"),
-        ("u64", "launch"),
-    )
+    buffer_members: Members = ((buffers, "buffers"), (params, "params"))
+    step_members: Members = (("const void*", "actions"), ("int", "action_kind"), ("int", "limit"), ("u64", "launch"))
     observations, final_members = observation_members(layout.parts)
-    result_members: tuple[MemberDeclaration, ...] = (
-        *observations,
-        ("real*", "rewards"),
-        ("u8*", "terminations"),
-        ("u8*", "truncations"),
-    )
-    episode_members: tuple[MemberDeclaration, ...] = (  # null, or arrays of the user
+    result_members: Members = (*observations, ("real*", "rewards"), ("u8*", "terminations"), ("u8*", "truncations"))
+    episode_members: Members = (  # null, or arrays of the user
         *final_members,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
         *([("real*", "episode_metrics")] if layout.config.metrics else []),
     )
-    masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
-    flag_members: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
+    masks: Members = (("bool*", "action_mask"),) if layout.choices else ()
+    flag_members: Members = (("int", "report_frozen"), ("int", "clear_final"))
     step = of("StepCall", *buffer_members, *step_members, *flag_members, *result_members, *episode_members, *masks)
     reset = of("ResetCall", *buffer_members, *RESET_MEMBERS, *observations, *masks)
     rollout = of(
@@ -193,7 +174,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
 
 
 def _definitions(layout: SingleLayout, argument_structs: Mapping[str, Struct]) -> str:
-    """Generate the definitions from the spec."""
+    """Generate C++ from the spec: state, parameters, actions, observations, metrics, records and argument structs."""
     spec, config = layout.spec, layout.config
     bodies = {"ParamBuffers": params_members(layout)}
     return "\n\n".join(
@@ -219,19 +200,16 @@ def _definitions(layout: SingleLayout, argument_structs: Mapping[str, Struct]) -
 
 
 def _totals_struct(layout: SingleLayout) -> str:
-    """Generate ``Totals``: the totals of metrics in the current episodes of a tile."""
+    """Generate the C++ struct ``Totals``: totals of the metrics in the current episodes of a tile of replicas."""
     metrics = layout.config.metrics
     rows = f"real of[{max(1, len(totals(metrics)))}][LANES];"
     return f"struct Totals {{ {rows} }};" if metrics else "struct Totals {};"
 
 
 def _record_struct(layout: SingleLayout) -> str:
-    """Generate ``Record``, the results of an episode, and ``Key``."""
-    statistics = [
-        "    real episode_return;",
-        "    int  episode_length;",
-        *(["    int  padding;"] * (layout.real_words - 1)),
-    ]
+    """Generate the C++ structs ``Record``, an episode's results, and ``Key``, seed and episode for random numbers."""
+    padding = ["    int  padding;"] * (layout.real_words - 1)
+    statistics = ["    real episode_return;", "    int  episode_length;", *padding]
     final_words, words = layout.record_final, layout.record_words
     members = [
         *(statistics if layout.config.statistics else []),
@@ -241,17 +219,13 @@ def _record_struct(layout: SingleLayout) -> str:
     ]
     alignment = f"alignas({64 if words % 16 == 0 else 32}) " if words else ""
     size = f'static_assert(sizeof(Record) == {4 * words}, "Record has another layout in Python");'
-    return "\n".join(
-        [
-            "// Seed and episode, which determine a replica's random numbers.",
-            "struct Key {",
-            "    u64 seed;",
-            "    u32 episode;",
-            "};",
-            "// The results of an episode, written together at its end: full 32-byte sectors of memory.",
-            f"struct {alignment}Record {{",
-            *members,
-            "};",
-            *([size] if words else []),
-        ]
-    )
+    lines = [
+        "// Seed and episode, which determine a replica's random numbers.",
+        "struct Key {\n    u64 seed;\n    u32 episode;\n};",
+        "// The results of an episode, written together at its end: full 32-byte sectors of memory.",
+        f"struct {alignment}Record {{",
+        *members,
+        "};",
+        *([size] if words else []),
+    ]
+    return "\n".join(lines)

@@ -24,19 +24,18 @@ class StateField(NamedTuple):
 
 
 def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
-    """Generate ``State``, and ``States`` of a tile of replicas, a structure of arrays.
+    """Generate the C++ structs ``State``, of a replica, and ``States``, of a tile of replicas, a structure of arrays.
 
     Args:
         fields: The fields of ``State``.
         checked: Whether arrays know their lengths.
     """
-    members = [f"    {_member(field, checked)};" for field in fields]
     tile_members = [f"    {memory_type(f.cpp)} {f.name}_{f'[{f.length}]' if f.length else ''}[LANES];" for f in fields]
     return "\n".join(
         [
             *(_tag(field) for field in fields if checked and field.length),
             "struct State {",
-            *members,
+            *(f"    {_member(field, checked)};" for field in fields),
             "};",
             "struct States {",
             *tile_members,
@@ -61,6 +60,7 @@ def memory_type(cpp: str) -> str:
 
 
 def _member(field: StateField, checked: bool) -> str:
+    """Return the declaration of a field in ``State``; in a checked build arrays know their lengths."""
     name, cpp, sizes = field
     if not sizes:
         return f"{cpp} {name}"
@@ -71,7 +71,7 @@ def _member(field: StateField, checked: bool) -> str:
 
 
 def _tag(field: StateField) -> str:
-    """Generate the tag with a field's name, for messages of a checked build."""
+    """Generate the C++ struct that tells a checked array its field's name, for messages."""
     return f'struct Of_{field.name} {{ FN static const char* name() {{ return "{field.name}"; }} }};'
 
 
@@ -90,7 +90,7 @@ def _state_getter(fields: Sequence[StateField]) -> list[str]:
 
 
 def _for_each_element(field: StateField, statement: str) -> str:
-    """Generate a statement for a scalar field, or for each element of an array, ``[length, num_envs]`` in memory."""
+    """Return ``statement``, a format of name n, index j, memory index i; in a loop over j if the field is an array."""
     name, length = field.name, field.length
     if not length:
         return f"        {statement.format(n=name, j='', i='i')}"

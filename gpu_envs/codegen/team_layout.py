@@ -13,10 +13,11 @@ from gpu_envs.backend.program import ArrayShape, Device
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
+from gpu_envs.codegen.shared import check_mask_entries
 from gpu_envs.codegen.world import WorldField
 from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.fields import Field
-from gpu_envs.specs.spaces import mask_entries, space_of
+from gpu_envs.specs.spaces import space_of
 from gpu_envs.specs.team import TeamSpec
 
 
@@ -33,7 +34,6 @@ class TeamLayout(Layout):
 
     @property
     def spec(self) -> TeamSpec:
-        """The environment."""
         assert isinstance(self.config.spec, TeamSpec)
         return self.config.spec
 
@@ -43,25 +43,17 @@ class TeamLayout(Layout):
         spec, params = self.spec, self.config.params
         roles, first = [], 0
         for role in spec.roles:
-            label = f"{self.spec.id}: the role {role.name!r}:"
+            label = f"{spec.id}: the role {role.name!r}:"
             action = space_of(role.action, params, f"{label} action")
-            if spec.masked and not mask_entries(action):
-                raise ValueError(
-                    f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "
-                    "are for Discrete and MultiDiscrete actions"
-                )
-            count = role.size(params)
-            roles.append(
-                RoleRows(
-                    role.name, first, count, spec.role_observation(role, params), action, self.config.separate_shared
-                )
-            )
-            first += count
+            if spec.masked:
+                check_mask_entries(action, spec.id, f" of the role {role.name!r}")
+            observation, separate_shared = spec.role_observation(role, params), self.config.separate_shared
+            roles.append(RoleRows(role.name, first, role.size(params), observation, action, separate_shared))
+            first += roles[-1].size
         return tuple(roles)
 
     @property
     def agents(self) -> int:
-        """Agents per replica."""
         return self.roles[-1].first + self.roles[-1].size
 
     @property
@@ -71,19 +63,13 @@ class TeamLayout(Layout):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The driver."""
         return ("multi_agent",)
 
     # --- memory ---
 
     def _dtype(self, field: Field) -> str:
-        return {
-            "real": self.config.precision,
-            "int": "int32",
-            "agent": self.agent_dtype,
-            "byte": "uint8",
-            "bool": "bool",
-        }[field.type]
+        variable_dtypes = {"real": self.config.precision, "agent": self.agent_dtype}
+        return (variable_dtypes | {"int": "int32", "byte": "uint8", "bool": "bool"})[field.type]
 
     @property
     def agent_dtype(self) -> str:
@@ -95,41 +81,27 @@ class TeamLayout(Layout):
         """Fields of ``World`` by name, of the spec and of the driver."""
         spec, params = self.spec, self.config.params
         real, boolean, integer = Field(), Field("bool"), Field("int")
-        groups = (
+        running_return = {"_running_return": real} if self.config.statistics else {}
+        step = {"present": boolean, "reward": real, **running_return, "action": self._action_field()}
+        groups = (  # fields, whether each agent has one, whether they persist between steps
             ({**spec.state, "in_game": boolean}, True, True),
             *((role.state, False, True) for role in spec.roles),
             ({**spec.shared, "elapsed": integer}, False, True),
-            (
-                {
-                    "present": boolean,
-                    "reward": real,
-                    **({"_running_return": real} if self.config.statistics else {}),
-                    "action": self._action_field(),
-                    **spec.scratch,
-                },
-                True,
-                False,
-            ),
+            ({**step, **spec.scratch}, True, False),
             ({"terminated": boolean, "pending": boolean, "finished": boolean, **spec.shared_scratch}, False, False),
             (self._metric_fields("_totals", len(totals(self.config.metrics))), False, True),
             (self._metric_fields("_metrics", len(self.config.metrics)), False, False),
         )
         rows = {name: (role.size(params),) for role in spec.roles for name in role.state}
-        return {
-            name: WorldField(
-                name,
-                field.type,
-                self._dtype(field),
-                (*rows.get(name, ()), *spec.sizes(name, field, params)),
-                team,
-                persistent,
-            )
-            for fields, team, persistent in groups
-            for name, field in fields.items()
-        }
+        world: dict[str, WorldField] = {}
+        for fields, per_agent, persistent in groups:
+            for name, field in fields.items():
+                sizes = (*rows.get(name, ()), *spec.sizes(name, field, params))
+                world[name] = WorldField(name, field.type, self._dtype(field), sizes, per_agent, persistent)
+        return world
 
     def _metric_fields(self, name: str, count: int) -> dict[str, Field]:
-        """Return an array field for metrics, if there are any."""
+        """Return a field ``name`` with ``count`` reals; an empty dict if ``count`` is 0."""
         return {name: Field("real", lambda _: count)} if count else {}
 
     def _action_field(self) -> Field:
@@ -143,14 +115,12 @@ class TeamLayout(Layout):
         return Field("byte" if fits_byte and starts_at_zero else "int", size)
 
     def buffers(self) -> dict[str, ArrayShape]:
-        """Return the arrays of the simulation."""
         n, team, real = self.config.num_envs, self.agents, self.config.precision
         shapes: dict[str, ArrayShape] = {}
         for field in self.world.values():
-            if field.persistent:
-                shapes[f"state.{field.name}"] = ((n, *field.shape(team)), field.dtype)
-            elif self.schedule.kind == "SPREAD":
-                shapes[f"scratch.{field.name}"] = ((n, *field.shape(team)), field.dtype)
+            if field.persistent or self.schedule.kind == "SPREAD":
+                group = "state" if field.persistent else "scratch"
+                shapes[f"{group}.{field.name}"] = ((n, *field.shape(team)), field.dtype)
         shapes |= {
             "just_left": ((n, team), "bool"),
             "offset": ((n,), "int32"),  # steps subtracted from the time limit, until an episode starts
@@ -170,7 +140,7 @@ class TeamLayout(Layout):
         return shapes | {name: shape for name, shape in self.results().items() if not name.startswith("episode_")}
 
     def results(self) -> dict[str, ArrayShape]:
-        """Return the results of a step, by role."""
+        """Return shape and dtype of each result of a step: ``name.role``, and ``episode_metrics``."""
         n, real = self.config.num_envs, self.config.precision
         shapes: dict[str, ArrayShape] = {}
         for role in self.roles:
@@ -194,7 +164,7 @@ class TeamLayout(Layout):
         return shapes | self.metric_results()
 
     def add_views(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Add views of each role's part of arrays of all agents."""
+        """Add each role's slices of episode_return, episode_length and alive, and aliases of elapsed and metrics."""
         del arrays
         buffers["elapsed"] = buffers["state.elapsed"]
         if self.config.metrics:
@@ -219,36 +189,27 @@ class TeamLayout(Layout):
 
     @functools.cached_property
     def schedule(self) -> TeamSchedule:
-        """The schedule of the team on the device."""
-        columns = self.spec.columns
-        team = TeamSize(
-            self.roles,
-            tuple(self.world.values()),
-            None if columns is None else functools.partial(columns, self.config.params),
-        )
-        return schedule_of(team, self.config.num_envs, self.device)
+        columns = self.spec.columns and functools.partial(self.spec.columns, self.config.params)
+        return schedule_of(TeamSize(self.roles, tuple(self.world.values()), columns), self.config.num_envs, self.device)
 
     # --- messages ---
 
     def result_structs(self, call: Any) -> list[tuple[str, Any]]:
-        """Return the struct of each role, and the arguments themselves for results of the team."""
+        """Return each role's struct, with the suffix ``.role``, and the arguments themselves, for team results."""
         return [*((f".{role.name}", call.role[r]) for r, role in enumerate(self.roles)), ("", call)]
 
     def decode_location(self, code: int) -> tuple[int, int, int]:
-        """Decode replica, agent and step; the last two are capped at 65535 and 1048575."""
+        """Return an invalid action's replica, agent and step; the last two are capped at 65535 and 1048575."""
         return code >> 36, code >> 20 & 0xFFFF, code & 0xFFFFF
 
     def agent_label(self, agent: int) -> str:
-        """Return the agent's name and a comma."""
         return f"{self.spec.agents(self.config.params)[agent]}, "
 
     def invalid_action(self, host_actions: Sequence[np.ndarray], replica: int, agent: int) -> str:
-        """Return the agent's action in parentheses."""
         role = self._role_of(agent)
         return f" ({host_actions[self.roles.index(role)][replica, agent - role.first]})" if host_actions else ""
 
     def allowed_actions(self, agent: int) -> str:
-        """Describe the valid actions of an agent."""
         return str(self._role_of(agent).action)
 
     def _role_of(self, agent: int) -> RoleRows:

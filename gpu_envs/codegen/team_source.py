@@ -16,16 +16,16 @@ from gpu_envs.codegen.metrics import metrics_part
 from gpu_envs.codegen.params import (
     RENAME_OBSERVE,
     append_params_code,
+    cpp_type,
     drawn_struct,
     params_buffers,
     params_members,
     params_struct,
 )
 from gpu_envs.codegen.schedule import staged_floats
-from gpu_envs.codegen.shared import RESET_MEMBERS, MemberDeclaration, selection
+from gpu_envs.codegen.shared import RESET_MEMBERS, MemberDeclaration, Members, selection
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.codegen.world import world_struct
-from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param
 
 _ARGUMENT_STRUCTS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
@@ -71,7 +71,7 @@ _CHECKED_MEASURE = """FN void measure_in_turn(World& w, const Params& p, Team& t
 
 
 def generate(layout: TeamLayout, module: str) -> Program:
-    """Generate the source of the driver: dialect, definitions from the spec, rules, driver."""
+    """Return the program of the driver, whose source is the dialect, definitions from the spec, rules and driver."""
     argument_structs = structs(layout)
     rules = rules_part(layout.config)
     parts = [
@@ -90,19 +90,14 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *headers("drivers/team_drawn.cuh" if layout.drawn else "drivers/team_undrawn.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
-    extra_functions = [
-        name
-        for name, required in (("active", spec.active_heads), ("observe_shared", spec.has_shared_observations))
-        if required
-    ]
+    optional = {"active": spec.active_heads, "observe_shared": spec.has_shared_observations}
+    required = [name for name, is_required in optional.items() if is_required]
     tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
     return Program(
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: argument_structs[struct].ctype() for kernel, struct in _ARGUMENT_STRUCTS.items()},
-        contract=contract(
-            spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=extra_functions
-        ),
+        contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=required),
         flush_denormals=layout.config.precision == "float32",
         grid=Grid(
             threads=schedule.threads,
@@ -132,7 +127,7 @@ def _append_params(layout: TeamLayout) -> str:
 
 
 def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
-    """Return the headers of phases; in a checked build rows know their lengths."""
+    """Return the headers that phases need; in a checked build others, in which rows know their lengths."""
     team = headers("drivers/team.cuh")
     if not config.checked:
         return [*team, *headers("drivers/sums.cuh")]
@@ -145,7 +140,7 @@ def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
 
 
 def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
-    """Return the wrappers between the driver and the rules in a checked build."""
+    """Return the C++ wrappers between driver and rules in a checked build; otherwise an empty list."""
     if not layout.config.checked:
         return []
     phases = _CHECKED_PHASES % (_CHECKED_MEASURE if layout.spec.metrics else "")
@@ -153,7 +148,7 @@ def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
 
 
 def structs(layout: TeamLayout) -> dict[str, Struct]:
-    """Return the structs of the kernels' arguments, in order of declaration."""
+    """Return the structs that kernels' arguments consist of, by name, each after its members' structs."""
     real = layout.real
 
     def struct(name: str, *fields: MemberDeclaration) -> Struct:
@@ -202,15 +197,9 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         *([("bool*", "action_mask")] if layout.spec.masked else []),
         *([("float*", "shared_observations"), ("float*", "final_shared")] if layout.config.separate_shared else []),
     )
-    common: tuple[MemberDeclaration, ...] = (
-        (buffers, "buffers"),
-        (params, "params"),
-        ("int", "limit"),
-        ("int", "phase"),
-        ("int*", "phases"),
-    )
+    common: Members = ((buffers, "buffers"), (params, "params"), ("int", "limit"), ("int", "phase"), ("int*", "phases"))
     roles = (role, "role", len(layout.roles))
-    metric_members: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.config.metrics else ()
+    metric_members: Members = (("real*", "episode_metrics"),) if layout.config.metrics else ()
     step = struct(
         "StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), *metric_members, roles
     )
@@ -219,7 +208,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
 
 
 def _constants(layout: TeamLayout) -> str:
-    """Generate the constants of the team's size and schedule."""
+    """Generate C++ constants of the team's size, roles and schedule."""
     schedule = layout.schedule
     agent_type = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.agent_dtype]
     blocks = schedule.blocks(layout.device, double=layout.real == "double")
@@ -248,12 +237,12 @@ def _constants(layout: TeamLayout) -> str:
 
 
 def _by_role(name: str, values: Sequence[object]) -> str:
-    """Generate a function from a role's number to a constant."""
+    """Generate a C++ function from a role's number to one of ``values``."""
     return f"FN constexpr int {name}([[maybe_unused]] int role) {{ return {selection(values, 'role')}; }}"
 
 
 def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> str:
-    """Generate the definitions from the spec."""
+    """Generate C++ from the spec: roles, parameters, actions, argument structs, ``World`` and metrics."""
     spec, config, schedule = layout.spec, layout.config, layout.schedule
     *all_but_last, _ = layout.roles
     chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(all_but_last))
@@ -264,6 +253,7 @@ def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> 
     rows_per_warp = schedule.rows_per_warp
     batches = [-(-role.size // rows) for role, rows in zip(layout.roles, rows_per_warp, strict=True)]
     staged = [staged_floats(role, schedule.chunk, schedule.replicas) for role in layout.roles]
+    parts = [role.observation_parts for role in layout.roles]
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
@@ -274,12 +264,9 @@ def _definitions(layout: TeamLayout, argument_structs: Mapping[str, Struct]) -> 
                     f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(all_but_last)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
-                    _by_role(
-                        "features_of",
-                        [role.observation_parts.individual.shape[0] - observed_params_size for role in layout.roles],
-                    ),
-                    _by_role("shared_features_of", [role.observation_parts.shared_size for role in layout.roles]),
-                    _by_role("shared_at", [role.observation_parts.shared_at for role in layout.roles]),
+                    _by_role("features_of", [part.individual.shape[0] - observed_params_size for part in parts]),
+                    _by_role("shared_features_of", [part.shared_size for part in parts]),
+                    _by_role("shared_at", [part.shared_at for part in parts]),
                     _by_role("row_size", [role.features for role in layout.roles]),
                     f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules have allow",
                     f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // the rules have active",
@@ -317,15 +304,13 @@ def _cumulative(sizes: Iterable[int]) -> list[int]:
 
 
 def _constant(name: str, param: Param, value: Any) -> str:
-    """Generate the constant of a fixed parameter."""
-    if param.choices:
-        return f"constexpr {enum_name(name)} {name.upper()} = {enum_name(name)}({param.index(value)});"
-    kind = {"bool": "bool", "int": "int", "real": "real"}[param.kind]
+    """Generate the C++ constant of a fixed parameter, its name in upper case."""
+    kind = cpp_type(name, param)
     return f"constexpr {kind} {name.upper()} = {kind}({value if param.kind == 'real' else param.index(value)});"
 
 
 def _by_element(name: str, rows: Sequence[Sequence[int]], size: int) -> str:
-    """Generate a function from role and element of an action to a constant; 0 for missing elements."""
+    """Generate a C++ function from role and element of an action to an entry of ``rows``; 0 for missing elements."""
     if size > MAX_COPIED_ACTION and rows:
         entries = ", ".join(str(entry) for row in rows for entry in (*row, *[0] * (size - len(row))))
         code = f"static constexpr int values[] = {{{entries}}}; return values[role * {size} + j];"
@@ -338,22 +323,15 @@ def _by_element(name: str, rows: Sequence[Sequence[int]], size: int) -> str:
 
 
 def _actions(layout: TeamLayout) -> str:
-    """Generate ``Action``, and functions with its sizes and bounds."""
+    """Generate the C++ struct ``Action``, of the longest action, and functions with each role's sizes and bounds."""
     spaces = [role.action for role in layout.roles]
     counts: list[list[int]] = []
     starts: list[list[int]] = []
-    if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
-        sizes = [int(np.prod(space.shape or ())) for space in spaces]
-    else:
-        for space in spaces:
-            if isinstance(space, gymnasium.spaces.Discrete):
-                counts.append([int(space.n)])
-                starts.append([int(space.start)])
-            else:
-                assert isinstance(space, gymnasium.spaces.MultiDiscrete)
-                counts.append([int(n) for n in space.nvec])
-                starts.append([int(n) for n in space.start])
-        sizes = [len(row) for row in counts]
+    for space in spaces:
+        if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
+            counts.append(np.ravel(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec).tolist())
+            starts.append(np.ravel(space.start).tolist())
+    sizes = [int(np.prod(space.shape or (1,))) for space in spaces]
     kind = "int" if counts else "real"
     size, heads = max(sizes), layout.config.active_heads
     all_discrete = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)

@@ -39,7 +39,7 @@ class WorldField(NamedTuple):
         return math.prod(self.sizes)
 
     def shape(self, agents: int) -> tuple[int, ...]:
-        """Return the shape of the array in ``World``."""
+        """Return the shape of the field in ``World``, with a first axis for agents if each agent has one."""
         return (*((agents,) if self.per_agent else ()), *self.sizes)
 
     def elements(self, agents: int) -> int:
@@ -56,7 +56,7 @@ def world_struct(
     single_replica: bool = True,
     checked: bool = False,
 ) -> str:
-    """Generate ``World``, and ``Fetched``, the data that a thread reads before its block starts.
+    """Generate the C++ structs ``World``, a replica, and ``Fetched``, what a thread reads before its block starts.
 
     Args:
         fields: The fields of ``World``.
@@ -110,7 +110,7 @@ _FILL_SCRATCH = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = c
 
 
 def _checked_constructor(fields: Iterable[WorldField]) -> str:
-    """Generate the body of ``World``'s constructor in a checked build: fills scratch, and watches scalar fields."""
+    """Generate the body of ``World``'s constructor in a checked build: it fills scratch and watches scalar fields."""
     lines = [f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.is_world_array]
     return "\n".join([f"        {_FILL_SCRATCH}", "#ifdef TURNS", "        turns.scalars = 0;", *lines, "#endif"])
 
@@ -130,7 +130,7 @@ class _CopyCode:
         self._store_arrays: list[str] = []
 
     def add(self, field: WorldField) -> None:
-        """Add a field."""
+        """Add the code that copies a persistent field from the buffers to ``World`` and back."""
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
         if field.is_array and not field.per_agent and length <= MAX_FETCHED:
@@ -157,7 +157,7 @@ class _CopyCode:
             self._store_shared.append(f"        {source}[replica] = this->{name};")
 
     def fetched(self, unused: str) -> list[str]:
-        """Return the lines of ``Fetched``."""
+        """Return the C++ lines of ``Fetched``, whose constructor declares the parameters ``unused``."""
         return [
             "// Data of an agent and its replica that a thread reads before its block starts",
             "struct Fetched {",
@@ -171,7 +171,7 @@ class _CopyCode:
         ]
 
     def methods(self, unused: str) -> list[str]:
-        """Return the lines of ``World``'s methods that copy fields."""
+        """Return the C++ lines of ``World``'s methods that copy fields; they declare the parameters ``unused``."""
         return [
             "    FN void put([[maybe_unused]] int i, [[maybe_unused]] const Fetched& fetched) {",
             *self._load,
@@ -190,7 +190,7 @@ class _CopyCode:
         ]
 
     def _array_copy_function(self, name: str, lines: list[str]) -> list[str]:
-        """Return the lines of a method that copies arrays with all threads of the team."""
+        """Return the C++ lines of the method ``name_arrays``, in which all threads of the team copy arrays."""
         return [
             f"    FN void {name}_arrays([[maybe_unused]] const Team& team, [[maybe_unused]] const Buffers& buffers) {{",
             *(["        if (!team.here) return;"] if lines else []),

@@ -176,8 +176,11 @@ def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Discrete(3), r"the observation space is Discrete\(3\); it must be a Box of float32, uint8 or int32"),
-        (box(2, dtype=np.float64), "the observation space is .*float64.*; it must be a Box of float32"),
+        (
+            spaces.Discrete(3),
+            r"the observation space is Discrete\(3\); give a non-empty Box of float32, uint8 or int32",
+        ),
+        (box(2, dtype=np.float64), "the observation space is .*float64.*; give a non-empty Box of float32"),
         (spaces.Dict({"a": box(2), "b": spaces.Discrete(2)}), r"the observation space's part 'b' is Discrete\(2\)"),
         (spaces.Dict({"a": box(2), "b": box(2, dtype=np.int64)}), "the observation space's part 'b' is .*int64"),
         (spaces.Dict({"a b": box(2)}), "the observation's part 'a b' must be a name"),
