@@ -47,7 +47,7 @@ PARAMETERS_READ_ONLY = "rules must not write parameters; use a field of the stat
 
 
 def element(of: Expr, indices: Sequence[Expr]) -> Expr:
-    """Return an element of an array, or a row if there are fewer indices than dimensions."""
+    """Return an element of an array, or a row for fewer indices than dimensions; refuse invalid indices."""
     kind = of.kind
     assert isinstance(kind, Array)
     base, leading, sizes, flat = of, tuple[Expr, ...](), kind.sizes, False
@@ -64,14 +64,14 @@ def element(of: Expr, indices: Sequence[Expr]) -> Expr:
 
 
 def _index(index: Expr, size: int | None) -> Expr:
-    """Check an index; a negative constant counts from the end."""
+    """Return an int index, a negative constant counted from the end; refuse constants out of range, other types."""
     if index.kind is not INT or write_only(index):
         raise RefusedError("an index must be an int", "Write int(...)")
     position = constant_value(index)
     if position is None or size is None:
         return index
     if not -size <= position < size:
-        raise RefusedError(f"index {position} is out of range: there are {size} elements")
+        raise RefusedError(f"index {position} is out of range: there are {size} elements", f"Write 0 to {size - 1}")
     return index if position >= 0 else literal(position + size)
 
 
@@ -83,7 +83,7 @@ class Arguments(Record):
 
     @functools.cached_property
     def all(self) -> dict[str, Type]:
-        """Type of every argument that a function may have, by annotation."""
+        """Type of each argument that a function may have, by annotation."""
         metrics = {name: Field(REAL, "metrics", name, "Metrics", "real") for name in self.spec.metrics}
         types_: dict[str, Type] = {
             "Params": Struct("Params", self._params()),
@@ -96,18 +96,18 @@ class Arguments(Record):
         return types_ | self._single_agent_types(self.spec)
 
     def _params(self) -> dict[str, Expr]:
+        """Return how rules read each parameter and table, by name."""
         fields = {name: self._param(name, param) for name, param in self.spec.settings.items()}
         for name, table in self.spec.tables.items():
             sizes = self.spec.table(name, self.params).shape
-            form = _indexed(sizes)
-            if CPP_TYPES[table.type] == "u8":
-                form = f"int({form})"
-            kind = Array(KINDS[table.type], sizes, form, refusal="rules must not write tables")
-            fields[name] = Field(kind, "p", name)
+            form = _indexed(sizes, CPP_TYPES[table.type])
+            fields[name] = Field(
+                Array(KINDS[table.type], sizes, form, refusal="rules must not write tables"), "p", name
+            )
         return fields
 
     def _param(self, name: str, param: Param) -> Expr:
-        """Return a parameter; fixed ints and bools become constants."""
+        """Return the field that rules read a parameter from; a constant for a fixed int or bool."""
         if param.rank:
             sizes = self.params[name].shape[-param.rank :]
             return Field(Array(KINDS[param.kind], sizes, _indexed(sizes), refusal=PARAMETERS_READ_ONLY), "p", name)
@@ -120,7 +120,7 @@ class Arguments(Record):
 
     @functools.cached_property
     def spec_constants(self) -> dict[str, Expr]:
-        """Constants that rules use in upper case: AGENTS, roles and fixed parameters."""
+        """Constants of rules by name in upper case: AGENTS, roles and fixed parameters."""
         constants: dict[str, Expr] = {}
         if isinstance(self.spec, TeamSpec):
             counts = self.spec.counts(self.params)
@@ -129,6 +129,7 @@ class Arguments(Record):
         return constants | {n.upper(): self._param(n, p) for n, p in self.spec.params.items() if p.fixed}
 
     def _single_agent_types(self, spec: EnvSpec) -> dict[str, Type]:
+        """Return the types of State, Action, Observation and Mask, by annotation."""
         action = space_of(spec.action, self.params)
         state = {name: self._field("State", name, field) for name, field in spec.typed_state.items()}
         return {
@@ -139,6 +140,7 @@ class Arguments(Record):
         }
 
     def _observation(self, space: gymnasium.Space[Any]) -> Struct | Array:
+        """Return the type of an observation: an array, or for a Dict a struct with one array per key."""
         if isinstance(space, gymnasium.spaces.Dict):
             boxes = {name: self._observation(box) for name, box in space.spaces.items()}
             fields = {name: Field(box, "observation", name, "Observation") for name, box in boxes.items()}
@@ -152,6 +154,7 @@ class Arguments(Record):
         return Array(kind, shape, f"{{0}}[{at}]", stored_type, owner="Observation", flat=flat)
 
     def _team_types(self, spec: TeamSpec) -> dict[str, Type]:
+        """Return the types of World, Team, TeamActions, Action, Row and Mask, by annotation."""
         agents = sum(spec.counts(self.params).values())
         boolean, present = specs.Field("bool"), "rules must not write present"
         fields: dict[str, Expr] = {
@@ -161,11 +164,9 @@ class Arguments(Record):
             "elapsed": self._field("World", "elapsed", specs.Field("int"), 0, "rules must not write elapsed"),
             "terminated": self._field("World", "terminated", boolean),
         }
-        for group, count in ((spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)):
+        groups = [(spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)]
+        for group, count in (*groups, *((role.state, role.size(self.params)) for role in spec.roles)):
             fields |= {name: self._field("World", name, field, count) for name, field in group.items()}
-        for role in spec.roles:
-            size = role.size(self.params)
-            fields |= {name: self._field("World", name, field, size) for name, field in role.state.items()}
         action = _action([space_of(role.action, self.params) for role in spec.roles])
         form = "int({0}[{1}])" if action is INT else "{0}[{1}]"
         observations = [spec.role_observation(role, self.params) for role in spec.roles]
@@ -186,16 +187,15 @@ class Arguments(Record):
             return Field(kind, of, name, owner, stored_type, refusal)
         element_shape = self.spec.sizes(name, field, self.params)
         sizes = (*((agents,) if agents else ()), *element_shape)
-        form, flat = _indexed(sizes), "{0}[{1}]" if len(sizes) > 1 else ""
-        if not stored_type and CPP_TYPES[field.type] in SMALL:
-            form = f"int({form})"
+        form, flat = _indexed(sizes, "" if stored_type else CPP_TYPES[field.type]), "{0}[{1}]" if len(sizes) > 1 else ""
         array = Array(kind, sizes, form, stored_type, refusal, owner, flat)
         return Field(array, of, name, owner, per_agent=math.prod(element_shape) if agents else 0)
 
 
-def _indexed(sizes: Sequence[int]) -> str:
-    """Return the format of an element in C++: array, then indices."""
-    return "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
+def _indexed(sizes: Sequence[int], cpp_type: str = "") -> str:
+    """Return the format of an element in C++, of array and indices; one of a ``SMALL`` type is converted to int."""
+    form = "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
+    return f"int({form})" if cpp_type in SMALL else form
 
 
 def _action(spaces: Sequence[gymnasium.Space[Any]]) -> Type:

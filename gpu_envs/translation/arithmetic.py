@@ -50,11 +50,13 @@ TRUNCATED = "python::truncated"
 
 
 def number_type(expr: Expr) -> Number:
-    """Return the type of an expression that must be a number."""
+    """Return the numeric type of an expression; refuse one that is not a number, or that rules must not read."""
     if write_only(expr):
         raise RefusedError("observations are write-only", "Compute the value in a local variable", expr.at)
     if isinstance(expr.kind, Number):
         return expr.kind
+    if isinstance(expr, tree.Invoke) and expr.kind is STATIC:
+        raise RefusedError("this function returns nothing", "Write the call as a statement", expr.at)
     hint = ""
     if isinstance(expr, tree.Element) and isinstance(expr.kind, Array) and expr.at is not None:
         names = ("row", "column") if len(expr.indices) + len(expr.kind.sizes) == 2 else ("i", "j", "k")
@@ -70,7 +72,7 @@ def write_only(expr: Expr) -> bool:
 
 
 def convert(expr: Expr, kind: Type) -> Expr:
-    """Convert an expression to a wider numeric type, if necessary."""
+    """Return an expression converted to ``kind``, its own or a wider numeric type; refuse other conversions."""
     if expr.kind == kind and not write_only(expr):
         return expr
     if not isinstance(kind, Number):
@@ -90,7 +92,7 @@ def convert(expr: Expr, kind: Type) -> Expr:
 
 
 def _as_real(expr: Expr) -> Expr | None:
-    """Return the integral real that an int was converted from, if any, without a negative zero."""
+    """Return the integral real that an int was truncated from (round(), floor()), +0 instead of -0; else None."""
     match expr:
         case tree.Operation(name=name, operands=(integral,)) if name == TRUNCATED and _is_integral(integral):
             return call("+", REAL, integral, literal(0.0))
@@ -100,6 +102,7 @@ def _as_real(expr: Expr) -> Expr | None:
 
 
 def _is_integral(expr: Expr) -> bool:
+    """Whether a real was rounded by floor() or round(), so that it has no fraction; also if it is negated."""
     match expr:
         case tree.Operation(name="-", operands=(inner,)):
             return _is_integral(inner)
@@ -109,7 +112,7 @@ def _is_integral(expr: Expr) -> bool:
 
 
 def to_bool(expr: Expr) -> Expr:
-    """Convert a number to a bool."""
+    """Return a bool expression: whether a number is not zero."""
     if number_type(expr) is BOOL:
         return expr
     if isinstance(expr, tree.Constant):
@@ -118,7 +121,7 @@ def to_bool(expr: Expr) -> Expr:
 
 
 def call(name: str, kind: Type, *operands: Expr) -> Expr:
-    """Return an operation whose operands are converted to the type of the result."""
+    """Return the operation ``name``, a C++ operator or function, its operands converted to the result's type."""
     return tree.Operation(kind, name, tuple(convert(operand, kind) for operand in operands))
 
 
@@ -126,7 +129,7 @@ def call(name: str, kind: Type, *operands: Expr) -> Expr:
 
 
 def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
-    """Return ``left op right``."""
+    """Return ``left op right``, converted as in Python; computed now if both operands are constants."""
     both = wider(number_type(left), number_type(right))
     if isinstance(op, ast.MatMult):
         raise RefusedError("rules have no matrix product", "Write loops")
@@ -135,13 +138,14 @@ def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
     if isinstance(op, ast.Pow):
         return power(left, right)
     if isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.LShift | ast.RShift):
-        return _bits(op, both, left, right)
+        return _bit_operation(op, both, left, right)
     if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and isinstance(right, tree.Constant) and right.value == 0:
-        raise RefusedError("this divides by zero")
+        raise RefusedError("this divides by zero", "Write a nonzero divisor")
     return call(OPERATORS[type(op)][0], REAL if isinstance(op, ast.Div) else wider(INT, both), left, right)
 
 
 def _fold_constants(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
+    """Return the constant ``left op right``; refuse a result that would have very many bits."""
     if isinstance(op, ast.LShift | ast.Pow) and isinstance(left.value, int) and isinstance(right.value, int):
         bits = abs(left.value).bit_length()
         if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MAX_CONSTANT_BITS:
@@ -150,20 +154,20 @@ def _fold_constants(op: ast.AST, left: tree.Constant, right: tree.Constant) -> E
 
 
 def fold(function: Callable[..., Any], *values: Any) -> Expr:
-    """Return the constant that a Python function computes from constants."""
+    """Return the constant that a Python function computes; refuse the call if Python raises an error."""
     try:
         return literal(function(*values))
     except (ArithmeticError, TypeError, ValueError) as error:
         raise RefusedError(f"Python cannot compute this: {error}") from None
 
 
-def _bits(op: ast.operator, both: Type, left: Expr, right: Expr) -> Expr:
+def _bit_operation(op: ast.operator, both: Type, left: Expr, right: Expr) -> Expr:
     if both is REAL:
-        raise RefusedError("bit operations need ints, and this has a float")
+        raise RefusedError("bit operations need ints, and this has a float", "Write int(...)")
     shift = isinstance(op, ast.LShift | ast.RShift)
     by = constant_value(right)
     if shift and by is not None and not 0 <= by < 32:
-        raise RefusedError(f"an int of 32 bits cannot be shifted by {by}")
+        raise RefusedError(f"an int of 32 bits cannot be shifted by {by}", "Shift by 0 to 31")
     result = call(OPERATORS[type(op)][0], INT, left, right)
     return to_bool(result) if both is BOOL and not shift else result
 
@@ -192,13 +196,13 @@ def power(base: Expr, exponent: Expr) -> Expr:
 
 
 def unary(op: ast.unaryop, operand: Expr) -> Expr:
-    """Return ``op operand``."""
+    """Return ``op operand``, computed now if the operand is a constant."""
     if isinstance(op, ast.Not):
         test = to_bool(operand)
         return literal(not test.value) if isinstance(test, tree.Constant) else call("!", BOOL, test)
     kind = wider(INT, number_type(operand))
     if isinstance(op, ast.Invert) and kind is REAL:
-        raise RefusedError("bit operations need ints, and this is a float")
+        raise RefusedError("bit operations need ints, and this is a float", "Write int(...)")
     sign, compute = OPERATORS[type(op)]
     if isinstance(operand, tree.Constant):
         return literal(compute(operand.value))
@@ -209,7 +213,7 @@ def unary(op: ast.unaryop, operand: Expr) -> Expr:
 
 
 def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
-    """Return ``left op right``.
+    """Return the comparison ``left op right``, also ``in`` a tuple of constants; refuse operands of unlike types.
 
     The left operand of ``in`` is repeated: unless it is simple, use the result only to check the types.
     """

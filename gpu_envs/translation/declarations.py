@@ -23,7 +23,7 @@ from gpu_envs.translation.walk import (
 
 
 def declare_variables(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
-    """Return the statements of a function with a declaration of every variable."""
+    """Return the statements of a function with a declaration of every variable that it assigns."""
     declarations = _Declarations(types, assignment_counts(body))
     already_declared = set(parameters)
     for stmt in statements(body):
@@ -80,25 +80,25 @@ class _Declarations:
         return tuple(result)
 
     def statement(self, stmt: tree.Stmt, declared: list[tree.Variable]) -> tree.Stmt:
-        """Return the statement, as a declaration if it first assigns a declared variable."""
+        """Return the statement, as a declaration of the variable that it assigns if that is among ``declared``."""
         match stmt:
             case tree.Store(place=tree.Local(variable=variable)) if variable in declared:
                 constant = self.assignments[variable] == 1 and not isinstance(self.types[variable], Struct)
                 return dataclasses.replace(stmt, declares=True, constant=constant)
             case tree.MakeList(variable=variable) if variable not in declared:
-                raise self._declared_twice(variable, stmt)
+                raise self._created_twice(variable, stmt)
         return stmt
 
     def declare(self, variable: tree.Variable, stmt: tree.Stmt) -> tree.Store:
+        """Return a declaration to insert before ``stmt``, with the value 0; refuse a list or struct."""
         kind = self.types[variable]
         if isinstance(kind, Array | Struct):
-            raise self._declared_twice(
-                variable, next(s for s in statements((stmt,)) if variable in assigned_variables(s))
-            )
+            first = next(inner for inner in statements((stmt,)) if variable in assigned_variables(inner))
+            raise self._created_twice(variable, first)
         zero = literal(False if kind is BOOL else 0) if isinstance(kind, Number) else tree.Constant(kind, 0, "{}")
         return tree.Store(stmt.at, tree.Local(kind, variable), zero, declares=True)
 
-    def _declared_twice(self, variable: tree.Variable, stmt: tree.Stmt) -> RefusedError:
+    def _created_twice(self, variable: tree.Variable, stmt: tree.Stmt) -> RefusedError:
         problem, hint = "", "Assign it once, with a conditional expression: a if c else b"
         if isinstance(stmt, tree.MakeList):
             problem, hint = "the list ", "Create it once, before the branches, and set its elements there"
@@ -106,7 +106,7 @@ class _Declarations:
 
 
 def read_variables(body: Block) -> frozenset[tree.Variable]:
-    """Return the variables that are read."""
+    """Return the variables that a block and its inner blocks read, also to update them."""
     read = set()
     for stmt in statements(body):
         exprs = [*parts(stmt), *places(stmt)]

@@ -64,7 +64,7 @@ class Effects:
 
 
 def effects_of(body: Block) -> Effects:
-    """Return the side effects of statements; the checks fill in ``always_set`` and ``accesses``."""
+    """Return what statements and the functions they call change; checks fill in ``always_set`` and ``accesses``."""
     effects = Effects(phases=has_phases(body))
     for stmt in statements(body):
         for place in places(stmt):

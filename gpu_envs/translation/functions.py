@@ -44,7 +44,7 @@ class FunctionReader(Statements):
         return function
 
     def parameter(self, name: str, type_name: str, default: Any, *, is_entry: bool) -> tree.Parameter:
-        """Return a parameter of the function; ``is_entry``: the driver calls the function."""
+        """Return the parameter for an argument annotated ``type_name``; ``is_entry``: the driver calls the function."""
         kind = NUMBERS.get(type_name) or self.unit.arguments.all[type_name]
         if isinstance(kind, Number):
             return tree.Parameter(tree.Variable(name, self.cpp_name(name)), kind, kind.cpp, default)
@@ -56,7 +56,7 @@ class FunctionReader(Statements):
         return tree.Parameter(tree.Variable(name, cpp), kind, cpp_type, default)
 
     def body(self, parameters: Sequence[tree.Parameter], result: Type | None, is_phased: bool | None) -> Block:
-        """Read the body repeatedly until the types of its variables no longer change; ``result`` None: no result."""
+        """Read the body, again until its variables' types no longer change; refuse an end without the ``result``."""
         source, self.result, self.is_phased = self.source, result, is_phased
         self.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
         scope = scope_of(0, source.tree.body, lambda loop: bool(self.method_of(loop)))
@@ -86,7 +86,7 @@ def translate_function(
     is_phased: bool | None = None,
     read_only: frozenset[str] | None = None,
 ) -> tree.Function:
-    """Translate a function, and add it to the unit.
+    """Translate a function, run all checks of one function, and add its C++ to the unit.
 
     Args:
         unit: Translation unit of the spec.
@@ -130,7 +130,7 @@ def translate_function(
 
 
 def _refuse_changes(name: str, body: Block, read_only: frozenset[str]) -> None:
-    """Refuse changes of read-only arguments."""
+    """Refuse statements and calls that change the arguments ``read_only``; ``name``: the function's."""
     for stmt in statements(body):
         changed = [(field_of(place)[0], place.at) for place in places(stmt)]
         for expr in expressions(stmt):
@@ -146,7 +146,7 @@ def _refuse_changes(name: str, body: Block, read_only: frozenset[str]) -> None:
 
 
 def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Function:
-    """Translate a function that rules call."""
+    """Translate a function that rules call, whose arguments and result all need annotations; add it to the unit."""
     type_names = source.annotations
     allowed = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in CPP_PARAMETERS}}
     used: set[str] = set()
@@ -159,10 +159,10 @@ def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Funct
         if type_name in used and isinstance(allowed[type_name], Struct) and type_name != "Random":
             raise RefusedError(f"{source.name} has two arguments of type {type_name}", "Remove the second one", node)
         used.add(type_name)
-    return translate_function(unit, source, cpp, type_names, _result(unit, source))
+    return translate_function(unit, source, cpp, type_names, _result_type(unit, source))
 
 
-def _result(unit: Unit, source: FunctionSource) -> Number | Tuple | None:
+def _result_type(unit: Unit, source: FunctionSource) -> Number | Tuple | None:
     returns = source.tree.returns
     type_name = annotation(returns)
     returning = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(source.tree))

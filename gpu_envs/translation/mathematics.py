@@ -8,17 +8,7 @@ from typing import Any
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.arithmetic import (
-    TRUNCATED,
-    binary,
-    call,
-    convert,
-    fold,
-    number_type,
-    power,
-    to_bool,
-    unary,
-)
+from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, convert, fold, number_type, power, to_bool, unary
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Constant, Expr, Operation
 from gpu_envs.translation.types import BOOL, INT, REAL, Number, Record, Type, wider
@@ -34,7 +24,7 @@ class Builtin(Record):
 
 
 def _function(name: str, count: int = 1, kind: Number = REAL) -> Builtin:
-    """Return a function of the dialect, whose arguments and result have one type."""
+    """Return a builtin that calls a C++ function, whose arguments and result have one type."""
     return Builtin(functools.partial(call, name, kind), count, count)
 
 
@@ -54,7 +44,7 @@ def _absolute(x: Expr) -> Expr:
 
 
 def _rounding(exact: Callable[[float], int], to_real: Callable[[Expr], Expr]) -> Builtin:
-    """Return a function that rounds to an int; ``to_real`` computes the integer as a real."""
+    """Return a builtin that rounds to an int: by ``exact`` for a constant, else by truncating ``to_real`` of it."""
 
     def make(x: Expr) -> Expr:
         if number_type(x) is not REAL:
@@ -190,7 +180,7 @@ _NUMPY_REPLACEMENTS = {
 
 
 def refusal_of(function: Any) -> RefusedError:
-    """Return the error for a function that rules cannot call."""
+    """Return the error for a Python function that rules cannot call, with a replacement if there is one."""
     name = getattr(function, "__name__", repr(function))
     owner = getattr(function, "__self__", None)  # an instance of random.Random for the functions of random
     module = (getattr(function, "__module__", None) or type(owner or function).__module__).partition(".")[0]

@@ -27,7 +27,7 @@ Storage: TypeAlias = set[tree.Variable | tuple[str, str]]
 
 
 def order_evaluation(reader: Reader, body: Block) -> Block:
-    """Return the statements of a function with temporaries that fix the order of evaluation."""
+    """Return a function's statements with temporaries where C++ may evaluate in another order than Python."""
     return _Order(reader).block(body)
 
 
@@ -51,6 +51,7 @@ class _Order:
         return tuple(result)
 
     def statement(self, stmt: tree.Stmt) -> list[tree.Stmt]:
+        """Return the statements that replace one; those that must run before it are added to ``before``."""
         match stmt:
             case tree.Assign(op=None):
                 return self.assign(stmt)
@@ -76,7 +77,7 @@ class _Order:
         return [dataclasses.replace(stmt, **changes)]
 
     def assign(self, stmt: tree.Assign) -> list[tree.Stmt]:
-        """Evaluate all values first; store a value that an assignment to an earlier place would change."""
+        """Return a Store per place; values that an earlier Store would change are put into temporaries first."""
         single = len(stmt.values) == 1
         values = [self.value(stmt.values[0], last=True)] if single else self.sequence(stmt.values)
         for n, value in enumerate(values):
@@ -95,6 +96,7 @@ class _Order:
         return result
 
     def update(self, at: ast.AST, place: Expr, op: ast.operator, value: Expr) -> tree.Store:
+        """Return the Store for ``place op= value``, a C++ ``+=`` if its types allow one."""
         place, value, old_value = self.place_and_value(place, value)
         old = old_value or place
         result = arithmetic.binary(op, old, value)
@@ -105,7 +107,7 @@ class _Order:
         return tree.Store(at, place, convert_to_place(place, result))
 
     def place_and_value(self, place: Expr, value: Expr) -> tuple[Expr, Expr, Expr | None]:
-        """Evaluate a place, then a value; the third result is the old value, if the evaluation changes it."""
+        """Order a place, then a value; return both, and the place's old value if evaluating the value changes it."""
         place, mark = self.place(place), len(self.before)
         result = self.value(value)
         changed = _changed(self.before[mark:])
@@ -121,7 +123,7 @@ class _Order:
     # --- expressions ---
 
     def value(self, expr: Expr, *, last: bool = False) -> Expr:
-        """Evaluate an expression with its operands in order; ``last``: the statement evaluates nothing after it."""
+        """Return an expression with ordered operands, in a temporary if it has effects and is not ``last`` in order."""
         match expr:
             case tree.Operation(name="real" | "int" | "bool", operands=(inner,)):
                 return with_parts(expr, (self.value(inner, last=last),))
@@ -147,7 +149,7 @@ class _Order:
         return self.to_temporary(expr)
 
     def sequence(self, exprs: Sequence[Expr]) -> list[Expr]:
-        """Evaluate expressions in order; store values that a later one changes."""
+        """Return expressions evaluated in order; those that a later one changes become temporaries."""
         result: list[Expr] = []
         for expr in exprs:
             mark = len(self.before)
@@ -157,7 +159,7 @@ class _Order:
         return result
 
     def store_changed(self, values: list[Expr], mark: int) -> None:
-        """Store, at position ``mark`` of the statements, those values that the statements after it change."""
+        """Replace values that the statements after position ``mark`` change by temporaries, stored at ``mark``."""
         self.before, after = self.before[:mark], self.before[mark:]
         changed = _changed(after)
         for n, value in enumerate(values):
@@ -166,7 +168,7 @@ class _Order:
         self.before += after
 
     def place(self, place: Expr) -> Expr:
-        """Evaluate the indices of a place."""
+        """Return a place with its indices evaluated in order."""
         if not isinstance(place, tree.Element):
             return place
         return with_parts(place, (place.of, *self.sequence(place.indices)))
@@ -179,7 +181,7 @@ class _Order:
         return tree.Closure(value.kind, tuple(inner), value, at=value.at) if inner else value
 
     def comparisons(self, chain: tree.Chain) -> Expr:
-        """Return a chain of comparisons, ``a < b < c``, as a conjunction."""
+        """Return a chain of comparisons, ``a < b < c``, as ``a < b and b < c``, with ``b`` evaluated once."""
         (op, *later_ops), (first, second, *more_operands) = chain.ops, chain.operands
         operands = [self.value(first)]
         mark = len(self.before)
@@ -197,7 +199,7 @@ class _Order:
         return arithmetic.logic(ast.And(), [comparison, self.guarded(rest, last=True)])
 
     def generator_variable(self, expr: Expr) -> Expr:
-        """Store a new generator in a variable, so that a function can take a reference."""
+        """Return a variable for a new generator, so that a function can take a reference; other values unchanged."""
         if expr.kind != RANDOM or is_simple(expr):
             return expr
         name = tree.Local(RANDOM, self.reader.new_temporary("random"))
@@ -205,7 +207,7 @@ class _Order:
         return name
 
     def to_temporary(self, expr: Expr) -> Expr:
-        """Store a value in a temporary, to use it later."""
+        """Store a value in a temporary, added to ``before``, and return the temporary; a constant needs none."""
         if isinstance(expr, tree.Constant) or (isinstance(expr, tree.Local) and expr.variable.scope < 0):
             return expr
         store, name = self.reader.store_temporary(expr, "drawn" if isinstance(expr, tree.Draw) else "value", self.node)
@@ -255,6 +257,7 @@ def _is_fixed(end: Expr) -> bool:
 
 
 def _overlap(read: Storage, changed: Storage) -> bool:
+    """Whether something read is changed; ``(owner, "")`` reads all fields of the owner."""
     if read & changed:
         return True
     owners = {key[0] for key in read if isinstance(key, tuple) and not key[1]}

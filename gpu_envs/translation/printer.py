@@ -53,7 +53,7 @@ _BINARY: dict[str, tuple[Precedence, Precedence, Precedence]] = {
 
 
 def print_body(body: Block) -> list[SourceLine]:
-    """Return the lines of a function's body."""
+    """Return the C++ lines of a function's body, indented once."""
     return list(_Printer(read_variables(body)).block(body, 1))
 
 
@@ -70,7 +70,7 @@ class _Printer:
             yield from self.lines(stmt, depth)
 
     def lines(self, stmt: tree.Stmt, depth: int, prefix: str = "") -> Iterator[SourceLine]:
-        """Yield the lines of a statement; ``prefix`` is text before an ``if``."""
+        """Yield the C++ lines of a statement; ``prefix`` is text before an ``if``, such as ``} else ``."""
         self.at = stmt.at
         number, indent = _line(stmt), INDENT * depth
         match stmt:
@@ -81,16 +81,13 @@ class _Printer:
             case tree.While(test=test, body=body):
                 header = f"while ({self.text(test)})"
             case tree.For(body=body):
-                header = self.header(stmt)
+                header = self.for_header(stmt)
             case tree.ParallelLoop(body=(tree.Reduction() as reduction,)):
                 yield SourceLine(number, f"{indent}{self.reduction(stmt, reduction)};")
                 return
             case tree.ParallelLoop(method=method, variables=variables, counts=counts, body=body):
-                macro_arguments = [
-                    *(variable.cpp for variable in variables),
-                    *(self.parenthesized(count, Precedence.UNARY) for count in counts),
-                ]
-                header = f"{_MACROS[method]}({', '.join(macro_arguments)})"
+                numbers = [self.parenthesized(count, Precedence.UNARY) for count in counts]
+                header = f"{_MACROS[method]}({', '.join([*(variable.cpp for variable in variables), *numbers])})"
             case _:
                 yield SourceLine(number, f"{indent}{self.simple(stmt)};")
                 return
@@ -106,7 +103,7 @@ class _Printer:
             yield from self.block(stmt.no, depth + 1)
         yield SourceLine(0, f"{indent}}}")
 
-    def header(self, stmt: tree.For) -> str:
+    def for_header(self, stmt: tree.For) -> str:
         counter = (stmt.counter or stmt.variable).cpp
         first, end, limit = self.text(stmt.first), self.parenthesized(stmt.end, Precedence.SUM), ""
         if stmt.limit is not None:
@@ -125,7 +122,7 @@ class _Printer:
         return f"{'UNROLL ' * unroll}for (int {counter} = {first}{limit}; {counter} {comparison} {end}; {increment})"
 
     def simple(self, stmt: tree.Stmt) -> str:
-        """Return a statement without blocks."""
+        """Return the C++ of a statement without blocks, without its semicolon."""
         self.at = stmt.at
         match stmt:
             case tree.Store():
@@ -146,7 +143,7 @@ class _Printer:
         raise AssertionError(stmt)
 
     def reduction(self, loop: tree.ParallelLoop, stmt: tree.Reduction) -> str:
-        """Return a call of ``sums.cuh``, with one result or one per iteration of the loop."""
+        """Return a C++ call of ``sums.cuh``, with one result or one per iteration of the loop."""
         place, counts, variables = stmt.place, [stmt.count], [stmt.variable]
         if loop.variables[0].scope >= 0:  # a loop that the author wrote
             assert isinstance(place, tree.Element)
@@ -178,12 +175,12 @@ class _Printer:
         return ", ".join(map(self.text, exprs))
 
     def parenthesized(self, expr: Expr, minimum: Precedence) -> str:
-        """Return the text, in parentheses if its precedence is below the minimum."""
+        """Return the C++ of an expression, in parentheses if its precedence is below the minimum."""
         text, precedence = self.expr(expr)
         return text if precedence >= minimum else f"({text})"
 
     def place(self, expr: Expr) -> str:
-        """Return a place."""
+        """Return the C++ of a variable, field or array element."""
         match expr:
             case tree.Local(variable=variable):
                 return variable.cpp
@@ -196,7 +193,7 @@ class _Printer:
         raise AssertionError(expr)
 
     def expr(self, expr: Expr) -> tuple[str, Precedence]:
-        """Return the text of an expression, and its precedence."""
+        """Return the C++ of an expression, and its precedence."""
         match expr:
             case tree.Constant():
                 return self.constant(expr)
@@ -210,9 +207,8 @@ class _Printer:
             case tree.Invoke(function=function, arguments=arguments):
                 return f"{function.cpp}({self.comma_separated(arguments)})", Precedence.PRIMARY
             case tree.Draw(generator=generator, method=method, arguments=arguments):
-                drawn = (
-                    f"{self.parenthesized(generator, Precedence.PRIMARY)}.{method}({self.comma_separated(arguments)})"
-                )
+                owner = self.parenthesized(generator, Precedence.PRIMARY)
+                drawn = f"{owner}.{method}({self.comma_separated(arguments)})"
                 return f"int({drawn})" if method == "bits" else drawn, Precedence.PRIMARY
             case tree.Closure(before=before, value=value):
                 lines = " ".join(f"{self.simple(stmt)};" for stmt in before)
@@ -221,19 +217,14 @@ class _Printer:
 
     def operation(self, name: str, first: Expr, *rest: Expr) -> tuple[str, Precedence]:
         if name == "?:":
-            test, yes, no = (
-                self.parenthesized(first, Precedence.OR),
-                self.parenthesized(rest[0], Precedence.OR),
-                self.text(rest[1]),
-            )
-            return f"{test} ? {yes} : {no}", Precedence.CONDITIONAL
+            test, yes = (self.parenthesized(expr, Precedence.OR) for expr in (first, rest[0]))
+            return f"{test} ? {yes} : {self.text(rest[1])}", Precedence.CONDITIONAL
         if name[0] == ".":
             return f"{self.text(first)}{name}", Precedence.PRIMARY
         if rest and name in _BINARY:
             precedence, first_minimum, rest_minimum = _BINARY[name]
-            return f" {name} ".join(
-                (self.parenthesized(first, first_minimum), *(self.parenthesized(expr, rest_minimum) for expr in rest))
-            ), precedence
+            others = (self.parenthesized(expr, rest_minimum) for expr in rest)
+            return f" {name} ".join((self.parenthesized(first, first_minimum), *others)), precedence
         if name in ("-", "~", "!"):
             inner = self.parenthesized(first, Precedence.UNARY)
             return f"{name}{f'({inner})' if inner.startswith(name) else inner}", Precedence.UNARY
@@ -267,6 +258,6 @@ def _line(stmt: tree.Stmt) -> int:
 
 
 def _cpp(kind: Type) -> str:
-    """Return a type in C++."""
+    """Return the C++ name of a type that values have at run time."""
     assert not isinstance(kind, Static)
     return kind.name if isinstance(kind, Struct) else kind.cpp

@@ -40,12 +40,11 @@ class FunctionSource:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         return self.tree.name
 
     @property
     def arguments(self) -> list[ast.arg]:
-        """Arguments of the function."""
+        """Arguments of the function; raises a TranslationError for ``*`` and ``**``."""
         arguments = self.tree.args
         if extra := arguments.vararg or arguments.kwarg:
             raise self.error(extra, "functions of rules have no * or ** arguments", "Name each argument")
@@ -57,7 +56,7 @@ class FunctionSource:
         return {argument.arg: annotation(argument.annotation) for argument in self.arguments}
 
     def error(self, node: ast.AST, problem: str, hint: str = "") -> TranslationError:
-        """Return an error with the line of ``node``, its columns marked."""
+        """Return an error that shows file, line and code of ``node``, with its columns marked, and the hint."""
         line = getattr(node, "lineno", self.first)
         text = self.lines[line - self.first] if line - self.first < len(self.lines) else ""
         start = len(text.encode()[: getattr(node, "col_offset", 0)].decode())
@@ -78,11 +77,7 @@ class FunctionSource:
             raise self.error(refused.at or node, refused.problem, refused.hint) from None
 
     def find(self, name: str) -> Any:
-        """Return the value of a global, builtin or closure variable of the function.
-
-        Raises:
-            KeyError: There is no such variable.
-        """
+        """Return the value of a closure, global or builtin variable of the function; KeyError if there is none."""
         cells = dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
         if name not in cells:
             return {**vars(builtins), **self.function.__globals__}[name]
@@ -101,7 +96,7 @@ def annotation(node: ast.expr | None) -> str:
 
 
 def read_source(function: Any, description: str) -> FunctionSource:
-    """Read the source of a function; ``description`` is its name in messages."""
+    """Return a function's source; raise a TranslationError, with its ``description``, unless def defines it plainly."""
     if not isinstance(function, types.FunctionType):
         raise _not_a_function(function, description)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
@@ -131,7 +126,7 @@ def read_source(function: Any, description: str) -> FunctionSource:
 
 
 def _not_a_function(function: Any, description: str) -> TranslationError:
-    """Return the error for another callable, with the line of the function it wraps, if any."""
+    """Return the error for an object that is no function, with the line of the function that it wraps, if any."""
     inner = function
     for name in ("__wrapped__", "__func__", "func"):
         inner = getattr(inner, name, inner)

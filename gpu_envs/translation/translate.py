@@ -52,17 +52,9 @@ NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "
 
 
 def translate_rules(spec: Spec, params: Mapping[str, Any]) -> str:
-    """Translate the rules of a spec to C++.
+    """Return the C++ header of a spec's Python rules; raise a TranslationError if they cannot be translated.
 
-    Args:
-        spec: A spec whose ``header`` is a ``Rules``.
-        params: Values of all parameters; fixed ones determine shapes.
-
-    Returns:
-        The text of the header.
-
-    Raises:
-        TranslationError: The rules contain code that cannot be translated.
+    The values of fixed parameters in ``params`` are constants of the header, and determine shapes.
     """
     rules, spec = spec.header, spec.with_observed_params(())
     assert isinstance(rules, Rules)
@@ -81,20 +73,18 @@ def translate_rules(spec: Spec, params: Mapping[str, Any]) -> str:
             check_observe(unit.arguments, spec, functions[name])
     if "measure" in functions:
         check_measure(spec, functions["measure"])
-    placeholders = (
-        [] if rules.look is not None or "look" not in signatures else ["FN void look(World&, const Params&, Team&) {}"]
-    )
     parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]
-    return "\n".join([*_lines_of(parts), *placeholders, ""])
+    lacks_look = "look" in signatures and rules.look is None
+    empty_look = ["FN void look(World&, const Params&, Team&) {}"] if lacks_look else []
+    return "\n".join([*_lines_of(parts), *empty_look, ""])
 
 
 def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) -> None:
-    """Check that the rules have the functions that the spec needs, and no others."""
+    """Raise a TranslationError unless the rules have the functions that the spec needs, and no others."""
     for name in ("reset", "step", "observe"):
         if getattr(rules, name) is None:
-            raise TranslationError(
-                f"{spec.id}: the rules have no {name}; write Rules(reset=..., step=..., observe=...)"
-            )
+            hint = "write Rules(reset=..., step=..., observe=...)"
+            raise TranslationError(f"{spec.id}: the rules have no {name}; {hint}")
     if rules.look is not None and "look" not in signatures:
         raise TranslationError(f"{spec.id}: only teams have look; remove it, and compute observations in observe")
     shares = isinstance(spec, TeamSpec) and spec.has_shared_observations
@@ -109,9 +99,8 @@ def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) ->
         unexpected = "the rules have active, but the spec does not have active_heads=True"
         raise TranslationError(f"{spec.id}: {unhandled if has_active_heads else unexpected}; write both, or neither")
     if rules.allow is not None and spec.action_mask is None:
-        raise TranslationError(
-            f"{spec.id}: Rules(allow=...) is given, but action_mask is None: add action_mask=True to the spec"
-        )
+        problem = "Rules(allow=...) is given, but action_mask is None"
+        raise TranslationError(f"{spec.id}: {problem}: add action_mask=True to the spec")
     if rules.allow is None and spec.masked:
         raise TranslationError(f"{spec.id}: action_mask is True, but the rules have no allow; add Rules(allow=...)")
     if rules.measure is not None and not spec.metrics:
@@ -123,19 +112,18 @@ def _check_functions(spec: Spec, rules: Rules, signatures: Mapping[str, Any]) ->
 
 
 def _translate_entry(unit: Unit, spec: Spec, name: str, source: FunctionSource, kinds: tuple[str, ...]) -> Function:
-    """Translate a function that the driver calls."""
+    """Translate a function that the driver calls, with arguments of the types ``kinds``; refuse others."""
     names = list(source.annotations)
     usual_names = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
     if len(names) != len(kinds):
         problem = f"{name} has {len(names)} arguments ({', '.join(names)}) and needs {len(kinds)}"
         raise RefusedError(problem, f"Write def {source.name}({usual_names}):")
     # Arguments are passed by position: usual names and annotations show a wrong order.
-    expected_kinds = {
-        usual: kind for kind in kinds for usual in (NAMES.get(kind), kind.lower()) if usual and usual != "int"
-    }
+    usual_kinds = {usual: kind for kind in kinds for usual in (NAMES.get(kind, kind.lower()), kind.lower())}
+    usual_kinds.pop("int", None)
     for node, kind in zip(source.arguments, kinds, strict=True):
         argument, type_name = node.arg, annotation(node.annotation)
-        if node.annotation is None and expected_kinds.get(argument, kind) != kind:
+        if node.annotation is None and usual_kinds.get(argument, kind) != kind:
             problem = f"{argument!r} is passed the {kind} in {name}"
             raise RefusedError(problem, f"Keep the order of the arguments: def {source.name}({usual_names}):", node)
         is_plain_action = type_name == "int" and kind == "Action" and unit.arguments.all[kind] is INT
@@ -154,7 +142,7 @@ def _translate_entry(unit: Unit, spec: Spec, name: str, source: FunctionSource, 
 
 
 def _lines_of(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:
-    """Yield the lines of all parts, with ``#line`` directives that name the author's lines in compiler messages."""
+    """Yield the C++ of files' lines, with ``#line`` directives for the author's lines in compiler messages."""
     for file, lines in parts:
         name, number = file.replace("\\", "\\\\").replace('"', '\\"'), 0
         for line in lines:

@@ -205,7 +205,7 @@ class For(Stmt):
 
     @property
     def constant_range(self) -> range | None:
-        """The values of the variable, if the bounds are constants."""
+        """The values of the variable; None unless the bounds are constants."""
         if isinstance(self.first, Constant) and isinstance(self.end, Constant):
             return range(self.first.value, self.end.value, self.step)
         return None
@@ -221,7 +221,6 @@ class ParallelLoop(Stmt):
 
     @property
     def is_phase(self) -> bool:
-        """Whether the loop is a phase."""
         return self.method != "columns"
 
 

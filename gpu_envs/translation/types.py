@@ -12,7 +12,6 @@ class Record:
     """Base of immutable classes that are compared by their fields: every subclass becomes a frozen dataclass."""
 
     def __init_subclass__(cls) -> None:
-        """Make the subclass a frozen dataclass."""
         dataclasses.dataclass(frozen=True)(cls)
 
 
@@ -90,7 +89,7 @@ LIST = "list"
 
 
 def wider(left: Type, right: Type) -> Type:
-    """Return the type that can hold values of both types."""
+    """Return the one of two types that holds values of both; refuse unlike types."""
     if isinstance(left, Number) and isinstance(right, Number):
         return left if left.width >= right.width else right
     if isinstance(left, Array) and isinstance(right, Array) and (left.cpp, left.sizes) == (LIST, right.sizes):
@@ -107,7 +106,7 @@ def list_of(kind: Type, sizes: tuple[int | None, ...]) -> Array:
 
 
 def describe(kind: Type, value: object = None) -> str:
-    """Describe a type, or a compile-time value, for a message."""
+    """Return words for a type, or for a compile-time value, in a message: ``an int``, ``the World``."""
     match kind:
         case Number():
             return {"real": "a float", "int": "an int", "bool": "a bool"}[kind.cpp]

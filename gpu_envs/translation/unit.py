@@ -28,7 +28,6 @@ class Unit:
     """The translated rules of one spec."""
 
     def __init__(self, argument_types: Arguments) -> None:
-        """Start without functions."""
         self.arguments = argument_types
         self.parts: list[tuple[str, list[SourceLine]]] = []
         """Author's file and lines of C++, in order of declaration."""
@@ -38,7 +37,7 @@ class Unit:
         self._structs: dict[tuple[Number, ...], Tuple] = {}
 
     def tuple_type(self, kinds: tuple[Number, ...]) -> Tuple:
-        """Return the tuple type of these numbers, a struct in C++."""
+        """Return the type of tuples of these numbers; a new one adds its struct to the header."""
         if kinds not in self._structs:
             name = f"Results_{len(self._structs) + 1}"
             self._structs[kinds] = Tuple(name, kinds)
@@ -47,7 +46,7 @@ class Unit:
         return self._structs[kinds]
 
     def constant_table(self, values: Any) -> Field:
-        """Return a field for a table of constants, which becomes part of the header."""
+        """Return a field for a table of constants, of one or two dimensions, and add a new one to the header."""
         try:
             array = np.asarray(values)
         except ValueError:
@@ -70,7 +69,7 @@ class Unit:
 
 
 def _literal(value: Any) -> str:
-    """Return the C++ literal of a number of a table."""
+    """Return the C++ literal of a table's number; refuse infinity, NaN and large ints."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):

@@ -26,6 +26,7 @@ def places(stmt: Stmt) -> list[Expr]:
 
 
 def _exprs(of: Expr | Stmt, *, places: bool) -> list[Expr]:
+    """Return the expressions in the fields of a node: those in ``place`` or ``places``, or all others."""
     exprs: list[Expr] = []
     for name, field in vars(of).items():
         if (name in _PLACES) is places:
@@ -54,7 +55,7 @@ def blocks(stmt: Stmt) -> dict[str, Block]:
 
 
 def with_parts(of: Part, new_parts: Sequence[Expr]) -> Part:
-    """Return a copy with other operands, in the order of ``parts``."""
+    """Return a copy of a node with these operands or values, in the order of ``parts``."""
     remaining = iter(new_parts)
     changes: dict[str, Any] = {}
     for name, field in vars(of).items():
@@ -66,7 +67,7 @@ def with_parts(of: Part, new_parts: Sequence[Expr]) -> Part:
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
-    """Yield an expression and all its subexpressions."""
+    """Yield an expression and all its subexpressions, also in the statements of closures."""
     yield expr
     if isinstance(expr, tree.Closure):
         for statement in expr.before:
@@ -76,7 +77,7 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
 
 
 def statements(block: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yield all statements of a block, with nested ones."""
+    """Yield all statements of a block and of its inner blocks, each before its inner ones."""
     for stmt in block:
         yield stmt
         for inner in blocks(stmt).values():
@@ -90,7 +91,7 @@ def expressions(stmt: Stmt) -> Iterator[Expr]:
 
 
 def always_exits(block: Sequence[Stmt]) -> bool:
-    """Whether the code after a block is unreachable."""
+    """Whether code after a block is unreachable: every path through it returns, jumps or never ends."""
     match block[-1] if block else None:
         case tree.Jump() | tree.Return():
             return True
@@ -115,7 +116,7 @@ def _jumps(block: Block) -> Iterator[str]:
 
 
 def storage_type(place: Expr) -> str:
-    """Return the C++ type that a place is stored as; empty if it cannot be assigned."""
+    """Return the C++ type that a place is stored as; empty if rules cannot assign it."""
     if isinstance(place, tree.Element):
         return place.of.kind.stored_type if isinstance(place.of.kind, Array) else ""
     if isinstance(place, tree.Local):
@@ -124,7 +125,7 @@ def storage_type(place: Expr) -> str:
 
 
 def field_of(place: Expr) -> tuple[str, str]:
-    """Return the argument that a place belongs to and the name of its field; empty for other expressions.
+    """Return the struct that a place belongs to, such as ``World``, and its field; empty strings for a variable.
 
     Metrics get the prefix ``metrics.``, as a field of the state may have the same name.
     """

@@ -170,6 +170,7 @@ BLOCKS = {
     "if s.x > 0:\n    a = [1, 2]  # <--\nelse:\n    a = [3, 4]": "Create it once",
     "a = begin(s)  # <--": "Write the call as a statement",
     "a = begin(s) if s.x > 0 else begin(s)  # <--": "Write the call as a statement",
+    "s.x = begin(s)  # <--": "Write the call as a statement",
     "a = 1\na = p.start  # <--": "another type elsewhere",
     "if s.x > 0:\n    s.x = 1\nelif s.y > 1:  # <--\n    pass": "no field 'y'",
 }

@@ -13,7 +13,7 @@ Assigned: TypeAlias = frozenset[tree.Variable | str]
 
 
 def check_assigned(body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
-    """Refuse variables that may be read before they are set.
+    """Refuse variables that may be read before they are set; return what every path sets.
 
     Returns:
         The scalar state fields and the metrics that are set on every path to the end of the function.
@@ -36,7 +36,7 @@ class _Flow:
         """Sets at each return, and at each break and continue of the innermost loop, by keyword."""
 
     def block(self, block: Block, assigned: Assigned | None) -> Assigned | None:
-        """Return the set at the end of a block; None if the end is not reached."""
+        """Return what is set at the end of a block, given what is set before it; None if the end is not reached."""
         for stmt in block:
             if assigned is None:
                 return None
@@ -44,6 +44,7 @@ class _Flow:
         return assigned
 
     def statement(self, stmt: tree.Stmt, assigned: Assigned) -> Assigned | None:
+        """Return what is set after a statement, given what is set before it; None if nothing after it is reached."""
         assigned |= {stmt.variable} if isinstance(stmt, tree.Reduction) else set()
         assigned = self.evaluated(stmt, parts(stmt), assigned)
         for place in places(stmt):
@@ -78,7 +79,7 @@ class _Flow:
         return assigned
 
     def loop_body(self, body: Block, assigned: Assigned) -> tuple[Assigned | None, list[Assigned | None]]:
-        """Return the set after an iteration of a loop, and at each of its breaks."""
+        """Return what is set at the end of an iteration of a loop, and at each of its breaks."""
         outer = self.exits
         self.exits = {**outer, "break": [], "continue": []}
         after = _set_on_all([self.block(body, assigned), *self.exits["continue"]])
@@ -86,7 +87,7 @@ class _Flow:
         return after, breaks
 
     def evaluated(self, stmt: tree.Stmt, exprs: Sequence[Expr], assigned: Assigned) -> Assigned:
-        """Check the variables read, and add what the called functions set."""
+        """Refuse reads of variables that are not set; return ``assigned`` with what called functions always set."""
         for value in exprs:
             for expr in subexpressions(value):
                 if isinstance(expr, tree.Local) and expr.variable.scope >= 0 and expr.variable not in assigned:

@@ -11,7 +11,7 @@ from gpu_envs.translation.types import Array, Struct
 
 
 def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
-    """Check that reset sets every field of the state, and scalar fields on every path."""
+    """Refuse a reset that does not set every field, or in a single agent's rules a scalar field on every path."""
     assert isinstance(spec, EnvSpec | TeamSpec)
     agent_fields = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
     fields = spec.typed_state if isinstance(spec, EnvSpec) else {**agent_fields, **spec.shared}
@@ -35,7 +35,7 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
 
 
 def check_measure(spec: Spec, rules: Function) -> None:
-    """Check that measure sets every metric; for a single agent on every path."""
+    """Refuse a measure that does not set every metric, or in a single agent's rules on every path."""
     places = [f"metrics.{name}" for name in spec.metrics]
     missing = [place for place in places if place not in rules.effects.fields]
     suffix = ""
@@ -49,7 +49,7 @@ def check_measure(spec: Spec, rules: Function) -> None:
 
 
 def check_observe(arguments: Arguments, spec: Spec, rules: Function) -> None:
-    """Check that every element of an observation is written; indices computed at run time are not checked."""
+    """Refuse rules that leave out an element of an observation; an index computed at run time may be any element."""
     for part, size, name, space in _parts(arguments, spec, rules):
         tree = rules.source.tree
         if part and part not in rules.effects.fields:
@@ -73,9 +73,7 @@ def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[
                 yield "", space.shape[0], argument, f"the {part}observation space of {role.name!r}"
         return
     observed = arguments.all["Observation"]
-    boxes = (
-        {key: field.kind for key, field in observed.fields.items()} if isinstance(observed, Struct) else {"": observed}
-    )
+    boxes = {name: f.kind for name, f in observed.fields.items()} if isinstance(observed, Struct) else {"": observed}
     for name, box in boxes.items():
         if isinstance(box, Array):
             size = box.sizes[0] or 0 if len(box.sizes) == 1 else 0

@@ -29,7 +29,7 @@ class _Affine(Record):
         return _Affine(loop, factor, offset)
 
     def scaled(self, factor: int) -> "_Affine":
-        """Return the product with a constant."""
+        """Return the product with a constant; nothing is known of the product with 0."""
         if factor == 0:
             return _Affine()
         if self.offset is None:
@@ -57,17 +57,17 @@ class IndexFacts(Record):
     """Loop variables for row and column, in a phase over the elements of a matrix."""
 
     def with_definition(self, variable: tree.Variable, value: Expr) -> "IndexFacts":
-        """Add the value of a variable that has only this assignment."""
+        """Return these facts with the value of a variable that has only this assignment."""
         loop = self.loop_variable(value)
         loops = {**self.loop_variables, variable: loop} if loop else self.loop_variables
         return dataclasses.replace(self, loop_variables=loops, definitions={**self.definitions, variable: value})
 
     def with_range(self, variable: tree.Variable, values: range) -> "IndexFacts":
-        """Add the variable of an inner loop over a constant range."""
+        """Return these facts with the variable of an inner loop over a constant range."""
         return dataclasses.replace(self, ranges={**self.ranges, variable: values})
 
     def loop_variable(self, expr: Expr) -> tree.Variable | None:
-        """Return the loop variable that an expression equals, as an int or as a float."""
+        """Return the loop variable that an expression equals, as an int or as a float; None: it equals none."""
         if isinstance(expr, tree.Operation) and expr.name == "real":
             return self.loop_variable(expr.operands[0])
         return self.loop_variables.get(expr.variable) if isinstance(expr, tree.Local) else None
@@ -80,11 +80,11 @@ class IndexFacts(Record):
         ``length`` is the number of elements per agent, 0 for an array of the replica.
         """
         match place:
-            case tree.Element(indices=(tree.Local(variable=row), tree.Local(variable=column), *_)) if (
-                row,
-                column,
+            case tree.Element(indices=(tree.Local(variable=i), tree.Local(variable=j), *_)) if (
+                i,
+                j,
             ) == self.matrix_index:
-                return Span(row, 1, 0, 0)
+                return Span(i, 1, 0, 0)
             case tree.Element(indices=(agent, index)) if length:
                 return self._span_of_agent_element(agent, index, length)
             case tree.Element(indices=(agent, *_)) if length and (loop := self.loop_variable(agent)):
@@ -109,16 +109,15 @@ class IndexFacts(Record):
         return Span(loop, factor, low, high)
 
     def _stays_inside(self, place: tree.Element, index: _Affine) -> bool:
-        """Whether every iteration stays inside the array, such as in a phase over a role that does not come first."""
+        """Whether no iteration's index exceeds the array: the phase's constant number of iterations may be smaller."""
         count, array = self.counts.get(index.loop) if index.loop else None, place.of.kind
         if count is None or index.offset is None or not isinstance(array, Array):
             return False
-        return index.offset[0] >= 0 and index.factor * (count - 1) + index.offset[1] < math.prod(
-            n or 0 for n in array.sizes
-        )
+        last = index.factor * (count - 1) + index.offset[1]
+        return index.offset[0] >= 0 and last < math.prod(n or 0 for n in array.sizes)
 
     def _span_of_agent_element(self, agent: Expr, element: Expr, length: int) -> Span | None:
-        """The elements at ``[agent, element]`` that an iteration accesses; ``length``: elements per agent."""
+        """Return the elements that ``[agent, element]`` means in each iteration; ``length``: elements per agent."""
         loop = self.loop_variable(agent)
         if loop is not None:
             index = constant_value(element)
@@ -139,7 +138,7 @@ class IndexFacts(Record):
         return self.definitions.get(expr.variable, expr) if isinstance(expr, tree.Local) else expr
 
     def _is_first_plus_offset(self, index: Expr, first: _Affine) -> bool:
-        """Whether an index is an agent's first element plus something that does not depend on the loop variable."""
+        """Whether an index in a loop over agents is ``first`` plus a term without the loop variable."""
         match index:
             case tree.Operation(name="+", operands=(left, right)):
                 return any(
@@ -149,7 +148,7 @@ class IndexFacts(Record):
         return False
 
     def _affine(self, expr: Expr) -> _Affine:
-        """Return an index as a multiple of the loop variable plus a bounded offset."""
+        """Return an index as a multiple of the loop variable plus a bounded offset, as far as known."""
         loop = self.loop_variable(expr)
         if loop is not None:
             return _Affine(loop, 1, (0, 0))
@@ -168,16 +167,12 @@ class IndexFacts(Record):
                 for one, factor in ((left, constant_value(right)), (right, constant_value(left))):
                     if isinstance(factor, int):
                         return self._affine(one).scaled(factor)
-            case tree.Operation(name="python::modulo", operands=(_, divisor)) if (constant_value(divisor) or 0) > 0:
-                return _Affine(offset=(0, constant_value(divisor) - 1))
-            case tree.Operation(name="python::floor_divided", operands=(of, divisor)) if (
-                constant_value(divisor) or 0
-            ) > 0:
+            case tree.Operation(name="python::modulo", operands=(_, tree.Constant(value=int(n)))) if n > 0:
+                return _Affine(offset=(0, n - 1))
+            case tree.Operation(name="python::floor_divided", operands=(of, tree.Constant(value=int(n)))) if n > 0:
                 inner = self._affine(of)
                 if inner.loop is None and inner.offset is not None:
-                    return _Affine(
-                        offset=(inner.offset[0] // constant_value(divisor), inner.offset[1] // constant_value(divisor))
-                    )
+                    return _Affine(offset=(inner.offset[0] // n, inner.offset[1] // n))
         return _Affine()
 
     # --- conditions ---

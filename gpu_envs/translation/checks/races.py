@@ -16,7 +16,7 @@ from gpu_envs.translation.walk import always_exits, assignment_counts, blocks, c
 
 
 def check_races(body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST | None]:
-    """Refuse phases with races; return the function's accesses to the world outside phases."""
+    """Refuse phases with races; return the accesses to the world outside phases, each with its source node."""
     stores = assignment_counts(body)
     loop_variables = {variable: variable for variable in parameters if not stores[variable]}
     collector = _AccessCollector(stores)
@@ -64,16 +64,13 @@ class _AccessCollector:
         return facts
 
     def branch_facts(self, stmt: tree.If, facts: IndexFacts) -> IndexFacts:
+        """Record the accesses of both branches, and return the facts that hold after them."""
         conditional = facts.conditional or not isinstance(stmt.test, tree.Constant)
-        yes, no = (
-            self.block(
-                block,
-                dataclasses.replace(
-                    facts, only=facts.only_iteration(stmt.test, when=when) or facts.only, conditional=conditional
-                ),
-            )
-            for block, when in ((stmt.yes, True), (stmt.no, False))
-        )
+        ends = []
+        for block, when in ((stmt.yes, True), (stmt.no, False)):
+            only = facts.only_iteration(stmt.test, when=when) or facts.only
+            ends.append(self.block(block, dataclasses.replace(facts, only=only, conditional=conditional)))
+        yes, no = ends
         if isinstance(stmt.test, tree.Constant):
             return yes if stmt.test.value else no
         if always_exits(stmt.yes):  # only iterations that took the other branch get here
@@ -81,6 +78,7 @@ class _AccessCollector:
         return yes if always_exits(stmt.no) else facts
 
     def phase(self, stmt: tree.ParallelLoop, facts: IndexFacts) -> None:
+        """Refuse a phase if its iterations' accesses conflict; they are not added to ``accesses``."""
         outer, self.accesses = self.accesses, {}
         for count in stmt.counts:
             self.read(count, facts)
@@ -92,9 +90,8 @@ class _AccessCollector:
         else:
             count = constant_value(stmt.counts[0])
             counts, only = {loop: count} if count else {}, (loop, 0) if count == 1 else None
-            here = dataclasses.replace(
-                here, loop_variables={loop: loop} if unmodified else {}, only=only, counts=counts
-            )
+            loop_variables = {loop: loop} if unmodified else {}
+            here = dataclasses.replace(here, loop_variables=loop_variables, only=only, counts=counts)
         self.block(stmt.body, here)
         inside, self.accesses = self.accesses, outer
         for access, node in inside.items():
@@ -110,6 +107,7 @@ class _AccessCollector:
     # --- accesses ---
 
     def read(self, expr: Expr, facts: IndexFacts) -> None:
+        """Record the reads of an expression, and all accesses of the functions that it calls."""
         for part in parts(expr):
             self.read(part, facts)
         if isinstance(expr, tree.Invoke):
@@ -118,21 +116,14 @@ class _AccessCollector:
             self.record(expr, "read", facts)
 
     def record(self, place: Expr, mode: str, facts: IndexFacts, constant: Any = None) -> None:
-        """Record an access to a place that is a field of the world or a metric."""
+        """Record an access to a place, unless it is neither a field of the world nor a metric."""
         owner, name = field_of(place)
         if owner in ("World", "Metrics"):
             field = place.of if isinstance(place, tree.Element) else place
             per_agent = field.per_agent if isinstance(field, tree.Field) else None
             span = facts.span_of(place, per_agent)
-            access = Access(
-                name,
-                per_agent,
-                mode,
-                span,
-                facts.only,
-                None if constant is None else float(constant),
-                facts.conditional,
-            )
+            number = None if constant is None else float(constant)
+            access = Access(name, per_agent, mode, span, facts.only, number, facts.conditional)
             self.accesses.setdefault(access, place.at)
 
     def record_call(self, call: tree.Invoke, facts: IndexFacts) -> None:
@@ -145,14 +136,14 @@ class _AccessCollector:
             only = facts.only
             if only is None and access.only is not None and (single := loop_variables.get(access.only[0])) is not None:
                 only = single, access.only[1]
-            in_caller = dataclasses.replace(
-                access, span=span, only=only, conditional=access.conditional or facts.conditional
-            )
+            conditional = access.conditional or facts.conditional
+            in_caller = dataclasses.replace(access, span=span, only=only, conditional=conditional)
             self.accesses.setdefault(in_caller, call.at)
 
     # --- races ---
 
     def refuse_write(self, access: Access, node: ast.AST | None, stmt: tree.ParallelLoop) -> None:
+        """Refuse a write by which several iterations of a phase may write the same element."""
         loop, *column = stmt.variables
         field, name, span = access.field, loop.name, access.span
         if span is not None and span.loop == loop and span.is_apart_from(span):
@@ -172,6 +163,7 @@ class _AccessCollector:
             raise RefusedError(f"every iteration writes {field!r}, which belongs to the whole replica", hint, node)
 
     def refuse_pair(self, one: Access, other: Access, nodes: dict[Access, ast.AST | None], loop: tree.Variable) -> None:
+        """Refuse two accesses to a field, at least one a write, if two iterations may make them to one element."""
         if _is_single(one, loop) and one.only == other.only:
             return
         if one.span and other.span and one.span.loop == other.span.loop == loop and one.span.is_apart_from(other.span):

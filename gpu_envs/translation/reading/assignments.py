@@ -23,7 +23,7 @@ class Assignments(Expressions):
     """Layer of the reader for assignments."""
 
     def assignment(self, node: ast.Assign) -> Iterator[tree.Stmt]:
-        """Read ``a = b``, ``a, b = c, d`` or ``a = b = c``."""
+        """Read ``a = b``, ``a, b = c, d`` or ``a = b = c``; yield the statements that replace it."""
         match node.targets:
             case [ast.Tuple(elts=targets) | ast.List(elts=targets)]:
                 yield from self._unpack(node, targets)
@@ -55,18 +55,16 @@ class Assignments(Expressions):
             return
         result = self.expression(value_node)
         if not isinstance(result.kind, Tuple) or len(result.kind.kinds) != len(targets):
-            raise RefusedError(
-                f"{describe(result.kind, constant_value(result))} is assigned to {len(targets)} names", at=value_node
-            )
+            problem = f"{describe(result.kind, constant_value(result))} is assigned to {len(targets)} names"
+            raise RefusedError(problem, at=value_node)
         store, name = self.store_temporary(result, "result", node)
         yield store
-        numbers = [
-            tree.Operation(kind, f".value{n}", (name,), at=value_node) for n, kind in enumerate(result.kind.kinds)
-        ]
+        kinds = enumerate(result.kind.kinds)
+        numbers = [tree.Operation(kind, f".value{n}", (name,), at=value_node) for n, kind in kinds]
         yield self._assign(node, targets, numbers)
 
     def annotated_assignment(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
-        """Read ``a: float = b``."""
+        """Read ``a: float = b``, with ``b`` converted to the annotated type; without a value yield nothing."""
         if not isinstance(node.target, ast.Name):
             raise RefusedError("the spec declares the types of fields", "Remove the annotation", node.target)
         if node.value is None:
@@ -95,30 +93,27 @@ class Assignments(Expressions):
         places, converted_values = [], []
         for target, value in zip(targets, values, strict=True):
             if isinstance(target, ast.Name):
-                place: Expr = self._local(target, value, node)
+                place: Expr = self._assigned_local(target, value, node)
                 converted_values.append(convert(value, place.kind) if isinstance(place.kind, Number) else value)
             elif isinstance(target, ast.Attribute | ast.Subscript):
                 place = self._widen_list(target, self.expression(target), value, node)
                 self._check_place(place, target)
                 if field_of(place) == ("World", "in_game") and constant_value(value) is True:
+                    problem = "rules cannot set in_game to True: inactive agents stay inactive until the reset"
                     hint = "Add a bool field to the spec, such as alive, for agents that pause"
-                    raise RefusedError(
-                        "rules cannot set in_game to True: inactive agents stay inactive until the reset", hint, target
-                    )
+                    raise RefusedError(problem, hint, target)
                 converted_values.append(convert_to_place(place, value))
             else:
-                raise RefusedError("this cannot be assigned", at=target)
+                raise RefusedError("this cannot be assigned", "Assign to variables, fields and elements", target)
             places.append(place)
         return tree.Assign(node, tuple(places), tuple(converted_values))
 
     def _widen_list(self, target: ast.expr, place: Expr, value: Expr, node: ast.stmt) -> Expr:
-        """Widen the element type of a local list to a value that is assigned to an element."""
-        if not (
-            isinstance(place, tree.Element) and isinstance(place.of, tree.Local) and isinstance(value.kind, Number)
-        ):
+        """Return the place; if it is an element of a local list, widen the list's type to the value assigned."""
+        if not isinstance(place, tree.Element) or not isinstance(place.of, tree.Local):
             return place
         of, variable = place.of.kind, place.of.variable
-        if not isinstance(of, Array) or of.cpp != LIST:
+        if not isinstance(of, Array) or of.cpp != LIST or not isinstance(value.kind, Number):
             return place
         if of.refusal:
             raise RefusedError(of.refusal, "Make it a list: [a, b]", target)
@@ -148,7 +143,8 @@ class Assignments(Expressions):
         hint = "Store the value in a local variable or a field"
         raise RefusedError(f"{ast.unparse(target)} is read-only", hint, target)
 
-    def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
+    def _assigned_local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
+        """Return the variable that an assignment sets, its type widened to hold the value; refuse other values."""
         name, kind = target.id, value.kind
         if isinstance(kind, Array) and kind.cpp in ("", LIST):
             raise RefusedError("an array cannot have two names", "Use the first one, or copy its elements", node)
@@ -168,7 +164,7 @@ class Assignments(Expressions):
         return self.record_type(name, kind, target)
 
     def _make_list(self, node: ast.stmt, target: ast.Name, value_node: ast.expr) -> tree.MakeList:
-        """Read ``x = [a, b]`` or ``x = [a] * n``; the elements of a tuple are read-only."""
+        """Read ``x = [a, b]``, ``x = [a] * n`` or ``x = (a, b)``, whose elements are read-only."""
         elements, times = value_node, 1
         if isinstance(value_node, ast.BinOp):
             count = self.expression(value_node.right)
@@ -184,10 +180,10 @@ class Assignments(Expressions):
         kind: types.Type = types.BOOL
         for value in values:
             if not isinstance(value.kind, Number):
-                raise RefusedError(
-                    f"elements of a list must be numbers, and this is {describe(value.kind, constant_value(value))}",
-                    at=value.at,
+                problem = (
+                    f"elements of a list must be numbers, and this is {describe(value.kind, constant_value(value))}"
                 )
+                raise RefusedError(problem, at=value.at)
             kind = wider(kind, value.kind)
         list_type = list_of(kind, (length,))
         if isinstance(elements, ast.Tuple):
@@ -199,7 +195,7 @@ class Assignments(Expressions):
 
 
 def convert_to_place(place: Expr, value: Expr) -> Expr:
-    """Convert a value to the type of a place, or raise if it does not fit."""
+    """Return a value converted to the type of a field or element; refuse one that does not fit."""
     assert isinstance(place.kind, Number)
     stored = storage_type(place)
     name = ast.unparse(place.at) if place.at is not None else "it"
@@ -215,7 +211,7 @@ def convert_to_place(place: Expr, value: Expr) -> Expr:
 
 
 def _is_list(node: ast.expr) -> bool:
-    """Whether an expression creates a list or a tuple."""
+    """Whether an expression creates a list or a tuple: ``[a, b]``, ``(a, b)`` or ``[a] * n``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         node = node.left
     return isinstance(node, ast.List | ast.Tuple)

@@ -34,14 +34,14 @@ class Calls(Reader):
     """Layer of the reader for calls."""
 
     def call(self, node: ast.Call) -> Expr:
-        """Read a call."""
+        """Read a call of a builtin, of a method or of an author's function; refuse other calls."""
         if isinstance(node.func, ast.Attribute):
             owner = self.expression(node.func.value)
             if isinstance(owner.kind, Struct):
                 return self._method(node, owner, owner.kind.name, node.func.attr)
         function = self.expression(node.func)
         if function.kind is not STATIC:
-            raise RefusedError(f"{describe(function.kind)} cannot be called")
+            raise RefusedError(f"{describe(function.kind)} cannot be called", "Call a function of the module")
         target = constant_value(function)
         if target is len:
             return self._length(node)
@@ -55,10 +55,8 @@ class Calls(Reader):
             arguments = self._positional(node)
             if not builtin.min_arguments <= len(arguments) <= builtin.max_arguments:
                 _suggest(node, target, arguments)
-                expected = f"{builtin.min_arguments}" + (
-                    " or more" if builtin.min_arguments != builtin.max_arguments else ""
-                )
-                raise RefusedError(f"{ast.unparse(node.func)} got {len(arguments)} arguments; it takes {expected}")
+                takes = " to ".join(map(str, dict.fromkeys((builtin.min_arguments, builtin.max_arguments))))
+                raise RefusedError(f"{ast.unparse(node.func)} got {len(arguments)} arguments; it takes {takes}")
             return builtin.make(*arguments)
         module = str(getattr(target, "__module__", ""))
         is_untranslated = module == rules.__name__ or module.partition(".")[0] in ("numpy", "random")
@@ -67,7 +65,7 @@ class Calls(Reader):
         return self._call_helper(node, target)
 
     def _positional(self, node: ast.Call) -> list[Expr]:
-        """Read the arguments of a call that must not have keyword arguments."""
+        """Return the arguments of a call; refuse keyword arguments."""
         if node.keywords:
             raise RefusedError("this function takes no keyword arguments", "Pass the arguments by position")
         return [self.expression(argument) for argument in node.args]
@@ -79,10 +77,10 @@ class Calls(Reader):
             return literal(owner.kind.sizes[0])
         if owner.kind is STATIC and hasattr(constant_value(owner), "__len__"):
             return literal(len(constant_value(owner)))
-        raise RefusedError("this has no known length")
+        raise RefusedError("this has no known length", "Write len(...) of an array or a tuple")
 
     def atomic(self, node: ast.Call, at: ast.stmt) -> tree.Atomic | None:
-        """Read ``add(field, value)`` or ``lower(field, value)``; None for another call."""
+        """Read ``add(field, value)`` or ``lower(field, value)``; return None for another call."""
         if not isinstance(node.func, ast.Name | ast.Attribute):
             return None
         try:
@@ -107,7 +105,7 @@ class Calls(Reader):
         if type_name == "Random":
             return self._draw(node, owner, name)
         if type_name == "Team" and name in ("random", "shared_random"):
-            return self._stream(node, name)
+            return self._team_random(node, name)
         if type_name == "Team" and name in ("agents", "elements"):
             names = "i" if name == "agents" else "i, j"
             raise RefusedError(f"{name}(...) must be in a for statement", f"Write for {names} in {ast.unparse(node)}:")
@@ -133,8 +131,8 @@ class Calls(Reader):
             raise RefusedError(f"random.{name} got {len(arguments)} arguments; it takes {len(kinds)}")
         return tree.Draw(result, owner, name, tuple(map(convert, arguments, kinds)))
 
-    def _stream(self, node: ast.Call, name: str) -> Expr:
-        """Translate team.random(...) or team.shared_random(...), which make an agent's generator."""
+    def _team_random(self, node: ast.Call, name: str) -> Expr:
+        """Read ``team.random(...)`` or ``team.shared_random(...)``, which return an agent's random number generator."""
         arguments = self._positional(node)
         maximum = 3 if name == "random" else 2
         if not 2 <= len(arguments) <= maximum:
@@ -142,9 +140,8 @@ class Calls(Reader):
             raise RefusedError(f"team.{name} got {len(arguments)} arguments", f"Write team.{name}(RESET, i){or_step}")
         stream, *numbers = arguments
         if stream.kind != STREAM or not isinstance(stream, tree.Constant):
-            raise RefusedError(
-                "the stream must be RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0]
-            )
+            hint = "from gpu_envs.rules import RESET, STEP"
+            raise RefusedError("the stream must be RESET or STEP", hint, node.args[0])
         team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
         if name == "random" and stream.value is rules.STEP and len(arguments) == 2:
             raise RefusedError("this draws the same numbers in every step", f"Write {team}(STEP, {agent}, w.elapsed)")
@@ -163,7 +160,7 @@ class Calls(Reader):
         arguments = dict(zip(parameters, node.args, strict=False))
         for keyword in node.keywords:
             if keyword.arg is None or keyword.arg not in parameters or keyword.arg in arguments:
-                raise RefusedError(f"{name} takes no other argument {keyword.arg!r}")
+                raise RefusedError(f"{name} takes no other argument {keyword.arg!r}; {takes}")
             arguments[keyword.arg] = keyword.value
         omitted = {key: p.default for key, p in parameters.items() if key not in arguments}
         missing = ", ".join(repr(key) for key, default in omitted.items() if default is inspect.Parameter.empty)
@@ -172,20 +169,15 @@ class Calls(Reader):
         if function.effects.phases:
             self.enter_phase(f"{name} contains phases, and is called inside one", "Call it between phases")
         between_phases, self.between_phases = self.between_phases, self.between_phases and not function.effects.phases
-        values = {
-            parameter: _argument(self.expression(value), parameters[parameter].kind)
-            for parameter, value in arguments.items()
-        }
+        values = {key: _argument(self.expression(value), parameters[key].kind) for key, value in arguments.items()}
         self.between_phases = between_phases
-        values |= {
-            parameter: convert(literal(default), parameters[parameter].kind) for parameter, default in omitted.items()
-        }
+        values |= {key: convert(literal(default), parameters[key].kind) for key, default in omitted.items()}
         order = tuple(list(values).index(key) for key in parameters)
         return tree.Invoke(function.result or STATIC, function, tuple(values.values()), order)
 
 
 def _suggest(node: ast.Call, target: object, arguments: list[Expr]) -> None:
-    """Raise an error with a replacement for a call of a builtin that rules only have with other arguments."""
+    """Refuse ``min`` of an array and ``round`` to digits, with a replacement; do nothing for other calls."""
     name, first = ast.unparse(node.func), ast.unparse(node.args[0]) if node.args else ""
     if target in (min, max) and len(arguments) == 1 and isinstance(arguments[0].kind, Array):
         size = arguments[0].kind.sizes[0] or "n"
@@ -198,6 +190,7 @@ def _suggest(node: ast.Call, target: object, arguments: list[Expr]) -> None:
 
 
 def _argument(value: Expr, kind: Type) -> Expr:
+    """Return an argument converted to the type of its parameter; refuse another struct or array."""
     if isinstance(kind, Number):
         return convert(value, kind)
     same_struct = isinstance(kind, Struct) and isinstance(value.kind, Struct) and value.kind.name == kind.name

@@ -41,7 +41,6 @@ class Expressions(Calls):
     """Layer of the reader for expressions."""
 
     def expression(self, node: ast.expr) -> Expr:
-        """Read an expression."""
         with self.at(node):
             return dataclasses.replace(self._expression(node), at=node)
 
@@ -64,7 +63,7 @@ class Expressions(Calls):
             case ast.UnaryOp():
                 return arithmetic.unary(node.op, self.expression(node.operand))
             case ast.BoolOp():
-                return arithmetic.logic(node.op, [self._bool(part) for part in node.values])
+                return arithmetic.logic(node.op, [self._bool_operand(part) for part in node.values])
             case ast.Compare():
                 return self._compare(node)
             case ast.IfExp():
@@ -77,7 +76,7 @@ class Expressions(Calls):
         raise RefusedError(f"{type(node).__name__} is not translated")
 
     def condition(self, node: ast.expr) -> Expr:
-        """Read a condition: numbers are true unless they are zero."""
+        """Read a condition as a bool; numbers are true unless they are zero."""
         with self.at(node):
             if isinstance(node, ast.BoolOp):
                 return arithmetic.logic(node.op, [self.condition(part) for part in node.values])
@@ -85,7 +84,7 @@ class Expressions(Calls):
                 return arithmetic.unary(node.op, self.condition(node.operand))
             return to_bool(self.expression(node))
 
-    def _bool(self, node: ast.expr) -> Expr:
+    def _bool_operand(self, node: ast.expr) -> Expr:
         value = self.expression(node)
         if number_type(value) is not BOOL:
             problem = f"'and' and 'or' join bools, and this is {describe(value.kind)}"
@@ -101,7 +100,7 @@ class Expressions(Calls):
         return arithmetic.logic(ast.And(), links)
 
     def _operand(self, node: ast.expr) -> Expr:
-        """Read the right operand of a comparison; for ``in`` a tuple of constants."""
+        """Read a right operand of a comparison: a value, or a constant tuple for ``in``."""
         if not isinstance(node, ast.Tuple | ast.List | ast.Set):
             return self.expression(node)
         values = []
@@ -175,7 +174,7 @@ class Expressions(Calls):
         return self._value(value)
 
     def _with_spec_constants(self, values: Any) -> Any:
-        """Return nested tuples as lists, with the spec's constants replaced by their values."""
+        """Return nested tuples as lists, with constants of the spec, such as ``AGENTS``, replaced by their values."""
         if isinstance(values, tuple | list):
             return [self._with_spec_constants(value) for value in values]
         return constant_value(self._value(values)) if isinstance(values, rules.Constant) else values
@@ -202,7 +201,7 @@ class Expressions(Calls):
         return self._global(name)
 
     def _global(self, name: str) -> Expr:
-        """Return the value of a name that the function does not define."""
+        """Return a module's, builtin or spec constant of this name; refuse an unknown name."""
         spec_constants = self.unit.arguments.spec_constants
         try:
             value = self.source.find(name)
@@ -219,7 +218,7 @@ class Expressions(Calls):
         return self._value(value)
 
     def _value(self, value: Any) -> Expr:
-        """Return the expression for a Python value of the module."""
+        """Return the constant for a Python value; ``AGENTS`` and the like get the spec's value."""
         if isinstance(value, rules.Constant):
             spec_constants = self.unit.arguments.spec_constants
             if value.name not in spec_constants:

@@ -64,7 +64,7 @@ IsNested: TypeAlias = Callable[[ast.For], bool]
 
 
 def scope_of(number: int, body: list[ast.stmt], is_nested: IsNested, loop_variables: Sequence[str] = ()) -> Scope:
-    """Return the scope of a function or parallel loop with this body."""
+    """Return the scope of a function or parallel loop with this body; ``number`` identifies the scope."""
     uses = [use for statement in body for use in _uses(statement, (), is_nested)]
     assigned = frozenset(name.id for name, _ in uses if isinstance(name.ctx, ast.Store))
     loop_counters = frozenset(n for n in assigned if all(_is_counter(use, loops) for use, loops in uses if use.id == n))
@@ -74,7 +74,7 @@ def scope_of(number: int, body: list[ast.stmt], is_nested: IsNested, loop_variab
 def _uses(
     node: ast.AST, loops: tuple[ast.For, ...], is_nested: IsNested
 ) -> Iterator[tuple[ast.Name, tuple[ast.For, ...]]]:
-    """Yield each name with the loops around it, without the names of inner scopes."""
+    """Yield each use of a name with the loops around it, without variables of inner scopes."""
     if isinstance(node, ast.Name):
         yield node, loops
     elif isinstance(node, ast.For) and is_nested(node):
@@ -119,7 +119,7 @@ class Reader(abc.ABC):
         self.restart()
 
     def restart(self) -> None:
-        """Restart at the function's first line, and keep the types."""
+        """Restart at the function's first line, but keep the types found so far."""
         self.types_changed = False
         self.between_phases = False
         """Whether the current statement lies between phases."""
@@ -130,7 +130,7 @@ class Reader(abc.ABC):
         self.temporaries = 0
 
     def enter_phase(self, problem: str, hint: str) -> None:
-        """Refuse a phase where none is allowed; the first phase of an undecided function sets ``is_phased``."""
+        """Refuse a phase, with this message, where none is allowed; an undecided function becomes one with phases."""
         if not self.between_phases:
             if self.is_phased is not None or len(self.scopes) > 1:
                 raise RefusedError(problem, hint)
@@ -140,7 +140,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def expression(self, node: ast.expr) -> Expr:
-        """Read an expression."""
+        """Return the typed expression for a node; refuse what cannot be translated."""
 
     @abc.abstractmethod
     def function(self, python_function: types.FunctionType, node: ast.Call) -> Function:
@@ -158,7 +158,7 @@ class Reader(abc.ABC):
     # --- variables ---
 
     def new_temporary(self, prefix: str) -> Variable:
-        """Return a new temporary."""
+        """Return a new variable, with a name that the function does not use."""
         while True:
             self.temporaries += 1
             name = f"{prefix}{self.temporaries}_"
@@ -171,7 +171,7 @@ class Reader(abc.ABC):
         return Store(at, temporary, value, declares=True, constant=True), temporary
 
     def cpp_name(self, name: str) -> str:
-        """Return a variable's name in C++."""
+        """Return a variable's name in C++, with underscores if C++ or the headers use the name."""
         cpp = ascii_name(name)
         if cpp in CPP_WORDS or cpp in _DIALECT or not re.match(r"[a-z]|_[a-z]|_$", cpp) or cpp != name:
             cpp += "_"
@@ -180,7 +180,7 @@ class Reader(abc.ABC):
         return cpp
 
     def variable(self, name: str) -> Variable | None:
-        """Return the variable of that name in the innermost scope."""
+        """Return the variable of that name in the innermost scope that assigns it; None if it is no local variable."""
         for scope in reversed(self.scopes):
             if name in scope.assigned:
                 return Variable(name, self.cpp_name(name), scope.number)
@@ -194,8 +194,7 @@ class Reader(abc.ABC):
         try:
             wide_kind = kind if previous is None else wider(previous, kind)
         except RefusedError:
-            problem = f"{name!r} has another type elsewhere"
-            raise RefusedError(problem, "Use two names", node) from None
+            raise RefusedError(f"{name!r} has another type elsewhere", "Use two names", node) from None
         if wide_kind != previous:
             self.types[variable] = wide_kind
             self.types_changed = True
@@ -209,5 +208,5 @@ def not_set(name: str, at: ast.AST | None = None) -> RefusedError:
 
 
 def ascii_name(name: str) -> str:
-    """Return a Python name in ASCII letters, for C++."""
+    """Return a Python name in ASCII, for C++: other letters become ``u`` and their code."""
     return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)

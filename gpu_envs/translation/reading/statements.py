@@ -37,7 +37,7 @@ class Statements(Assignments):
     """Layer of the reader for statements."""
 
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
-        """Read a block, up to the first statement after which the rest is unreachable."""
+        """Read a block, up to a statement after which the rest is unreachable."""
         result: list[tree.Stmt] = []
         for node in nodes:
             with self.at(node):
@@ -61,9 +61,8 @@ class Statements(Assignments):
             case ast.Break() | ast.Continue():
                 keyword = type(node).__name__.lower()
                 if keyword == "break" and len(self.scopes) > 1 and not self.loops:
-                    raise RefusedError(
-                        "break cannot end the other iterations of a phase", "Write continue, which ends this iteration"
-                    )
+                    hint = "Write continue, which ends this iteration"
+                    raise RefusedError("break cannot end the other iterations of a phase", hint)
                 yield tree.Jump(node, keyword)
             case ast.Expr(value=ast.Constant(value=value)) if isinstance(value, str) or value is ...:
                 pass
@@ -102,8 +101,8 @@ class Statements(Assignments):
         if len(self.scopes) > 1:
             raise RefusedError("an iteration of a phase returns nothing", "Write continue, which ends this iteration")
         if self.between_phases:
-            hint = "Write conditions inside the phases"
-            raise RefusedError("all replicas run all phases", hint)
+            problem = "all replicas run all phases, so a function with phases cannot return between them"
+            raise RefusedError(problem, "Write conditions inside the phases")
         name, kind, value = self.source.name, self.result, node.value
         if kind is None:
             if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
@@ -130,7 +129,7 @@ class Statements(Assignments):
     # --- loops ---
 
     def _body(self, node: ast.For | ast.While, *, constant: bool) -> Block:
-        """Read a loop's body; it may have phases only if the loop's bounds are ``constant``."""
+        """Return a loop's body; refuse phases in it unless the loop's bounds are ``constant``."""
         self.loops.append(node)
         body = self.block(node.body)
         self.loops.pop()
@@ -160,7 +159,7 @@ class Statements(Assignments):
         return tree.For(node, variable, first, end, step, self._body(node, constant=constant), counter)
 
     def _bounds(self, node: ast.expr) -> tuple[Expr, Expr, int]:
-        """Read ``range(...)``: first value, end and step."""
+        """Return first value, end and step of the ``range(...)`` of a for statement; refuse other iterables."""
         if isinstance(node, ast.Attribute) and node.attr in _LOOPS:
             raise RefusedError(f"{node.attr} is a method", f"Write {_LOOPS[node.attr][2]}", node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
@@ -178,7 +177,7 @@ class Statements(Assignments):
     # --- phases, and the columns of a row ---
 
     def _called_method(self, node: ast.AST) -> tuple[str, str]:
-        """Return type and method for a call of a method of the rules' argument, otherwise two empty strings."""
+        """Return the type and method of a call ``argument.method(...)``, as Team and agents; else two empty strings."""
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=type_name), attr=name)) if type_name in self.arguments:
                 kind = self.arguments[type_name].kind
@@ -199,9 +198,7 @@ class Statements(Assignments):
         names = list(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
         if method == "agents" and len(parts) == 2:
             problem = "team.agents has one variable; a loop over the elements of a matrix has two"
-            raise RefusedError(
-                problem, f"Write for {', '.join(map(ast.unparse, parts))} in team.elements(ROWS, COLUMNS):", node.target
-            )
+            hint = f"for {', '.join(map(ast.unparse, parts))} in team.elements(ROWS, COLUMNS):"
         if not len(names) == len(parts) == (2 if method == "elements" else 1):
             raise RefusedError(problem, f"Write {hint}", node.target)
         assert isinstance(node.iter, ast.Call)
@@ -228,7 +225,7 @@ class Statements(Assignments):
         return tree.ParallelLoop(node, method, variables, counts, body)
 
     def _counts(self, node: ast.Call, method: str) -> tuple[Expr, ...]:
-        """Read the numbers of iterations in a call of ``agents``, ``elements`` or ``columns``."""
+        """Return the numbers of iterations in a call of ``agents``, ``elements`` or ``columns``, converted to int."""
         if method == "agents" and not node.args and not node.keywords:
             return (self.unit.arguments.spec_constants["AGENTS"],)
         if node.keywords or len(node.args) != (2 if method == "elements" else 1):
@@ -246,7 +243,7 @@ class Statements(Assignments):
     # --- sums, maxima and minima ---
 
     def _read_reduction(self, node: ast.Assign, target: ast.expr, call: ast.Call) -> tree.ParallelLoop | tree.Reduction:
-        """Read ``w.total = team.sum(w.x[j] for j in team.agents(n))``; in a phase, each iteration has one result."""
+        """Read ``w.total = team.sum(w.x[j] for j in team.agents(n))``, as a phase unless it is already inside one."""
         in_loop = len(self.scopes) > 1
         if not in_loop:
             self.enter_phase("this is a phase inside a phase", "Write it between phases")
@@ -255,15 +252,14 @@ class Statements(Assignments):
         with self.at(call):
             reduction = self._reduction(node, target, call, self._called_method(call)[1], in_loop=in_loop)
         self.between_phases, self.loops = saved
-        return (
-            reduction
-            if in_loop
-            else tree.ParallelLoop(node, "agents", (self.new_temporary("first"),), (literal(1),), (reduction,))
-        )
+        if in_loop:
+            return reduction
+        return tree.ParallelLoop(node, "agents", (self.new_temporary("first"),), (literal(1),), (reduction,))
 
     def _reduction(
         self, node: ast.Assign, target: ast.expr, call: ast.Call, method: str, *, in_loop: bool
     ) -> tree.Reduction:
+        """Read the assignment of ``team.sum``, ``max`` or ``min`` of a generator, ``call``, to a field, ``target``."""
         match call.args:
             case [ast.GeneratorExp(elt=elt, generators=[ast.comprehension(ast.Name(name), ast.Call() as over, ifs)])]:
                 over_range = isinstance(over.func, ast.Name) and over.func.id == "range" and len(over.args) == 1
@@ -293,7 +289,7 @@ class Statements(Assignments):
         return tree.Reduction(node, method, place, count, variable, value, flags.get("double") is True)
 
     def _result(self, target: ast.expr, method: str, *, in_loop: bool) -> Expr:
-        """Read the place of the result."""
+        """Return the place that a reduction writes; refuse all but int and float fields of the world and metrics."""
         if isinstance(target, ast.Attribute | ast.Subscript):
             place = self.expression(target)
             self._check_place(place, target)
@@ -312,7 +308,7 @@ class Statements(Assignments):
     def _check_rows(
         self, reduction: tree.Reduction, method: str, variables: Sequence[tree.Variable], body: Block
     ) -> None:
-        """Check that a reduction is the only statement of its phase, and each iteration writes its result."""
+        """Refuse a reduction that is not its phase's only statement, or does not have one result per iteration."""
         number = variables[0].name
         example = f"for {number} in team.agents(): w.x[{number}] = team.{reduction.method}(... for j in team.agents())"
         if method != "agents" or len(body) > 1 or body[0] is not reduction:
