@@ -130,7 +130,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Returns the machine's total and free memory or, in a container with smaller limits, those of the container.
+    """Returns the machine's total and free memory or, in a container with smaller limits, the container's.
 
     Inside a container, ``/proc/meminfo`` still describes the machine; the limit is in the files of its control group.
 

@@ -97,7 +97,7 @@ class Kernel:
         self._prepared: dict[tuple[MemberValue, ...], tuple[list[_ArrayRule], Launch | None]] = {}
 
     def _rules(self, members: Sequence[Member], sizes: Mapping[str, Any]) -> list[_ArrayRule]:
-        """What to check of each array among the members: its shape, for these sizes, and its dtypes."""
+        """The checks of each array among the members: its name, shape, dtypes, and whether it may be None."""
         rules: list[_ArrayRule] = []
         for member in members:
             if member.dimensions is not None:

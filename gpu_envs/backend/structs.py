@@ -67,7 +67,7 @@ class Struct:
         """Makes a struct of (type, name) tuples; names of members of the same type may be separated by commas.
 
         A struct member may have its count as a third element, a pointer the dimensions of its array; a pointer whose
-        type ends in ``?`` may be null. ``real`` is the C++ type that the type ``real`` stands for.
+        type ends in ``?`` may be null. ``real`` is the C++ type that replaces the type ``real``.
         """
         members: list[Member] = []
         for kind, names, *rest in fields:

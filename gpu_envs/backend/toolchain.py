@@ -211,7 +211,7 @@ def writable_by_other_users(folder: Path) -> bool:
 
 
 def _compile_into(folder: Path, source: str, name: str, extra_flags: Sequence[str]) -> Path:
-    """Returns the library's file in the folder, compiled if necessary; without a compiler, one of any compiler."""
+    """Returns the library's file in the folder, compiled if necessary; without a compiler, any compiler's."""
     flags = [*FLAGS, *extra_flags]
     stem = f"{name}-{digest(source, *flags, cpu_features())[:32]}"
     try:

@@ -48,7 +48,7 @@ class EnvProgram:
         self.inspect_action_parts = [part for _, part in self.parts["inspect"] if hasattr(part, "actions")]
 
     def load(self, module: str) -> Sequence[Any]:
-        """Compile one of the layout's modules and prepare its launches; return the argument structs of its kernels."""
+        """Compile a module of the layout and prepare its launches; return the argument structs of its kernels."""
         layout = self.layout
         program = generate(layout, module)
         kernels = self._backend.load(program)

@@ -47,7 +47,7 @@ def read_reset(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) 
 
 
 def _read_options(sim: Simulation, options: Mapping[str, Any]) -> dict[str, ParamValue]:
-    """Return a reset's parameters after checks: those in ``options``, and derived ones that they change."""
+    """Return the parameters in a reset's ``options``, after checks, with the derived parameters that they change."""
     spec, precision = sim.config.spec, sim.config.precision
     values: dict[str, ParamValue] = {**spec.check_options(options, precision)}
     params = sim.params

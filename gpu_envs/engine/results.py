@@ -306,7 +306,7 @@ class OutReader:
                     )
 
     def _address(self, label: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
-        """The address of one of the user's arrays, or an error that starts with its ``label`` if it does not fit."""
+        """The address of a user's array; an error that starts with ``label`` if the array does not fit."""
         if (
             array.__class__ is self._tensor  # fast path for the most common case
             and array.dtype is self._torch_dtypes[dtype]

@@ -55,7 +55,7 @@ def register(spec: Spec, *, replace: bool = False) -> None:
 
 
 def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
-    """Registers an environment, and stores where its spec comes from."""
+    """Registers a spec and its origin; a ValueError if another has its id, unless ``replace`` or it is a copy."""
     existing = SPECS.get(spec.id)
     origin = dataclasses.replace(origin, file=str(spec.source_file or ""))
     if existing is not None:
@@ -76,7 +76,7 @@ def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
 
 
 def _restore(id: str, spec: Spec | None, origin: Origin | None) -> None:
-    """Restores what an id meant before, because the file that registered it failed."""
+    """Registers again what an id meant before a file failed that registered it; without ``spec``, removes the id."""
     if spec is not None:
         _store(spec, origin or BY_HAND)
         return
@@ -89,6 +89,7 @@ def _restore(id: str, spec: Spec | None, origin: Origin | None) -> None:
 
 
 def _store(spec: Spec, origin: Origin) -> None:
+    """Registers a spec here, with Gymnasium and, once its adapter is imported, PettingZoo; replaces a spec of the id."""
     SPECS[spec.id] = spec
     ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):
@@ -189,7 +190,7 @@ def needs_trust(name: str) -> bool:
 
 
 def remember_trusted(name: str) -> None:
-    """Records that this user trusts the file that a spec path names, until the file changes."""
+    """Records that this user trusts the file that a spec path names, until it changes; ignores ids and modules."""
     reference = sources.parse_spec_path(name)
     if reference is not None and reference.is_file:
         trusted.remember(reference.source)
@@ -277,7 +278,7 @@ def id_of(name: str) -> str:
 
 
 def pickle_key(spec: Spec) -> str:
-    """Returns the key with which ``unpickled_spec`` finds this spec in this process, even if its id is reused."""
+    """Returns the key, new at the first call, that ``unpickled_spec`` takes to find this spec even if its id is reused."""
     if PICKLED_SPECS.get(spec.key) is not spec:  # no key yet, or a copy that has the key of its original
         object.__setattr__(spec, "key", os.urandom(16).hex())
         PICKLED_SPECS[spec.key] = spec
@@ -322,7 +323,7 @@ def unpickled_spec(id: str, place: str, key: str = "") -> Spec:
 
 
 def _load_distributions() -> None:
-    """Registers the environments of installed distributions, at the first call."""
+    """Imports and registers the environments of installed distributions, at the first call only."""
     with _LOADING:
         if _LOADED.is_set():
             return

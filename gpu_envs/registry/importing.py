@@ -52,7 +52,7 @@ def _warn_of_edits(folder: Path) -> None:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """Imports a module by name, also from the working folder, like ``python -m``.
+    """Imports and returns a module by name, also from the working folder, like ``python -m``.
 
     Raises:
         SourceError: The module does not exist, or cannot be imported.

@@ -64,7 +64,7 @@ def load(path: Path) -> types.ModuleType:
 
 
 def _unique_name(spec: ModuleSpec, folder: Path) -> str:
-    """Returns a unique name for a module or package, because modules in other folders may have the same name."""
+    """Renames a module uniquely, as other folders may have the same name; returns the name, which ``_Finder`` knows."""
     locations = spec.submodule_search_locations
     if locations is not None:
         spec.submodule_search_locations = [*locations]  # a copy: namespace packages follow sys.path
@@ -76,7 +76,7 @@ def _unique_name(spec: ModuleSpec, folder: Path) -> str:
 
 
 def _sibling_module(folder: Path, name: str) -> ModuleSpec | None:
-    """Returns the module in a folder that its files import by this name. None: they import the usual module."""
+    """Returns the module in a folder that its files import by this name; None: they import it as other files do."""
     spec = PathFinder.find_spec(name, [str(folder)])
     if spec is None or name == "gpu_envs" or name in sys.stdlib_module_names:
         return None
@@ -108,7 +108,7 @@ class _Loader(SourceFileLoader):
     """Executes a file so that its import statements call ``_import``."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Compiles the text: a ``.pyc`` could be outdated if the file was edited within a second."""
+        """Compiles and executes the text: a ``.pyc`` could be outdated if the file was edited within a second."""
         text, folder = self.get_data(self.path), _MODULE_SPECS[self.name.partition(".")[0]].loader_state
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": functools.partial(_import, folder)}
         exec(self.source_to_code(text, self.path), vars(module))
@@ -117,6 +117,7 @@ class _Loader(SourceFileLoader):
 
 
 def _forget(name: str, file: Path) -> None:
+    """Removes a module from ``sys.modules``, its package and ``SOURCE_TEXTS``, so that the file can be loaded again."""
     SOURCE_TEXTS.pop(file, None)
     sys.modules.pop(name, None)
     package, _, attribute = name.rpartition(".")

@@ -53,7 +53,7 @@ class Origin:
     """File that makes the spec."""
 
     def replaces(self, other: "Origin") -> bool:
-        """Whether a spec of this origin is a copy of the other's spec, because the file is a script or a module too."""
+        """Whether a spec of this origin replaces the other's: a copy, as one file was imported in two ways."""
         if not self.file or self.file != other.file:
             return False
         if not self.reference and not other.reference:  # both registered by the file: by two imports of it?
@@ -85,7 +85,7 @@ def parse_spec_path(text: str) -> SpecPath | None:
 
 
 def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
-    """Imports a file or module, and returns its spec.
+    """Imports a file or module, and returns the named spec and its origin; does not register it.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -115,7 +115,7 @@ def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
 
 
 def load_all(spec_path: SpecPath) -> list[tuple[Spec, Origin]]:
-    """Returns all specs of a file or module, whatever its spec path names."""
+    """Returns all specs of a file or module with their origins, whatever its spec path names."""
     names = list(specs_of(_imported(spec_path)))
     if not names:
         return [load(spec_path)]  # raises: there are none
@@ -127,7 +127,7 @@ def _imported(spec_path: SpecPath) -> types.ModuleType:
 
 
 def specs_of(module: types.ModuleType) -> dict[str, Spec]:
-    """Returns the specs of a module by name, without duplicates and without those of ``gpu_envs.envs``."""
+    """Returns the specs of a module by name, without duplicates and specs of ``gpu_envs.envs``."""
     from gpu_envs.envs import ALL
 
     seen_ids = {id(spec) for spec in ALL}
@@ -140,6 +140,7 @@ def specs_of(module: types.ModuleType) -> dict[str, Spec]:
 
 
 def _describe(value: object) -> str:
+    """Describes a value in messages: ``the class X``, ``the function f`` or ``a X`` for other objects."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value):
@@ -151,7 +152,7 @@ def _describe(value: object) -> str:
 
 
 def installed_entry_points() -> Iterable["EntryPoint"]:
-    """Returns the entry points of all installed distributions, ordered by name."""
+    """Returns the entry points for environments, ``GROUP``, of installed distributions, ordered by name."""
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=GROUP), key=lambda point: (distribution_name(point), point.name))
