@@ -33,11 +33,7 @@ class Head:
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "Head":
-        """Return the head for an action space.
-
-        Raises:
-            ValueError: The space is not supported; the message lists the spaces that are.
-        """
+        """Return the head for an action space; a ValueError if it is not supported."""
         if isinstance(space, gymnasium.spaces.Discrete):
             return cls._discrete((int(space.n),), (int(space.start),), scalar=True)
         if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -53,13 +49,12 @@ class Head:
 
     @classmethod
     def _discrete(cls, sizes: tuple[int, ...], starts: tuple[int, ...], scalar: bool) -> "Head":
+        """Return a discrete head; a ValueError if it has no elements, or choices that do not fit into 32 bits."""
         if not sizes:
             raise ValueError("the action space is a MultiDiscrete without elements; give it one or more")
         for size, start in zip(sizes, starts, strict=True):
             if start < -MAX_CHOICE or start + size - 1 > MAX_CHOICE:
-                raise ValueError(
-                    f"actions from {start} to {start + size - 1} do not fit into 32 bits; start nearer to 0"
-                )
+                raise ValueError(f"actions {start} to {start + size - 1} do not fit into 32 bits; start nearer to 0")
         return cls("discrete", sizes, starts, (), (), scalar)
 
     @property

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from gpu_envs.training.policy import Network, check_learning_policies, join_name
 from gpu_envs.training.process.device import is_out_of_memory, warm_up_autograd
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 ALIGNMENT = 8
 """Elements to whose multiple rows are padded: matrix products are fast if rows are multiples of 16 bytes (8 bf16)."""
@@ -97,9 +99,8 @@ class SharedPerceptron(nn.Module):
         super().__init__()
         self.trunk = _initialised(_hidden(case), math.sqrt(2), generator)
         self.means = case.head.parameters - case.head.log_stds
-        self.heads = nn.Linear(
-            case.network.hidden[-1], padded(self.means + 1)
-        )  # one matrix product for actor and critic
+        outputs = padded(self.means + 1)  # one matrix product for actor and critic
+        self.heads = nn.Linear(case.network.hidden[-1], outputs)
         self.log_std = _log_std(case)
         nn.init.zeros_(self.heads.bias)
         nn.init.zeros_(self.heads.weight)
@@ -168,6 +169,7 @@ def _log_std(case: Case) -> nn.Parameter | None:
 
 
 def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
+    """Append the clamped log standard deviations to each row of means; None: return the means."""
     if log_std is None:
         return means
     clamp: Any = _StraightThroughClamp.apply  # untyped
@@ -179,18 +181,16 @@ class _StraightThroughClamp(torch.autograd.Function):
     """Clamps to ``LOG_STD_RANGE`` and passes the full gradient; ``drop_outward_gradient`` is applied to it later."""
 
     @staticmethod
-    def forward(ctx: Any, log_std: torch.Tensor) -> torch.Tensor:
-        del ctx
+    def forward(_ctx: Any, log_std: torch.Tensor) -> torch.Tensor:
         return log_std.clamp(*LOG_STD_RANGE)
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
-        del ctx
+    def backward(_ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
         return upstream
 
 
 def drop_outward_gradient(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
-    """Zero the minibatch gradient of a log standard deviation outside its range where it points further outside.
+    """Return a parameter's gradient, with zeros where a log standard deviation out of its range would move further out.
 
     The clamp alone would stop all gradients there, and the log standard deviation could not return.
     """
@@ -202,6 +202,7 @@ def drop_outward_gradient(module: nn.Module, parameter: nn.Parameter, gradient: 
 
 
 def _hidden(case: Case, *, pads: bool = True) -> nn.Sequential:
+    """Return the hidden layers with their activations, not initialised; ``pads``: pad long input rows, for speed."""
     layers = nn.Sequential()
     features, network, split = case.features, case.network, case.split
     if pads and features > MAX_SMALL_FEATURES and features % ALIGNMENT and split is None:
@@ -219,12 +220,13 @@ def _hidden(case: Case, *, pads: bool = True) -> nn.Sequential:
 def _perceptron(
     case: Case, outputs: int, last_gain: float, generator: torch.Generator, *, pads: bool = True
 ) -> nn.Sequential:
-    """Return a multilayer perceptron of observations; with ``pads`` it pads its input rows to ``ALIGNMENT``."""
+    """Return an initialised multilayer perceptron of observations; ``pads``: pad long input rows to ``ALIGNMENT``."""
     layers = _hidden(case, pads=pads).append(nn.Linear(case.network.hidden[-1], outputs))
     return _initialised(layers, last_gain, generator)
 
 
 def _initialised(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> nn.Sequential:
+    """Draw orthogonal weights in place, with ``last_gain`` for the last layer, and zero biases; return ``layers``."""
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     for layer in linear:
         nn.init.orthogonal_(layer.weight, last_gain if layer is linear[-1] else math.sqrt(2), generator=generator)
@@ -309,7 +311,7 @@ def actor_outputs(head: Head, algorithm: OffPolicy) -> int:
 
 
 def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
-    """Make the module that settings describe; with ``case.split`` on-policy modules take ``SplitRows``."""
+    """Make the module that settings describe; with ``case.split`` on-policy modules take ``SplitRows``, too."""
     if isinstance(case.algorithm, OffPolicy):
         return PerceptronActorCritic(case, generator)
     trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
@@ -317,7 +319,7 @@ def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
 
 
 def check_modules(modules: Any, policies: Iterable[str]) -> None:
-    """Check that ``modules`` maps names of learning policies to initialised torch modules."""
+    """Raise an error unless ``modules`` maps names of learning policies to torch modules without lazy parameters."""
     if not isinstance(modules, Mapping):
         raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policy names and torch.nn.Modules")
     check_learning_policies("modules", modules, policies)
@@ -337,27 +339,28 @@ def check_network_settings(network: Network, name: str) -> None:
     unused = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
     changed = [key for key in unused if getattr(network, key) != getattr(Network(), key)]
     if changed:
+        names = join_names(changed)
         raise ValueError(
-            f"{join_names(changed)} cannot be set for the policy {name!r}, whose module you gave: leave that out, or "
-            "set it for the other policies by a Policy with a Network"
+            f"{names} cannot be set for the policy {name!r}, whose module you gave: leave out {names}, or set that "
+            "only for other policies, by Policy(network=Network(...))"
         )
 
 
 def check_module(module: nn.Module, case: Case, name: str) -> None:
-    """Check that a policy's module can learn, and that its outputs have the shapes that its agents need."""
-    features, head, algorithm = case.features, case.head, case.algorithm
+    """Raise a ValueError unless a policy's module can learn, and its outputs have the shapes that its agents need."""
+    head, algorithm = case.head, case.algorithm
     for key, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             raise ValueError(
-                f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
-                f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
+                f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32: "
+                "give module.float() (precision='bf16' computes in bfloat16)"
             )
     if isinstance(algorithm, OffPolicy):
         actor, critics = (getattr(module, part, None) for part in ("actor", "critics"))
         if not isinstance(actor, nn.Module) or not isinstance(critics, nn.Module):
             raise ValueError(
                 f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor "
-                "and critics, as training.ActorCritic describes it"
+                "and critics, such as a training.ActorCritic"
             )
         _check_outputs(actor, case, name, ((2, actor_outputs(head, algorithm)),), "the actor of ")
         actions = torch.zeros(2, head.width, device=case.device)
@@ -375,19 +378,14 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
 
 
 def _check_outputs(
-    module: nn.Module,
-    case: Case,
-    name: str,
-    expected_shapes: tuple[tuple[int, ...], ...],
-    part: str = "",
-    *actions: torch.Tensor,
+    module: nn.Module, case: Case, name: str, expected_shapes: Shapes, part: str = "", *actions: torch.Tensor
 ) -> torch.Tensor:
-    """Check that a module, or the named part of one, has learnable outputs of these shapes; return the last output."""
+    """Return a module's last output for two rows of zeros; a ValueError unless outputs learn and have these shapes."""
     features = case.features
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
-            f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
-            f"of {features} features that has some, or leave the module out"
+            f"{part}the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 "
+            f"module of {features} features that has some, or leave the module out"
         )
     modes = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
@@ -398,7 +396,8 @@ def _check_outputs(
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         raise ValueError(
-            f"the policy {name!r} cannot take float32 observations of {features} features, [2, {features}]: {error}"
+            f"{part}the policy {name!r} cannot take float32 observations of {features} features, [rows, {features}]: "
+            f"{error}"
         ) from error
     finally:
         for submodule, mode in modes:
@@ -419,15 +418,15 @@ def _check_outputs(
         )
     if not any(output.requires_grad for output in outputs):
         raise ValueError(
-            f"the outputs of the policy {name!r} depend on none of its learnable parameters, for float32 observations "
-            f"of {features} features; does its forward turn gradients off?"
+            f"the outputs of {part}the policy {name!r} depend on none of its learnable parameters: give a module whose "
+            "forward does not turn gradients off, as torch.no_grad() and detach() do"
         )
     last: torch.Tensor = outputs[-1]
     return last
 
 
 def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:
-    """Raise a ValueError if the actor or critic loss has no gradient for a parameter that it should train."""
+    """Raise a ValueError unless some parameters are only in the actor, and the critics' values depend on all others."""
     _, trained_by_actor = learning_parameters(module)
     if not trained_by_actor:
         raise ValueError(
@@ -448,6 +447,6 @@ def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> 
         if parameter not in actor_only and gradient is None:
             raise ValueError(
                 f"the critics of the policy {name!r} do not use its parameter {key}, which the critic loss trains, as "
-                "it is not in the actor: if the actor uses it, register its module there; otherwise call "
-                "requires_grad_(False)"
+                "it is not in the actor: if the actor uses it, register its module in the actor; otherwise call "
+                "requires_grad_(False) on it"
             )

@@ -55,7 +55,7 @@ class SplitRows:
 
     @classmethod
     def of(cls, rows: torch.Tensor, split: Split) -> "SplitRows":
-        """Split full rows into groups of one row."""
+        """Return full rows as split rows with one row per group."""
         end = split.offset + split.shared
         individual = torch.cat([rows[..., : split.offset], rows[..., end:]], -1)
         return cls(individual, rows[..., split.offset : end], 1, split)
@@ -137,7 +137,7 @@ class RunningMoments:
     """Names of the tensors that make up the state."""
 
     def __init__(self, columns: int, device: str, group: Group | None = None) -> None:
-        """Start with mean 0 and standard deviation 1, which the first samples replace."""
+        """Allocate statistics of mean 0 and standard deviation 1, which the first samples replace."""
         self._group = group or Group()
         self.mean = torch.zeros(columns, dtype=torch.float64, device=device)
         self.variance = torch.ones(columns, dtype=torch.float64, device=device)
@@ -145,7 +145,7 @@ class RunningMoments:
         self.inverse = torch.ones(columns, device=device)
 
     def add(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
-        """Add samples, given their sum, their sum of squares, and their number (Chan et al. 1979)."""
+        """Add samples of all processes, given this one's sums, sums of squares and number (Chan et al. 1979)."""
         if self._group.size > 1:
             sums = torch.cat([total, squares, count])
             self._group.sum(sums)
@@ -171,7 +171,7 @@ class RunningMoments:
         return {name: getattr(self, name).clone() for name in self.saved}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore a result of ``state``."""
+        """Copy a result of ``state`` into the statistics."""
         for name in self.saved:
             getattr(self, name).copy_(state[name])
         self.refresh()
@@ -205,16 +205,11 @@ class ObservationScale(RunningMoments):
             samples = observations.double()
             self.add(samples.sum(0), samples.square().sum(0), count)
             return
-        individual, shared, size = (
-            observations.individual.double(),
-            observations.shared.double(),
-            observations.group_size,
-        )
+        individual, shared = observations.individual.double(), observations.shared.double()
+        size, split = observations.group_size, observations.split
         active = float(size) if alive is None else (alive != 0).view(-1, size).sum(1, keepdim=True).double()
         total, squares = (
-            SplitRows(local.sum(0, keepdim=True), (group * active).sum(0, keepdim=True), 1, observations.split).joined[
-                0
-            ]
+            SplitRows(local.sum(0, keepdim=True), (group * active).sum(0, keepdim=True), 1, split).joined[0]
             for local, group in ((individual, shared), (individual.square(), shared.square()))
         )
         self.add(total, squares, count)

@@ -79,7 +79,7 @@ def check_learning_policies(argument: str, names: Iterable[str], policies: Itera
 
 
 def check_algorithm_and_network(owner: Settings | Policy) -> None:
-    """Check the types of ``owner.algorithm`` and ``owner.network``; in a ``Policy`` both may be None."""
+    """Raise a ValueError if ``owner`` has an algorithm or network of a wrong type; a ``Policy`` may have None."""
     allowed = (("algorithm", ALGORITHMS.values(), "PPO(gamma=0.95)"), ("network", (Network,), "Network()"))
     prefix, optional = ("a policy's ", ", or None") if isinstance(owner, Policy) else ("", "")
     for name, kinds, example in allowed:
@@ -89,7 +89,7 @@ def check_algorithm_and_network(owner: Settings | Policy) -> None:
 
 
 def algorithms_with(name: str) -> tuple[str, ...]:
-    """Return the algorithms that have a setting; empty if all have it."""
+    """Return the names of the algorithms that have a setting; empty if all have it, or none."""
     field = settings_of(Network).get(name)
     algorithms = field.algorithms if field else tuple(n for n, cls in ALGORITHMS.items() if name in settings_of(cls))
     return () if len(algorithms) == len(ALGORITHMS) else algorithms
@@ -122,5 +122,5 @@ def check_actions(algorithm: Algorithm, kind: str, policy: str) -> None:
         labels = {"box": "Box", "discrete": "discrete"}
         raise ValueError(
             f"{algorithm.name} supports {labels[algorithm.actions[0]]} actions, and the policy {policy!r} has "
-            f"{labels[kind]} actions; give {', '.join(fitting[:-1])} or {fitting[-1]}"
+            f"{labels[kind]} actions; give the algorithm {', '.join(fitting[:-1])} or {fitting[-1]}"
         )

@@ -274,7 +274,7 @@ def test_a_module_of_the_users_own(device: str) -> None:
     for module, message in (
         (Mine(1), r"the actor of the policy 'agent' maps observations \[2, 3\] to \(2, 1\); expected \(2, 2\)"),
         (Mine(2, 1), r"the critics .* map observations \[2, 3\] and actions \[2, 1\] to \(1, 2\); expected \(2, 2\)"),
-        (nn.Linear(3, 2), "give a module with an actor and critics, as training.ActorCritic describes it"),
+        (nn.Linear(3, 2), "give a module with an actor and critics, such as a training.ActorCritic"),
     ):
         with pytest.raises(ValueError, match=message):
             Trainer(off_policy_run(device, **MODULE_SETTINGS), modules={"agent": module})

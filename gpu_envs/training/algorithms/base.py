@@ -155,7 +155,7 @@ class OffPolicy(Algorithm, abc.ABC):
         """Return the actions of the actor loss, ``[B, W]``, and their log-probabilities ``[B]`` if stochastic."""
 
     def target_policy(self, outputs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return next actions and log-probabilities for ``td_target``.
+        """Return the next states' actions, ``[B, W]``, for TD targets, and their log-probabilities if stochastic.
 
         ``outputs`` are the target actor's, or the actor's if the actor is stochastic.
         """

@@ -48,7 +48,7 @@ def torch_engine(case: Case) -> Engine:
 
 
 def _joined(reasons: dict[str, str]) -> str:
-    """Joins engines' reasons, by engine name, in one sentence; one without names if all are the same."""
+    """Joins reasons, by engine name, in a sentence; without the names if all reasons are the same."""
     if len({*reasons.values()}) <= 1:
         return next(iter(reasons.values()), "")
     return ", and ".join(f"{reason} (for {name} networks' kernels)" for name, reason in reasons.items())

@@ -263,7 +263,7 @@ def unsupported_loss(algorithm: Algorithm, supported: Collection[type[Algorithm]
 
 
 def unsupported_setting(part: Settings, supported: Collection[str]) -> str:
-    """Returns a sentence on the first setting that is neither supported nor the default; empty: none."""
+    """Returns a sentence on the first unsupported setting that differs from its default; empty: none."""
     fields: Any = part  # a dataclass
     for field in dataclasses.fields(fields):
         value = getattr(part, field.name)

@@ -120,7 +120,7 @@ class Functions(ABC):
 
 
 def functions_of(case: Case, form: Form, weights: Tensor, gradient: Tensor, rows: int = 0) -> Functions:
-    """Starts to compile kernels of perceptrons, which write their ``gradient``; on a CPU for ``rows`` rows per call."""
+    """Makes Functions on the case's device, a CPU's for ``rows`` rows per call; ``gradient`` receives the weights'."""
     if case.device == "cpu":
         return Perceptrons(form, weights, gradient, rows, case.threads)
     network = function_network(form, case.network.precision, open_backend(case.device).traits.processors)
@@ -188,11 +188,7 @@ def function_limit(sizes: Sequence[int], activation: str, precision: str, device
 
 
 def function_network(form: Form, precision: str, processors: int) -> WideNetwork:
-    """Returns what the wide kernels are compiled for: one or two functions, and a GPU's number of multiprocessors.
-
-    Raises:
-        ValueError: The functions exceed a limit of the kernels.
-    """
+    """Returns the WideNetwork of a form, for which wide kernels are compiled; a ValueError if they cannot run it."""
     if reason := function_limit(form.sizes, form.activation, precision, "cuda"):
         raise ValueError(f"the kernels of wide networks cannot run the functions: {reason}")
     (features, *_, outputs), grad_inputs = form.sizes, form.grad_inputs
@@ -360,5 +356,6 @@ def _address(tensor: Tensor | None, shape: tuple[int, ...]) -> int | None:
         return None
     # these checks take less time than the launcher's
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(f"the tensor is {tensor.dtype} {list(tensor.shape)}; give contiguous float32 of {list(shape)}")
+        given = f"{tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
+        raise ValueError(f"the tensor is {given}; give contiguous float32 {list(shape)}")
     return tensor.data_ptr()

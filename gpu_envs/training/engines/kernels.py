@@ -194,7 +194,7 @@ _DESCRIBED = ("u64 left", '"l"(left)', 1)
 def warpgroup_products(precision: str, columns: Iterable[int]) -> tuple[str, str]:
     """Returns the part ``products`` of a program: a C++ struct ``Product<N>`` for each N in ``columns``.
 
-    Its functions are one instruction each: a warpgroup adds the product of a left factor and a right one of N columns.
+    Its functions are one instruction each: a warpgroup adds the product of a left and a right factor, of N columns.
     In bf16 the right factor may also be transposed (``add_across``).
     """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]

@@ -186,7 +186,7 @@ class ActorCriticNetworks(TorchActor):
     # --- checkpoints ---
 
     def state(self) -> dict[str, Any]:
-        """Returns copies of all that a checkpoint needs beside the module's parameters."""
+        """Returns copies of all that a checkpoint needs in addition to the module's parameters."""
         return {
             "optimisers": [optimiser.state() for optimiser in self.optimisers],
             "targets": {name: tensor.clone() for name, tensor in self.targets.state_dict().items()},

@@ -176,7 +176,7 @@ class Adam:
         shapes = [grad.shape for grad in grads]
         if shapes != self._shapes:
             raise ValueError(
-                f"gradients have shapes {[list(s) for s in shapes]}; give those of the parameters, "
+                f"gradients have shapes {[list(s) for s in shapes]}; give the parameters' shapes, "
                 f"{[list(s) for s in self._shapes]}"
             )
         torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)

@@ -126,7 +126,7 @@ class SmallBatchActorCritic(KernelActorCritic):
     """Actor and critics, each updated by one launch with gradient, Adam's step and targets."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale, group: Group) -> None:
-        """Starts to compile the kernels."""
+        """Starts to compile the kernels, and allocates their buffers for a batch."""
         super().__init__(case, module, scale, group)
         (critics_form, actor_form), (critics, actor, *temperature) = self._forms, self.optimisers
         rows, nets, hidden, zeros = self._rows, self._algorithm.critics, len(actor_form.sizes) - 2, self.rate.new_zeros

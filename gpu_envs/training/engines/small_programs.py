@@ -153,7 +153,7 @@ class SmallNetwork:
         return [(actors, blocks - actors) for actors in (round(blocks * self._actor_share), blocks // 2)]
 
     def workers(self, blocks: int, rows: int) -> tuple[int, int]:
-        """Returns the numbers of blocks for actor and critic: the split of ``blocks`` that takes the least time."""
+        """Returns the blocks for actor and critic, together up to ``blocks``: the split that takes the least time."""
         at_a_time, share = self.update_grid.threads // 2, self._actor_share
         tiles = -(-rows // at_a_time)
         actors, critics = min(

@@ -193,7 +193,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         return torch.autograd.grad(loss, outputs, materialize_grads=True)
 
     def _chunk(self, count: int, observations: Rows) -> int:
-        """Returns how many of ``count`` rows, in complete groups, the module processes at once, for ``CHUNK_BYTES``."""
+        """Returns how many of ``count`` rows the module runs at once: complete groups, up to about ``CHUNK_BYTES``."""
         units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
         pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
         each = observations.group_size if isinstance(observations, SplitRows) else 1

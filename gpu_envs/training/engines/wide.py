@@ -96,7 +96,7 @@ def exceeded_limit(
 
 
 def wide_network(case: Case, module: Perceptron | SharedPerceptron, processors: int) -> WideNetwork:
-    """Returns what the wide kernels are compiled for: a module's layers, with offsets in its flat buffer."""
+    """Returns the WideNetwork of a module, for which the wide kernels are compiled, with offsets in its flat buffer."""
     (nets, log_std), net = nets_of(module), case.network
     count = sum(parameter.numel() for parameter in module.parameters())
     return WideNetwork(case.head, case.features, nets, net.activation, net.precision, count, log_std, processors)

@@ -154,7 +154,7 @@ class WideNetwork:
         return sizes_of(self._parts(PRODUCTS), self._settings(), expressions)
 
     def programs(self) -> dict[str, Program]:
-        """Returns the programs by name, in descending order of compile time, with a kernel each (act: two)."""
+        """Returns all programs of the network by name, in descending order of compile time."""
         act = {"outputs": OUTPUTS_CALL} if self.functions else {"act": ACT_CALL, "values": VALUES_CALL}
         update = FUNCTIONS_UPDATE_CALL if self.functions else UPDATE_CALL
         block_bytes = self.sizes["block_bytes"]
