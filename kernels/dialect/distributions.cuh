@@ -29,7 +29,7 @@ FN real normal_quantile(real tail) {
 FN real drawn_normal(Random& random, real mean, real deviation, real low, real high, real below, real above) {
     constexpr real HALF_A_STEP = sizeof(real) == 4 ? real(2.98023223876953125e-08) : real(1.16415321826934814453125e-10);
     const real unit  = random.uniform(0, 1), within = 1 - below - above;
-    const real left  = below + within * (unit + HALF_A_STEP);  // the probabilities on both sides of the sample:
+    const real left  = below + within * (unit + HALF_A_STEP);  // the probabilities below and above the sample;
     const real right = above + within * (1 - unit - HALF_A_STEP);  // the smaller one has the smaller rounding error
     const real x     = normal_quantile(minimum(left, right));
     return clip(mean + deviation * (left < right ? x : -x), low, high);

@@ -31,7 +31,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
             if (element < end) store_streaming(rows + element, warp[j * WARP + lane]);
         }
     }
-    __syncwarp();  // later stores of a lane to its row must come after
+    __syncwarp();  // a lane's later stores to its row must come after these
 }
 
 // A block's shared memory.

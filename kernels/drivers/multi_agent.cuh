@@ -132,7 +132,7 @@ template <class W> FN void store_results(W& w, Team& team, const StepCall& call,
 // episode ends in this step; `pending`: it ended in the previous one.
 FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCall& call, bool finished, bool pending,
                             char* local) {
-    if (AUTORESET != SAME_STEP) team.sync();  // before a restart writes fields that rules read
+    if (AUTORESET != SAME_STEP) team.sync();  // before restart() writes fields that rules read
     const bool ending = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
     if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
         team.active = team.here && pending;

@@ -93,7 +93,7 @@ FN void draw_random_actions(const RolloutCall& call, Tile& tile, Words (&action_
 template <class Env>
 FN void advance_tile(Tile& tile, const Episodes& episodes, const ParamBuffers& params, const Env& env) {
     FOR_EACH_LANE(k, env) {
-        const int pending = NO_AUTORESET ? tile.ended[k] : 0;  // (no variable of type Key: see prepare())
+        const int pending = NO_AUTORESET ? tile.ended[k] : 0;  // (a variable of type Key would prevent vectorisation)
         advance_lane(tile, k, {episodes.seeds[k], episodes.numbers[k]}, params.get(env.index(k)), episodes.limits[k], pending);
     }
     add_to_totals(tile, params, tile.ended, env);

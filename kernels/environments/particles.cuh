@@ -85,7 +85,7 @@ NOINLINE real softened(real depth, real margin) {
 
 // Adds another disc's contact force to `force`; `offset`: the vector from that disc; `sizes`: the sum of the radii.
 template <class P> FN void push(const P& p, const Vector& offset, real sizes, Vector& force) {
-    constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // where the exponential is below rounding errors
+    constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // beyond, softplus is below rounding errors
     const real edge   = margins * p.contact_margin;
     const real square = offset.x * offset.x + offset.y * offset.y, reach = sizes + edge;
     if (square > reach * reach || square == 0) return;

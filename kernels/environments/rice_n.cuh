@@ -4,7 +4,7 @@
 // An action stage covers five years. With negotiation, steps cycle through three stages: proposals, decisions, actions.
 
 enum Stage : int { ACT, PROPOSE, DECIDE };
-enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // offsets in an action; from TARIFFS on one or two per agent
+enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // offsets in an action; from TARIFFS on, per agent
 
 constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PROPOSALS + 2 * AGENTS;
 

@@ -129,7 +129,7 @@ FN void look(World& w, const Params&, Team& team) {
     if constexpr (!USE_FULL_OBSERVATION) {
         const auto present = [&](int i) { return w.present[i]; };
         gather(team, w.points, AGENTS, in_groups(AGENTS), present, [&](int k, int player) {
-            const bool visible = player >= 0 && w.in_game[player];  // not if just tagged, though it still observes
+            const bool visible = player >= 0 && w.in_game[player];  // not if just tagged, though it observes
             if (player >= 0) w.players[k] = AgentNumber(player);
             w.point_x[k] = visible ? w.x[player] : infinity<real>();
             w.point_y[k] = visible ? w.y[player] : real(0);
@@ -164,7 +164,7 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             for (int feature = 0; feature < 7; ++feature) column[feature * columns] = 0;
         }
     }
-    const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (episodes may have no time limit)
+    const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // episodes without time limit may be longer
     row[7 * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
 }
 

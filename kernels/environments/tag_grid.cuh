@@ -75,7 +75,7 @@ FN void look(World& w, const Params& p, Team& team) {
 FN float kind_of(int agent) { return agent == THE_RUNNER ? 1.0f : 0.0f; }
 
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    const float steps = float(minimum(w.elapsed, EPISODE_LENGTH));  // (episodes may have no time limit)
+    const float steps = float(minimum(w.elapsed, EPISODE_LENGTH));  // episodes without time limit may be longer
     const float time  = quotient(steps, float(EPISODE_LENGTH), 1.0f / float(EPISODE_LENGTH));
     if constexpr (USE_FULL_OBSERVATION) {
         FOR_EACH_COLUMN(j, AGENTS) {

@@ -67,7 +67,7 @@ KERNEL_OF_BLOCKS(kernel_enqueue, EnqueueCall, TEAM, 1) {
             add(sums[1], total);
             block_barrier();
             const Index before = call.episode_counts[BEFORE];
-            const int   all = sums[1], dropped = all - call.length;  // the first ones, which later ones would overwrite
+            const int   all = sums[1], dropped = all - call.length;  // the first episodes, which later ones would overwrite
             int         index = sums[0];  // among this step's episodes
             if (number == 0 && thread_rank() == 0) call.episode_counts[NOW] = before + all;
             if (index + count > dropped) {
