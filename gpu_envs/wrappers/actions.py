@@ -38,11 +38,11 @@ class ActionWrapper(TorchWrapper):
         else:
             tensor = torch.from_numpy(np.array(actions))
         if tensor.shape != self._shape:
-            raise ValueError(f"actions have shape {tuple(tensor.shape)}; expected {self._shape}: one for each replica")
+            raise ValueError(f"actions have shape {tuple(tensor.shape)}; give {self._shape}, one for each replica")
         if tensor.dtype == torch.bool or tensor.dtype.is_complex:
             raise TypeError(f"actions have dtype {tensor.dtype}; the action space {self._bounds} needs real numbers")
         if tensor.device != self._torch_device and tensor.device.type != "cpu":
-            raise ValueError(f"actions are on {tensor.device}; this environment is on {self.device}")
+            raise ValueError(f"actions are on {tensor.device}; give them on {self.device} or the CPU")
         return tensor.to(self._torch_device, tensor.dtype if tensor.dtype in self._buffers else torch.float32)
 
 
@@ -77,12 +77,10 @@ class RescaleAction(ActionWrapper):
         """
         super().__init__(env)
         box = self._bounds
-        low, high = (self._check_bound(name, bound) for name, bound in (("min", min_action), ("max", max_action)))
+        low, high = (self._as_bound(name, bound) for name, bound in (("min", min_action), ("max", max_action)))
         space = rescale_box(box, low.astype(box.dtype), high.astype(box.dtype))[0]
         if np.any(space.low == space.high):
-            raise InvalidBound(
-                f"min_action is {min_action} and max_action {max_action}; no element of them may be the same"
-            )
+            raise InvalidBound(f"min_action is {min_action} and max_action {max_action}; every element must differ")
         bounded = np.isfinite(low) & np.isfinite(high)
         factor, offset = np.ones(box.shape, box.dtype), np.zeros(box.shape, box.dtype)
         wide = np.longdouble  # Gymnasium's precision: the rescaled actions have the same bits
@@ -100,7 +98,8 @@ class RescaleAction(ActionWrapper):
         rescaled = torch.sub(tensor, self._offset, out=self._buffers[tensor.dtype]).div_(self._factor)
         return self._env.step(rescaled, out=out)
 
-    def _check_bound(self, name: str, bound: Any) -> np.ndarray:
+    def _as_bound(self, name: str, bound: Any) -> np.ndarray:
+        """Return a bound, which may be infinite, with the shape of an action; raise a ValueError for another shape."""
         array = np.asarray(to_numpy(bound))
         if array.shape not in {(), self._bounds.shape}:
             raise ValueError(

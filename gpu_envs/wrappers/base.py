@@ -48,7 +48,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         elif isinstance(env, VectorEnv):
             simulator = env
         elif isinstance(env, MultiAgentEnv):
-            raise TypeError(f"{name} wraps single-agent environments only; {env!r} is a multi-agent environment")
+            raise TypeError(f"{name} wraps single-agent environments only; {env!r} has several agents: leave it out")
         else:
             raise TypeError(
                 f"{name} wraps environments made by gpu_envs.make(..., output='torch') and wrappers of them; "
@@ -104,10 +104,10 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         return torch.zeros(shape, dtype=dtype, device=self._torch_device)
 
     def _check_box(self, space: spaces.Space[Any], what: str, dtypes: Collection[str] = ()) -> spaces.Box:
-        """Return the space, or raise a TypeError unless it is a Box with an allowed dtype (empty: any)."""
+        """Return the space, or raise a TypeError unless it is a Box of one of the dtypes (empty: any)."""
         if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
             dtype = f" of {' or '.join(dtypes)}" if dtypes else ""
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box{dtype}; {self._simulator!r} has {space}")
+            raise TypeError(f"{type(self).__name__} needs {what} in a Box{dtype}; the wrapped environment has {space}")
         return space
 
     def _set_observation_space(self, space: spaces.Space[Any]) -> None:
@@ -124,7 +124,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         if tensor is None:
             return None
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"out.{name} is {type(tensor).__name__}; {type(self).__name__} writes into torch tensors")
+            raise TypeError(f"out.{name} is {type(tensor).__name__}; give a torch tensor to {type(self).__name__}")
         self._simulator._sim.arrays.checked_address(f"out.{name}", tensor, tuple(shape), (dtype,))
         return tensor
 

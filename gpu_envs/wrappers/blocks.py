@@ -46,7 +46,7 @@ def program(
     prologue: str = "",
     types: Mapping[str, str] | None = None,
 ) -> Program:
-    """Return the program of a wrapper's kernels, for rows of ``features`` and blocks of about ``elements`` elements.
+    """Return the program of a wrapper's kernels, not compiled; a block processes about ``elements`` elements.
 
     The headers follow ``blocks.cuh``; the prologue is C++ code before all headers.
     """

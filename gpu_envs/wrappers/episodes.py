@@ -98,11 +98,8 @@ class RecordEpisodeStatistics(TorchWrapper):
             stats_key: Key of the statistics in infos.
         """
         super().__init__(env)
-        if (
-            isinstance(buffer_length, bool)
-            or not isinstance(buffer_length, int)
-            or not 0 < buffer_length <= MAX_BUFFER_LENGTH
-        ):
+        is_integer = isinstance(buffer_length, int) and not isinstance(buffer_length, bool)
+        if not (is_integer and 0 < buffer_length <= MAX_BUFFER_LENGTH):
             raise ValueError(f"buffer_length is {buffer_length!r}; give an integer from 1 to {MAX_BUFFER_LENGTH}")
         self._key: Final = stats_key
         inner: Any = env
@@ -176,7 +173,7 @@ class RecordEpisodeStatistics(TorchWrapper):
         return observations, infos
 
     def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
-        """Step every replica once and update the episode statistics."""
+        """Step every replica once, and add the statistics of the episodes that ended to infos and the queues."""
         results = self._env.step(actions, out=out)
         finished = self._finished
         if self._copy:

@@ -105,6 +105,7 @@ class FrameStackObservation(ObservationWrapper):
         self._stack: Final = stack.bind(num_blocks(rows, per_block))
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
+        """Reset replicas; return the stacks of all replicas, with new stacks in the reset ones."""
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._reset_mask(options)
         target = self._target(None, "observations", self._observations)
@@ -162,7 +163,7 @@ class FlattenObservation(TorchWrapper):
         return observations.view(self._flat_shape), rewards, terminations, truncations, infos
 
     def _unflatten(self, out: Step | None) -> Step | None:
-        """Return ``out`` with views in the shapes of the wrapped environment."""
+        """Return ``out`` with its flat observations as views in the shape of the wrapped environment."""
         if out is None:
             return None
         names = "observations", "final_obs"

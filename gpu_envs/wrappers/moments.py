@@ -128,7 +128,7 @@ class Normalizer(TorchWrapper):
         shape: tuple[int, ...],
         types: Mapping[str, str] | None = None,
     ) -> tuple[Kernel, int]:
-        """Compile three kernels: measure a batch in blocks, merge the blocks' statistics, and normalize the batch.
+        """Compile kernels that measure blocks, merge their statistics and normalize; keep the last two.
 
         Returns:
             The measuring kernel, and the number of blocks of the measuring and the normalizing kernel.
@@ -152,18 +152,19 @@ class Normalizer(TorchWrapper):
         return measuring, blocks * groups
 
     def _use_statistics(self, statistics: RunningMeanStd) -> None:
-        """Make the kernels read and update these statistics."""
+        """Make the kernels read and update these statistics from now on."""
         self._rms, members = statistics, statistics.members()
         self._merging.fill(**members)
         self._applying.fill(**{name: members[name] for name in self._applied})
 
-    def _check_statistics(self, name: str, new: object, current: RunningMeanStd) -> RunningMeanStd:
-        """Return ``new``, or raise an error if it cannot replace ``current``."""
+    def _replace_statistics(self, name: str, new: object) -> None:
+        """Use other statistics, or raise an error if they have another type, shape or device."""
+        current = self._rms.mean
         if not isinstance(new, RunningMeanStd):
             raise TypeError(f"{name} is {type(new).__name__}; give the {name} of another wrapper")
-        if new.mean.shape != current.mean.shape or new.mean.device != current.mean.device:
+        if new.mean.shape != current.shape or new.mean.device != current.device:
             raise ValueError(
                 f"{name} has shape {list(new.mean.shape)} on {new.mean.device}; this wrapper needs "
-                f"{list(current.mean.shape)} on {current.mean.device}. Use load_state_dict to copy from another device"
+                f"{list(current.shape)} on {current.device}. Use load_state_dict to copy from another device"
             )
-        return new
+        self._use_statistics(new)

@@ -27,7 +27,7 @@ from gpu_envs.wrappers.blocks import ROWS, num_blocks, num_groups, program, rows
 from gpu_envs.wrappers.rewards import REWARD_TYPES
 
 StepRange: TypeAlias = int | tuple[int, int]
-"""Number of steps, or a range ``(least, most)`` to draw it from for each replica and episode."""
+"""Number of steps, or a range ``(minimum, maximum)`` to draw it from for each replica and episode."""
 
 _RANDOM = (
     ("const u64*", "seeds", ("rows",)),
@@ -80,7 +80,7 @@ MAX_STEPS = 2**31 - 2
 
 
 def prologue(stream: str, distribution: str, *, noisy: bool) -> str:
-    """Return the constants that ``noise.cuh`` needs before its code."""
+    """Return C++ definitions of the constants that ``noise.cuh`` needs before its code."""
     flags = {"NOISY": noisy, "UNIFORM": distribution == "uniform"}
     definitions = ", ".join(f"{name} = {str(value).lower()}" for name, value in flags.items())
     return f"constexpr Stream STREAM = {stream};\nconstexpr bool {definitions};"
@@ -105,7 +105,7 @@ class ObservationNoise(ObservationWrapper):
             env: An environment made with ``output="torch"``, or a wrapper of one.
             noise: Standard deviation of normal noise, or maximum of uniform noise: a number, or one for each feature.
             distribution: ``normal`` or ``uniform``.
-            delay: Delay in steps, or a range ``(least, most)`` to draw it from for each replica and episode.
+            delay: Delay in steps, or a range ``(minimum, maximum)`` to draw it from for each replica and episode.
         """
         super().__init__(env)
         scale = _check_scale("noise", noise, env.single_observation_space.shape or ())
@@ -126,6 +126,7 @@ class ObservationNoise(ObservationWrapper):
         self._perturb: Final = kernel.bind(blocks)
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
+        """Reset replicas, and return the observations of all with delay and noise."""
         observations, infos = self._env.reset(seed=seed, options=options)
         target = self._target(None, "observations", self._observations)
         self._perturb(observations.data_ptr(), target.data_ptr(), None, None, 0, None, 0)
@@ -161,7 +162,7 @@ class ActionNoise(TorchWrapper):
             env: An environment made with ``output="torch"``, or a wrapper of one.
             noise: Standard deviation of normal noise, or maximum of uniform noise: a number, or one for each element.
             distribution: ``normal`` or ``uniform``.
-            delay: Delay in steps, or a range ``(least, most)`` to draw it from for each replica and episode.
+            delay: Delay in steps, or a range ``(minimum, maximum)`` to draw it from for each replica and episode.
             initial_action: Action to take until an episode's first action arrives. None takes zeros, clipped to the
                 bounds, or the first discrete action.
             repeat_action_probability: Probability that a step repeats the action of the previous step.
@@ -192,7 +193,7 @@ class ActionNoise(TorchWrapper):
         self._perturb: Final = kernel.bind(blocks)
 
     def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
-        """Step every replica once with the repeated, delayed and noisy actions."""
+        """Step every replica once with the actions after repetition, delay and noise."""
         simulator = self._simulator
         simulator._check_ready("step")
         read = simulator._reader.read(actions)
@@ -230,7 +231,7 @@ class RandomPushes(TorchWrapper):
             env: An environment made with ``output="torch"``, or a wrapper of one.
             pushes: Standard deviation of normal pushes, or maximum of uniform pushes, for each pushed field of
                 ``env.unwrapped.state``: a number, or an array with the field's shape.
-            interval: Steps between pushes, or a range ``(least, most)`` to draw them from for each replica and episode.
+            interval: Steps between pushes, or a range ``(minimum, maximum)`` to draw them from.
             distribution: ``normal`` or ``uniform``.
         """
         super().__init__(env)
@@ -261,7 +262,7 @@ class RandomPushes(TorchWrapper):
         self._push: Final = kernel.bind(blocks)
 
     def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
-        """Step every replica once, then push."""
+        """Step every replica once, then add the pushes that are due to the state; results do not show them yet."""
         results = self._env.step(actions, out=out)
         self._push()
         return results
@@ -305,7 +306,7 @@ def _allocate_history(kernel: Kernel, rows: torch.Tensor, steps: int) -> None:
 
 
 def _check_scale(name: str, scale: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return standard deviations or maxima of the noise, one for each feature."""
+    """Return the scale of the noise as float32 of this shape; raise a ValueError unless finite and 0 or more."""
     array = np.asarray(to_numpy(scale), np.float32)
     if array.shape not in {(), shape}:
         raise ValueError(f"{name} has shape {array.shape}; give a number or an array of shape {shape}")
@@ -315,19 +316,19 @@ def _check_scale(name: str, scale: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _check_steps(name: str, steps: StepRange, minimum: int) -> tuple[int, int]:
-    """Return the least and the most number of steps."""
-    message = f"{name} is {steps!r}; give an integer of {minimum} or more, or a range (least, most)"
+    """Return a range of steps, the same number twice for an int; raise an error below ``minimum`` or if reversed."""
+    message = f"{name} is {steps!r}; give an integer from {minimum} to {MAX_STEPS}, or a range (minimum, maximum)"
     try:
-        least, most = map(operator.index, steps if isinstance(steps, tuple | list) else (steps, steps))
+        low, high = map(operator.index, steps if isinstance(steps, tuple | list) else (steps, steps))
     except (TypeError, ValueError):
         raise TypeError(message) from None
-    if not minimum <= least <= most <= MAX_STEPS:
+    if not minimum <= low <= high <= MAX_STEPS:
         raise ValueError(message)
-    return least, most
+    return low, high
 
 
 def _check_initial_action(space: spaces.Space[Any], action: Any) -> np.ndarray:
-    """Return the initial action, or the default for None."""
+    """Return the initial action as an array, for None the default; raise a ValueError if it is not in the space."""
     if action is None:
         return np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else np.asarray(space.start)  # type: ignore[attr-defined]  # Discrete and MultiDiscrete have it
     array = np.asarray(to_numpy(action), space.dtype)

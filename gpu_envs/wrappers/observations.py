@@ -95,9 +95,10 @@ class NormalizeObservation(Normalizer, ObservationWrapper):
 
     @obs_rms.setter
     def obs_rms(self, statistics: RunningMeanStd) -> None:
-        self._use_statistics(self._check_statistics("obs_rms", statistics, self._rms))
+        self._replace_statistics("obs_rms", statistics)
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
+        """Reset replicas, count the observations of the reset ones, and return normalized observations of all."""
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._reset_mask(options)
         if self._ended is not None:

@@ -94,9 +94,10 @@ class NormalizeReward(Normalizer):
 
     @return_rms.setter
     def return_rms(self, statistics: RunningMeanStd) -> None:
-        self._use_statistics(self._check_statistics("return_rms", statistics, self._rms))
+        self._replace_statistics("return_rms", statistics)
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
+        """Reset replicas, and clear their discounted returns; observations are unchanged."""
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._reset_mask(options)
         for buffer in (self.accumulated_reward, self._ended):
@@ -105,7 +106,7 @@ class NormalizeReward(Normalizer):
         return observations, infos
 
     def step(self, actions: Any, *, out: Step | None = None) -> StepResults:
-        """Step every replica once; scaled rewards go to ``out.rewards``."""
+        """Step every replica once, and return scaled rewards, written to ``out.rewards`` if given."""
         target = self._target(out, "rewards", self._scaled)
         observations, rewards, terminations, truncations, infos = self._env.step(actions, out=without(out, "rewards"))
         self._accumulate(rewards.data_ptr(), terminations.data_ptr(), truncations.data_ptr())

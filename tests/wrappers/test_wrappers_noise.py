@@ -386,12 +386,19 @@ def test_wrong_arguments(make: Make) -> None:
 
     box, discrete = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("Pendulum-v1", "CartPole-v1"))
     crane = make(CRANE, 2, device="cpu", output="torch")
-    message = "delay is .*; give an integer of 0 or more, or a range"
+    message = "delay is .*; give an integer from 0 to 2147483646, or a range"
     for early in (-1, (2, 1), (-1, 2), 2**31):
         refused(ValueError, message, ObservationNoise, box, delay=early)
     for odd in (1.5, "two", (1, 2, 3), (0, 1.5), None):
         refused(TypeError, message, ActionNoise, box, delay=odd)
-    refused(ValueError, "interval is 0; give an integer of 1 or more", RandomPushes, discrete, {"x": 1.0}, interval=0)
+    refused(
+        ValueError,
+        "interval is 0; give an integer from 1 to 2147483646",
+        RandomPushes,
+        discrete,
+        {"x": 1.0},
+        interval=0,
+    )
     refused(
         ValueError,
         r"noise has shape \(2,\); give a number or an array of shape \(3,\)",
