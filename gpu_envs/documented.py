@@ -36,6 +36,7 @@ class _Docstring(str):
         return self._assemble().expandtabs(tabsize)
 
     def _assemble(self) -> str:
+        """Return the class's docstring with a list of its public fields that have docstrings."""
         docs = field_docs(self.owner)
         fields = (f"{name}: {docs[name]}" for name in field_names(self.owner) if name in docs)
         lines = [textwrap.fill(text, 100, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in fields]
@@ -43,14 +44,14 @@ class _Docstring(str):
 
 
 def field_names(cls: type) -> tuple[str, ...]:
-    """The names of the public fields of a dataclass or a named tuple, in order."""
+    """Return the names of the public fields of a dataclass or a named tuple, in order."""
     names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else cls._fields  # type: ignore[attr-defined]  # a named tuple has them
     return tuple(name for name in names if not name.startswith("_"))
 
 
 @functools.cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstrings of the fields of a class and its base classes, by field name."""
+    """Return the docstrings of the fields of a class and its base classes, by field name."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         with contextlib.suppress(OSError, TypeError):  # no source file, such as for builtins
@@ -59,6 +60,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def _parse_field_docs(source: str) -> dict[str, str]:
+    """Return the docstrings of fields by name from a class's source, each in one line; base classes are not read."""
     (tree,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(tree, ast.ClassDef)
     docs = {}

@@ -130,7 +130,7 @@ class DivergedError(RuntimeError):
 
 
 def display(path: str | Path) -> str:
-    """A path as messages show it: relative to the working directory if it is inside."""
+    """Return a path as messages show it: relative to the working directory if it is inside."""
     with contextlib.suppress(ValueError, OSError):
         return str(Path(path).relative_to(Path.cwd()))
     return str(path)

@@ -106,12 +106,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             ``[num_envs, features]``.
         """
         self._reset(seed, options)
-        infos: dict[str, Any] = {"alive": self._result("alive")}
-        if self._masked:
-            infos["action_mask"] = self._result("action_mask")
-        if self.single_shared_spaces:
-            infos["shared_observations"] = self._result("shared_observations")
-        return self._result("observations"), infos
+        return self._result("observations"), self._state_infos(None)
 
     @property
     def shared_observations(self) -> RoleArrays:
@@ -204,7 +199,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         return TeamRollout(self._sim)
 
     def _check_action_block(self, read: Sequence[Actions]) -> None:
-        """Raise an ActionError for invalid actions of many steps on the host, of any agent: all may become active."""
+        """Raise an ActionError for an invalid action of a rollout on the host, of any agent: all may become active."""
         sim, layout = self._sim, self._sim.layout
         hosts = [part.host for part in read if part.host is not None]
         first = 0
@@ -220,6 +215,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             first += count
 
     def _read(self, actions: Mapping[str, Any], steps: int | None = None) -> list[Actions]:
+        """Return each role's actions, of one step or of ``steps``; raise an error for a wrong role, shape or type."""
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions are {type(actions).__name__}; give a mapping from roles to arrays: {self.roles}")
         read = []
@@ -239,7 +235,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         if len(actions) > len(read):
             unknown = next(role for role in actions if role not in self.roles)
             hint = did_you_mean(str(unknown), self.roles)
-            raise ValueError(f"there is no role {unknown!r}{hint} There are: {', '.join(self.roles)}")
+            raise ValueError(f"no role is named {unknown!r}{hint} Roles: {', '.join(self.roles)}")
         return read
 
     def close(self) -> None:
@@ -263,13 +259,18 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
     def _latest(self, name: str) -> RoleArrays:
         return {role: self._to_output(array) for role, array in self._buffers[name].items()}
 
-    def _infos(self, out: Step | None) -> dict[str, Any]:
-        """Infos of a step; ``out`` None: from the environment's arrays."""
+    def _state_infos(self, out: Step | None) -> dict[str, Any]:
+        """Return the infos of a reset or step except those about ended episodes."""
         infos: dict[str, Any] = {"alive": self._result("alive")}
         if self._masked:
             infos["action_mask"] = self._result("action_mask", out)
         if self.single_shared_spaces:
             infos["shared_observations"] = self._result("shared_observations", out)
+        return infos
+
+    def _infos(self, out: Step | None) -> dict[str, Any]:
+        """Return a step's infos by role; arrays in ``out`` replace the environment's."""
+        infos = self._state_infos(out)
         if not (self._statistics or self._same_step):
             return infos
         finished = self._returned(self._sim.buffers["finished"])
@@ -286,5 +287,5 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
 
 
 def _batched(space: gymnasium.Space[Any], num_envs: int, count: int) -> gymnasium.Space[Any]:
-    """The space of all replicas and all ``count`` agents of a role."""
+    """Return the space of all replicas and all ``count`` agents of a role, given the space of one agent."""
     return batch_space(batch_space(space, count), num_envs)

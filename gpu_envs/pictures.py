@@ -118,8 +118,10 @@ def discs(centres: Any, radii: Any, colour: Colour, shown: Any = None) -> tuple[
 
 
 def _shape(kind: str, points: np.ndarray, colour: Colour, size: float, shown: Any) -> Shape:
+    """Return a ``Shape`` with a mask ``[replicas, shapes]`` or None; raise a ValueError for points of a wrong shape."""
     if points.ndim != 4 or points.shape[-1] != 2:
-        raise ValueError(f"a {kind}'s points have shape {points.shape}; expected [replicas, shapes, points, 2]")
+        expected = "[replicas, shapes, points, 2]; centres of discs are [replicas, shapes, 2]"
+        raise ValueError(f"a {kind}'s points have shape {points.shape}; expected {expected}")
     mask = None if shown is None else np.broadcast_to(np.asarray(shown, bool), points.shape[:2])
     return Shape(kind, points, colour, float(size), mask)
 
@@ -141,10 +143,10 @@ class Picture:
         """Check the view and the number of replicas."""
         left, bottom, right, top = self.view
         if not (left < right and bottom < top):
-            raise ValueError(f"the view is {self.view}; expected left, bottom, right, top, in this order")
+            raise ValueError(f"the view is {self.view}; give (left, bottom, right, top), left < right, bottom < top")
         replicas = [len(shape.points) for shape in self.shapes]
         if len(set(replicas)) != 1:
-            raise ValueError(f"the shapes have {replicas} replicas; expected at least one, all with as many replicas")
+            raise ValueError(f"the shapes have {replicas} replicas; give at least one shape, all with equal numbers")
 
 
 State: TypeAlias = Mapping[str, np.ndarray]

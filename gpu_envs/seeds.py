@@ -9,7 +9,7 @@ import numpy as np
 
 
 def seed_bits(seed: int) -> int:
-    """A seed as 64 bits: the seed itself if it fits, otherwise a hash."""
+    """Return a seed as 64 bits: the seed itself if it fits, otherwise a hash."""
     if seed < 2**64:
         return seed
     digest = hashlib.sha256(seed.to_bytes((seed.bit_length() + 7) // 8, "little")).digest()
@@ -35,7 +35,7 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
 
 
 def check_seed(seed: object) -> int | None:
-    """Return a seed as a Python integer, or raise an error if it is invalid.
+    """Return a seed as a Python integer, None for None, or raise an error if it is invalid.
 
     A seed sequence becomes an integer of 63 bits, hashed from its entropy and spawn key. The seeds of replicas count up
     from it too: two batches of ``n`` replicas have a seed in common with a probability of ``n / 2**62``.

@@ -164,7 +164,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
     # --- beyond Gymnasium's interface ---
 
     def direct_step(self) -> tuple[Callable[[int, int], None], tuple[Any, Array, Array, Array]]:
-        """A function that steps without checking actions, and the arrays of its results: a fast path on the CPU.
+        """Return a function that steps without checking actions, and the arrays of its results, for the CPU.
 
         The results are observations, rewards, terminations and truncations; ``locate_action`` returns the arguments.
         """
@@ -181,7 +181,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         return checked_step, results
 
     def locate_action(self, actions: Array) -> tuple[int, int]:
-        """The address and element type of actions, which are the arguments of a direct step."""
+        """Return the address and element type of actions, which are the arguments of a direct step."""
         return self._reader.read(actions)[:2]
 
     def fork(self, k: int, *, randomness: str = "kept") -> Self:
@@ -210,6 +210,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
             self._sim.inspect((read[:2],), (read.host,))
 
     def _check_action_block(self, read: Actions) -> None:
+        """Raise an ActionError for an invalid action of a rollout; actions on a GPU are not checked here."""
         if read.host is None:
             return
         index = self._reader.first_invalid(read.host)  # of all replicas, since ended episodes restart in the rollout
@@ -232,7 +233,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         return self._to_output(self._buffers[name])
 
     def _mask_infos(self, out: Step | None) -> dict[str, Any]:
-        """The infos of action masks, which every replica has; empty for environments without masks."""
+        """Return the infos of action masks, which every replica has; empty for environments without masks."""
         if not self._masked:
             return {}
         return {
@@ -241,7 +242,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         }
 
     def _view_infos(self) -> dict[str, Any]:
-        """The infos of steps that return views of the simulation's memory: the same arrays in every step."""
+        """Return the infos of steps that return views of the simulation's memory: the same arrays in every step."""
         b = self._buffers
         masks = {"action_mask": b["action_mask"], "_action_mask": self._all_replicas} if self._masked else {}
         episode: dict[str, Any] = {}
@@ -250,7 +251,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         return masks | self._end_infos(b["finished"], episode, b.get("final_obs"))
 
     def _end_infos(self, finished: Array, episode: Mapping[str, Array], final_obs: Any) -> dict[str, Any]:
-        """The infos of the episodes that ended."""
+        """Return the infos about ended episodes: statistics and, in SameStep mode, final observations."""
         statistics = {"episode": episode, "_episode": finished} if self._statistics else {}
         if not self._same_step:
             return statistics
@@ -258,6 +259,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         return statistics | final
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
+        """Return a step's infos: action masks and ended episodes; arrays in ``out`` replace the environment's."""
         infos = self._mask_infos(out)
         if not (self._statistics or self._same_step):
             return infos
@@ -272,7 +274,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         return infos | self._end_infos(finished, episode, final_obs)
 
     def _rollout_arrays(self, steps: int, per_step: bool, *, drawn: bool) -> dict[str, Array]:
-        """Allocate the results of a rollout."""
+        """Allocate the results of a rollout, by name; ``drawn``: whether the kernel draws the actions."""
         n, real = self.num_envs, self.precision
         rows = (steps, n) if per_step else (n,)
         shapes: dict[str, tuple[tuple[int, ...], str]] = {

@@ -6,28 +6,14 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import (
-    BLACK,
-    Drawing,
-    Params,
-    Picture,
-    State,
-    bar,
-    box,
-    disc,
-    line,
-    per_replica,
-    placed,
-    polygon,
-    repeat,
-)
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, per_replica, placed, polygon
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
 
 def _observation(params: Params) -> Box:
-    """Twice the termination thresholds, so that the bounds contain the final observation."""
+    """Return the space, with bounds of twice the termination thresholds: they contain the final observation."""
     x, theta = (2 * np.max(params[name]) for name in ("x_threshold", "theta_threshold_radians"))
     high = np.array([x, np.inf, theta, np.inf], np.float32)
     return Box(-high, high, dtype=np.float32)
@@ -50,7 +36,7 @@ def _draw(state: State, params: Params) -> Picture:
     return Picture(
         (0, 0, WIDE, HIGH),
         (
-            line(repeat([[0, TRACK], [WIDE, TRACK]], replicas), 1, BLACK),
+            line(placed([[0, 0], [WIDE, 0]], np.zeros(replicas), TRACK), 1, BLACK),
             polygon(placed(box(-wide / 2, -tall / 2, wide / 2, tall / 2), x, TRACK), BLACK),
             polygon(bar(x, hinge, math.pi / 2 - state["theta"], -POLE / 2, top, POLE), (202, 152, 101)),
             disc(placed([[0, 0]], x, hinge)[:, :, 0], POLE / 2, AXLE),

@@ -32,17 +32,17 @@ DATA_TABLES = (
 
 @functools.cache
 def load_data() -> Mapping[str, Any]:
-    """Data of the authors' program: fitted constants, and the state on 22 March 2020."""
+    """Return data of the authors' program by name: fitted constants, and the state on 22 March 2020."""
     text = importlib.resources.files("gpu_envs.envs").joinpath("covid_economy.json").read_text("utf-8")
     return {name: np.asarray(values) for name, values in json.loads(text).items() if name != "notice"}
 
 
 def _tables() -> dict[str, Table]:
+    """Return the tables that the rules read: data, and the memory of stringency changes before the first day."""
     data = load_data()
     policy, days = data["policy"].astype(np.float64), data["days"]
-    changes = np.diff(
-        policy, axis=0, prepend=np.ones((1, policy.shape[1]))
-    )  # level 1, fully open, before the first day
+    open_before = np.ones((1, policy.shape[1]))  # level 1, fully open, before the first day
+    changes = np.diff(policy, axis=0, prepend=open_before)
     ages = np.arange(len(policy))[::-1, None]
     return {
         **{name: Table(data[name].astype(np.float64)) for name in DATA_TABLES},
@@ -54,20 +54,20 @@ def _tables() -> dict[str, Table]:
 
 
 def _min_unemployed() -> np.ndarray:
-    """Number of unemployed people in each state at the lowest stringency."""
+    """Return the number of unemployed people in each state at the lowest stringency, ``[states]``."""
     data = load_data()
     return np.asarray((np.log(2) + data["baseline"]) * data["population"] / 100)
 
 
 def _worker_income(params: Mapping[str, Any]) -> float:
-    """Income that each working person produces, in dollars a day."""
+    """Return the income that each working person produces, in dollars a day."""
     people = load_data()["us_population"]
     employed = int(params["working_share"] * people - _min_unemployed().sum())
     return float(load_data()["gdp_per_capita"] / (employed / people) / 365)
 
 
 def _max_income(params: Mapping[str, Any]) -> np.ndarray:
-    """Income of each state at the lowest stringency, in dollars a day."""
+    """Return the income of each state at the lowest stringency, in dollars a day, ``[states]``."""
     working = params["working_share"] * load_data()["population"] - _min_unemployed()
     return np.asarray(working * params["worker_income"])
 
@@ -82,7 +82,8 @@ def _draw(state: State, params: Params) -> Picture:
     replicas, width = len(state["stringency"]), 1 / states
     left = np.broadcast_to(np.arange(states) * width, (replicas, states))
 
-    def bars(start: float, end: float, heights: np.ndarray) -> np.ndarray:
+    def bar_corners(start: float, end: float, heights: np.ndarray) -> np.ndarray:
+        """Return a bar's corners per state: ``start`` and ``end`` in widths of a state, heights clipped to [0, 1]."""
         corners = box(start * width, 0.0, end * width, 0.49)
         clipped = np.clip(heights, 0, 1)[..., None]
         return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)
@@ -91,9 +92,9 @@ def _draw(state: State, params: Params) -> Picture:
     return Picture(
         (-0.01, -0.01, 1.01, 0.5),
         (
-            polygon(bars(0.05, 0.95, state["stringency"] / 10), STRICT),
-            polygon(bars(0.1, 0.45, 10 * state["infected"] / people), ILL),
-            polygon(bars(0.55, 0.9, 5 * state["unemployed"] / people), OUT_OF_WORK),
+            polygon(bar_corners(0.05, 0.95, state["stringency"] / 10), STRICT),
+            polygon(bar_corners(0.1, 0.45, 10 * state["infected"] / people), ILL),
+            polygon(bar_corners(0.55, 0.9, 5 * state["unemployed"] / people), OUT_OF_WORK),
             line(repeat([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
         ),
     )

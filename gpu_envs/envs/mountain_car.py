@@ -25,7 +25,7 @@ ORDERED = (("min_position", "max_position"), ("low", "high"))
 
 
 def road_observation(params: Params) -> Box:
-    """Bounds of position and velocity."""
+    """Return the space of (position, velocity)."""
     speed = np.max(params["max_speed"])
     low = np.array([np.min(params["min_position"]), -speed], np.float32)
     high = np.array([np.max(params["max_position"]), speed], np.float32)

@@ -25,28 +25,28 @@ START_FIELDS = ("x", "y", "x_dot", "y_dot", "landmark_x", "landmark_y")
 
 
 def landmarks(count: Callable[[Params], int]) -> dict[str, Field]:
-    """State fields of landmarks. Without landmarks there is one element, which the rules ignore."""
+    """Return the state fields of landmarks. Without landmarks there is one element, which the rules ignore."""
     return {name: Field("real", lambda params: max(1, count(params))) for name in ("landmark_x", "landmark_y")}
 
 
 def action(*, moves: bool = True, words: int = 0) -> Callable[[Params], Space[Any]]:
-    """Action space of an agent that moves, or chooses among ``words``, or both."""
+    """Return a function to the action space of an agent that moves, or chooses among ``words``, or both."""
 
-    def space(params: Params) -> Space[Any]:
+    def action_space(params: Params) -> Space[Any]:
         if params["continuous_actions"]:
             return Box(0.0, 1.0, (MOVES * moves + words,), np.float32)
         return Discrete((MOVES if moves else 1) * max(1, words))
 
-    return space
+    return action_space
 
 
 def observation(size: int | Callable[[Params], int]) -> Callable[[Params], Box]:
-    """Observation space of this size."""
+    """Return a function to the observation space of this size."""
     return lambda params: Box(-np.inf, np.inf, (size(params) if callable(size) else size,), np.float32)
 
 
 def common(drive: float | None = 5.0) -> dict[str, Param]:
-    """Parameters of all environments; with ``drive`` if all moving agents have the same."""
+    """Return the parameters of all environments; ``drive`` None: without it, as roles have their own."""
     drive_param = {"drive": Param(drive, "force of a move", minimum=0)} if drive is not None else {}
     return {
         "max_cycles": Param(25, "default of max_episode_steps, in steps", positive=True, fixed=True),
@@ -59,7 +59,7 @@ def common(drive: float | None = 5.0) -> dict[str, Param]:
 
 
 def contacts() -> dict[str, Param]:
-    """Parameters of colliding discs."""
+    """Return the parameters of colliding discs."""
     return {
         "contact_force": Param(100.0, "force per unit of overlap of two discs", minimum=0),
         "contact_margin": Param(0.001, "distance over which the contact force rises", positive=True),
@@ -67,7 +67,7 @@ def contacts() -> dict[str, Param]:
 
 
 def neighbours() -> dict[str, Param]:
-    """Parameters of agents that observe only their nearest neighbours."""
+    """Return the parameters of agents that observe only their nearest neighbours."""
     what = "number of nearest {} in an observation, padded with zeros; 0: all, in their order"
     return {
         f"num_{kind}_neighbors": Param(0, what.format(of), minimum=0, fixed=True)
@@ -76,7 +76,7 @@ def neighbours() -> dict[str, Param]:
 
 
 def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
-    """Parameters of adversaries that catch agents, of these radii, among obstacles."""
+    """Return the parameters of adversaries that catch agents, of these radii, among obstacles, with contacts."""
     role_params: dict[str, Param] = {}
     for role, size, drive, max_speed in (("adversary", adversary, 3.0, 1.0), ("agent", agent, 4.0, 1.3)):
         role_params |= {
@@ -94,21 +94,22 @@ def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
 
 
 def limit(params: Mapping[str, Any]) -> int:
-    """Step at which an episode is truncated."""
+    """Return the step at which an episode is truncated."""
     return int(params["max_cycles"])
 
 
 def start_rule(goals: int | str = 1) -> Callable[[str, np.ndarray, Params], str]:
-    """Returns a ``start_rule``: finite numbers, and goals below an integer or below an integer parameter."""
+    """Return a ``start_rule`` that allows finite numbers, and goals below ``goals``, a number or a parameter's name."""
 
-    def rule(name: str, values: np.ndarray, params: Params) -> str:
+    def explain_invalid_start(name: str, values: np.ndarray, params: Params) -> str:
+        """Return what is expected of the initial values of a state field, or an empty string if they are valid."""
         if name not in ("goal", "key"):
             return "" if np.isfinite(values).all() else "expected finite numbers"
         count = int(params[goals]) if isinstance(goals, str) else goals
         wrong = (values < 0) | (values >= count) | (values != np.floor(values))
         return f"expected integers from 0 to {count - 1}" if wrong.any() else ""
 
-    return rule
+    return explain_invalid_start
 
 
 # --- drawing ---
@@ -134,12 +135,12 @@ class Discs:
 
 
 def agents(colour: Colour, size: float | str, first: int | str, count: int | str) -> Discs:
-    """Discs of agents; integers may be names of parameters."""
+    """Return discs of agents; integers may be names of parameters."""
     return Discs(colour, size, _number(first), _number(count))
 
 
 def marks(colour: Colour, size: float | str, first: int | str | Callable[[Params], int], count: int | str) -> Discs:
-    """Discs of landmarks; integers may be names of parameters."""
+    """Return discs of landmarks; integers may be names of parameters."""
     return Discs(colour, size, first if callable(first) else _number(first), _number(count), landmarks=True)
 
 
@@ -148,15 +149,13 @@ def _number(value: int | str) -> Callable[[Params], int]:
 
 
 def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
-    """Draws discs, golden dots on goals, and below them a row of dots for each speaker.
+    """Return a drawing of discs, golden dots on goals, and below them a row of dots for each speaker.
 
-    Args:
-        groups: Discs, from back to front.
-        words: Number of words.
-        speakers: Indices of the agents that speak.
+    ``groups`` are ordered from back to front; ``words`` is a number; ``speakers`` are indices of agents.
     """
 
-    def draw(state: State, params: Params) -> Picture:
+    def draw_particles(state: State, params: Params) -> Picture:
+        """Draw discs, zoomed out if one is far, golden dots on goals, and a row of dots for each speaker."""
         agents, marks = (np.stack([state[f"{of}x"], state[f"{of}y"]], -1) for of in ("", "landmark_"))
         count, there = len(agents), sum(group.count(params) for group in groups if group.landmarks)
         everything = np.concatenate([agents, marks[:, :there]], 1)
@@ -168,19 +167,19 @@ def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> D
             of = (marks if group.landmarks else agents)[:, first : first + group.count(params)]
             size = per_replica(params[group.size] if isinstance(group.size, str) else group.size, count)
             if of.shape[1]:
-                shapes += _round(of * zoom[:, None, None], size * scale, group.colour)
+                shapes += _octagons(of * zoom[:, None, None], size * scale, group.colour)
         if "goal" in state and there:
             shapes += _goals(state["goal"], marks * zoom[:, None, None])
         return Picture((-REACH, -REACH, REACH, REACH), (*shapes, *_words(state, words, speakers)))
 
-    return Drawing(draw, size=(500, 500), frames_a_second=10)
+    return Drawing(draw_particles, size=(500, 500), frames_a_second=10)
 
 
 OCTAGON = np.array([[np.cos(turn), np.sin(turn)] for turn in np.arange(8) * np.pi / 4])
 
 
-def _round(centres: np.ndarray, radii: np.ndarray, colour: Colour) -> list[Shape]:
-    """Approximates each disc by two octagons, because ``discs`` needs a constant radius for a whole replay."""
+def _octagons(centres: np.ndarray, radii: np.ndarray, colour: Colour) -> list[Shape]:
+    """Return two octagons that approximate each disc: ``discs`` needs a constant radius for a whole replay."""
     eighth = np.pi / 8
     turned = OCTAGON @ np.array([[np.cos(eighth), np.sin(eighth)], [-np.sin(eighth), np.cos(eighth)]])
     sizes = radii[:, None, None, None]
@@ -188,13 +187,13 @@ def _round(centres: np.ndarray, radii: np.ndarray, colour: Colour) -> list[Shape
 
 
 def _goals(goal: np.ndarray, marks: np.ndarray) -> list[Shape]:
-    """Golden dots on the landmarks that are goals."""
+    """Return golden dots on the landmarks that are goals."""
     chosen = np.clip(goal.reshape(len(marks), -1), 0, marks.shape[1] - 1).astype(int)
     return [disc(np.take_along_axis(marks, chosen[..., None], 1), 0.02, GOLD)]
 
 
 def _words(state: State, words: int, speakers: tuple[int, ...]) -> list[Shape]:
-    """A dot for each word of each speaker, dark if the speaker says it."""
+    """Return a dot for each word of each speaker, dark if the speaker says it."""
     dots = []
     for row, speaker in enumerate(speakers):
         x = -REACH + 0.06 * (1 + np.arange(words))

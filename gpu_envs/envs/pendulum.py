@@ -32,10 +32,7 @@ def _draw(state: State, params: Params) -> Picture:
     rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
     return Picture(
         (-REACH, -REACH, REACH, REACH),
-        (
-            line(rod, 0.2, (204, 77, 77)),
-            disc(repeat([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK),
-        ),
+        (line(rod, 0.2, (204, 77, 77)), disc(repeat([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK)),
     )
 
 

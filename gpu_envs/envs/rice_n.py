@@ -28,7 +28,7 @@ REGION_PARAMS = (
 
 @functools.cache
 def regions() -> Mapping[str, list[float]]:
-    """Values of ``REGION_PARAMS`` for the authors' 27 fictitious regions."""
+    """Return the values of ``REGION_PARAMS`` by name for the authors' 27 fictitious regions."""
     text = importlib.resources.files("gpu_envs.envs").joinpath("rice_n.json").read_text("utf-8")
     return {name: values for name, values in json.loads(text).items() if name in REGION_PARAMS}
 
@@ -61,7 +61,7 @@ def _draw(state: State, params: Params) -> Picture:
     width = 0.9 / count
     left = np.broadcast_to(np.arange(count) * width, (replicas, count))
 
-    def bars(start: float, name: str) -> np.ndarray:
+    def bar_corners(start: float, name: str) -> np.ndarray:
         corners = box(start * width, 0.0, (start + 0.4) * width, 1.0)
         return np.stack([left[..., None] + corners[:, 0], state[name][..., None] * corners[:, 1]], -1)
 
@@ -72,8 +72,8 @@ def _draw(state: State, params: Params) -> Picture:
         (-0.02, -0.02, 1.0, 1.0),
         (
             line(repeat([[-0.01, 0.0], [0.99, 0.0]], replicas), 0.003, MARK),
-            polygon(bars(0.05, "savings"), SAVED),
-            polygon(bars(0.5, "mitigation_rate"), MITIGATED),
+            polygon(bar_corners(0.05, "savings"), SAVED),
+            polygon(bar_corners(0.5, "mitigation_rate"), MITIGATED),
             polygon(repeat(tube, replicas), COLD),
             polygon(filled, HOT),
         ),
@@ -81,7 +81,7 @@ def _draw(state: State, params: Params) -> Picture:
 
 
 def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
-    """Returns the environment with these regions.
+    """Return the spec of the environment with these regions, which is not registered.
 
     Args:
         table: For each name in ``REGION_PARAMS`` a value for each region.

@@ -9,7 +9,7 @@ from gpu_envs.specs.team import Role, TeamSpec
 
 
 def _observation_size(params: Params, prey: int) -> int:
-    """Size of the observation of an agent that observes the velocities of ``prey`` other agents."""
+    """Return the observation's size for an agent that observes the velocities of ``prey`` other agents."""
     agents = params["num_agent_neighbors"] or params["num_good"] + params["num_adversaries"] - 1
     landmarks = params["num_landmark_neighbors"] or params["num_obstacles"]
     return int(4 + 2 * landmarks + 2 * agents + 2 * (params["num_agent_neighbors"] or prey))

@@ -15,7 +15,7 @@ def _landmarks(params: Params) -> int:
 
 
 def _observation_size(params: Params, prey: int) -> int:
-    """Size of the observation of an agent that observes the velocities of ``prey`` other agents."""
+    """Return the observation's size for an agent that observes the velocities of ``prey`` other agents."""
     others = params["num_good"] + params["num_adversaries"] - 1
     return int(4 + 2 * _landmarks(params) + 2 * others + 2 * prey + params["num_forests"])
 

@@ -27,15 +27,16 @@ def _columns(params: Params) -> int:
 
 
 def _observation(params: Params) -> Box:
-    """Bounds of reachable values: the acceleration becomes 0 when the speed reaches a limit."""
+    """Return a Box with the bounds of reachable values: acceleration becomes 0 when the speed reaches a limit."""
     skill = max(np.max(params["skill_level_tagger"]), np.max(params["skill_level_runner"]))
     rounding = 1 + 1e-5
-    most = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 1, 1], _columns(params))
-    least = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 0, 0], _columns(params))
-    return Box(np.append(-least, 0).astype(np.float32), np.append(most, 1).astype(np.float32), dtype=np.float32)
+    high = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 1, 1], _columns(params))
+    low = np.repeat([-1, -1, -skill * rounding, -2 * skill * rounding, -rounding, 0, 0], _columns(params))
+    return Box(np.append(low, 0).astype(np.float32), np.append(high, 1).astype(np.float32), dtype=np.float32)
 
 
 def _action(params: Params) -> Space[Any]:
+    """Return the space of (acceleration change, turn): a Box, or a MultiDiscrete of levels with 0 for none."""
     if params["actions"] == "continuous":
         low = [np.min(params["min_acceleration"]), np.min(params["min_turn"])]
         high = [np.max(params["max_acceleration"]), np.max(params["max_turn"])]
@@ -48,13 +49,14 @@ def _points(params: Params) -> int:
 
 
 def _room(params: Params) -> int:
-    """Size of the list of nearest agents: ``room_for`` in ``nearest.cuh``, for the nearest and the agent itself."""
+    """Return the length of the list of nearest agents and the agent itself: ``room_for`` in ``nearest.cuh``."""
     if params["use_full_observation"]:
         return 1
     return max(POINT_GROUP, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
 
 
 def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
+    """Return why the initial values of a state field are invalid; empty for finite numbers in the square."""
     if not np.isfinite(values).all():
         return "expected finite numbers"
     length = np.min(params["grid_length"])
@@ -95,10 +97,7 @@ TAG_CONTINUOUS = TeamSpec(
     id="TagContinuous-v0",
     header="tag_continuous.cuh",
     description="Taggers chase runners in a square; all of them accelerate and turn.",
-    roles=(
-        Role("tagger", "num_taggers", _observation, _action),
-        Role("runner", "num_runners", _observation, _action),
-    ),
+    roles=(Role("tagger", "num_taggers", _observation, _action), Role("runner", "num_runners", _observation, _action)),
     state={name: Field() for name in ("x", "y", "speed", "heading", "acceleration")},
     shared={"runners_left": Field("int")},
     scratch={"tags": Field("int"), "nearest": Field("agent", _room)},
@@ -115,10 +114,7 @@ TAG_CONTINUOUS = TeamSpec(
         "num_runners": Param(100, "number of runners", positive=True, fixed=True),
         "grid_length": Param(20.0, "side of the square, in units of length", positive=True),
         "episode_length": Param(
-            500,
-            "default of max_episode_steps, and unit of the observed time, steps",
-            positive=True,
-            fixed=True,
+            500, "default of max_episode_steps, and unit of the observed time, steps", positive=True, fixed=True
         ),
         "max_speed": Param(1.0, "maximum speed before the factor skill_level, length per step", positive=True),
         "skill_level_tagger": Param(1.0, "factor of a tagger's maximum speed", minimum=0),

@@ -19,6 +19,7 @@ def _observation(params: Params) -> Box:
 
 
 def _start_rule(name: str, values: np.ndarray, params: Params) -> str:
+    """Return why the initial values of a state field are invalid; empty for integers from 0 to ``grid_length``."""
     del name
     length = int(np.min(params["grid_length"]))
     wrong = (values < 0) | (values > length) | (values != np.floor(values))
@@ -53,7 +54,7 @@ def _draw(state: State, params: Params) -> Picture:
 
 
 def _grid(cells: np.ndarray) -> Shape:
-    """Grid lines of both axes, including the border."""
+    """Return the grid lines of both axes, with the border, of grids with ``cells`` cells per side, ``[replicas]``."""
     apart = np.ceil(cells / (MAX_LINES - 1))
     places = np.minimum(np.arange(MAX_LINES) * (apart / cells)[:, None], 1)
     ends = np.broadcast_to([0.0, 1.0], (*places.shape, 2))
@@ -66,10 +67,7 @@ TAG_GRID_WORLD = TeamSpec(
     id="TagGridWorld-v0",
     header="tag_grid.cuh",
     description="Taggers chase one runner on a grid, cell by cell.",
-    roles=(
-        Role("tagger", "num_taggers", _observation, Discrete(5)),
-        Role("runner", 1, _observation, Discrete(5)),
-    ),
+    roles=(Role("tagger", "num_taggers", _observation, Discrete(5)), Role("runner", 1, _observation, Discrete(5))),
     state={"x": Field("int"), "y": Field("int")},
     shared={"runners_left": Field("int")},
     scratch={"column": Field(), "line": Field(), "distance": Field("int")},
@@ -78,10 +76,7 @@ TAG_GRID_WORLD = TeamSpec(
         "num_taggers": Param(4, "number of taggers", positive=True, fixed=True),
         "grid_length": Param(100, "maximum of both coordinates, which start at 0", positive=True, maximum=MAX_LENGTH),
         "episode_length": Param(
-            100,
-            "default of max_episode_steps, and unit of the observed time, steps",
-            positive=True,
-            fixed=True,
+            100, "default of max_episode_steps, and unit of the observed time, steps", positive=True, fixed=True
         ),
         "wall_hit_penalty": Param(0.1, "penalty when an agent hits a wall", minimum=0),
         "tag_reward_for_tagger": Param(10.0, "reward of every tagger when the runner is tagged"),

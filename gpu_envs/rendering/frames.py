@@ -102,7 +102,7 @@ def tile_size(drawing: Drawing, tiles: int) -> tuple[int, int]:
 
 
 def tiled(frames: np.ndarray) -> np.ndarray:
-    """Return an image with the frames as tiles, row by row in a grid that is about square."""
+    """Return an image with the frames as tiles, row by row in a grid with about as many columns as rows."""
     count, height, width, _ = frames.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

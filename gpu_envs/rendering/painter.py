@@ -80,7 +80,7 @@ class Painter:
 def _primitives(
     shape: Shape, view: tuple[float, float, float, float], size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return kinds, points, radii and colours of all discs, segments and polygons in pixels, ``[replicas, n, ...]``."""
+    """Return kinds, points, radii and colours, ``[replicas, n, ...]``, of a shape's n discs, segments or polygons."""
     left, bottom, right, _ = view
     scale = size[0] / (right - left)
     world = shape.points
@@ -110,7 +110,7 @@ def _primitives(
 
 
 def _snap_to_pixels(segments: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Move thin vertical and horizontal segments to pixel centres; between two pixels both would be grey."""
+    """Return thin segments, vertical and horizontal ones moved to pixel centres; else both pixels would be grey."""
     snapped = segments.copy()
     vertical = segments[..., 0, 0] == segments[..., 1, 0]
     horizontal = segments[..., 0, 1] == segments[..., 1, 1]
@@ -127,13 +127,13 @@ def _pixel_centre(positions: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def _counterclockwise(pixels: np.ndarray) -> np.ndarray:
-    """Order corners for the kernel, where the inside is to the left of each edge."""
+    """Return the polygons' corners in the kernel's order, with the inside to the left of each edge."""
     following = np.roll(pixels, -1, 2)
     twice_area = (pixels[..., 0] * following[..., 1] - following[..., 0] * pixels[..., 1]).sum(2)
     return np.where((twice_area < 0)[..., None, None], pixels[:, :, ::-1], pixels)
 
 
 def _bounds(points: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """Return the bounding box of each primitive: left, top, right, bottom."""
+    """Return the bounding box of each disc, segment or polygon with its margin: left, top, right, bottom."""
     margin = (radii + _EDGE)[..., None]
     return np.concatenate([points.min(2) - margin, points.max(2) + margin], -1).astype(np.float32)

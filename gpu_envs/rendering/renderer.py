@@ -48,7 +48,7 @@ class Renderer:
         return Snapshot(self._drawing, copies, {n: _copy_param(v, limit) for n, v in params.items()})
 
     def check(self) -> None:
-        """Raise an error if the environment was made without a render mode."""
+        """Raise Gymnasium's error if the environment was made without a render mode."""
         if self.mode is None:
             raise gymnasium.error.Error(
                 f"{self._id} was made with render_mode=None and cannot be rendered; "

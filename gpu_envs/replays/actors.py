@@ -19,12 +19,7 @@ class RandomActions:
     """A policy that samples the action spaces, or the actions that action masks allow."""
 
     def __init__(self, env: AnyEnv, seed: int) -> None:
-        """Copy the action spaces, so that the random state of the environment's spaces does not change.
-
-        Args:
-            env: The environment.
-            seed: Seed of the actions.
-        """
+        """Copy the action spaces, so that the random state of the environment's spaces does not change."""
         self._by_role = view = RoleInterface(env)
         self._rng = np.random.default_rng(derived_seed(seed, "possible actions"))
         self._spaces = copy.deepcopy(view.split(env.action_space if view.single_agent else env.action_spaces))

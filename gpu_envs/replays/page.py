@@ -37,7 +37,7 @@ SCRIPTS: Final = ("recording.js", "chart.js", "player.js")
 
 
 def check(path: Path) -> None:
-    """Raise an error if the file name does not end in .html."""
+    """Raise a ValueError if the file name does not end in .html or .htm."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a page cannot be {str(path)!r}; its name ends in .html")
 
@@ -50,7 +50,7 @@ def write(replay: Recorded, path: Path, fps: int | None) -> None:
 
 
 def to_html(replay: Recorded, fps: int | None = None) -> str:
-    """Return the page."""
+    """Return the text of a page that plays the replay; raise a ValueError for an ``fps`` below 1."""
     if fps is not None and fps < 1:
         raise ValueError(f"fps is {fps}; give an integer of 1 or more")
     block = Block()
@@ -235,7 +235,7 @@ class Layer:
 
 
 def _hold_hidden(points: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Hold hidden shapes at their last or next shown position: no difference between frames, no bytes in the page."""
+    """Return the points with hidden shapes held at their last or next shown position, which needs no bytes."""
     frames = points.shape[-1]
     source = np.where(shown, np.arange(frames), -1)
     last_shown = np.maximum.accumulate(source, -1)

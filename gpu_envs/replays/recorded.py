@@ -86,6 +86,7 @@ class Recorded:
         return {role: np.array(self._episode_returns(rewards)) for role, rewards in self.rewards.items()}
 
     def _episode_returns(self, rewards: np.ndarray) -> list[float]:
+        """Return the sums of rewards, ``[frames, replicas]``, over fully recorded episodes, replica after replica."""
         returns = []
         for replica in range(self.replicas):
             first = 1
@@ -105,13 +106,7 @@ class Recorded:
         return Snapshot(self.drawing, state, {**self.params, **drawn}).picture(numbers)
 
     def pixels(self, frame: int, painter: Painter, size: tuple[int, int]) -> np.ndarray:
-        """Return all replicas tiled in one image, ``[height, width, 3]`` uint8.
-
-        Args:
-            frame: Number of the frame.
-            painter: The painter.
-            size: Width and height of a replica.
-        """
+        """Return a tiled image of all replicas, ``[height, width, 3]`` uint8; ``size``: width, height of a replica."""
         picture = self.picture(frame)
         pixels = painter.paint(picture, size)
         finished = frame > self.last

@@ -21,19 +21,15 @@ class Recorder:
         ends: ``RUNNING``, ``TERMINATED`` or ``TRUNCATED``, ``[frames, replicas]``, for the frames read so far.
     """
 
-    def __init__(self, env: Any, numbers: np.ndarray, live_metrics: Array | None = None) -> None:
-        """Record the first frame.
+    def __init__(self, env: Any, replica_numbers: np.ndarray, live_metrics: Array | None = None) -> None:
+        """Record the first frame of these replicas of the environment.
 
-        Args:
-            env: The environment.
-            numbers: Numbers of the replicas.
-            live_metrics: Metrics of the running episodes, ``[num_envs, metrics]``, updated by each step; None for an
-                environment without metrics.
+        ``live_metrics`` are the metrics of the running episodes, ``[num_envs, metrics]``, updated by each step.
         """
-        self._env, self._by_role, self._numbers = env, RoleInterface(env), numbers
+        self._env, self._by_role, self._numbers = env, RoleInterface(env), replica_numbers
         self._live_metrics: StepArrays = {} if live_metrics is None else {"metrics": live_metrics}
         self._manual_reset = env.autoreset_mode.value == "Disabled"
-        self._was_done = np.zeros(len(numbers), bool)
+        self._was_done = np.zeros(len(replica_numbers), bool)
         self._indices: dict[str, Array] = {}
         self._drawn = tuple(env.distributions)
         self._states: list[StepArrays] = [self._copy_state()]
@@ -41,7 +37,7 @@ class Recorder:
         self._frames: list[dict[str, np.ndarray]] = []
         self._rewards: list[dict[str, np.ndarray]] = []
         self._metrics: list[np.ndarray] = []
-        self.ends = np.full((1, len(numbers)), RUNNING, np.uint8)
+        self.ends = np.full((1, len(replica_numbers)), RUNNING, np.uint8)
 
     def add(self, rewards: Any, terminations: Any, truncations: Any) -> None:
         """Record the results of a step and the state after it."""
@@ -52,7 +48,7 @@ class Recorder:
         self._states.append(self._copy_state())
 
     def read(self) -> None:
-        """Copy the new frames to the host."""
+        """Copy the frames that were added since the last call to the host, and extend ``ends``."""
         if self._states:
             self._frames.append(_stack_on_host(self._states))
             self._states = []
@@ -107,7 +103,7 @@ class Recorder:
         return self._indices[library]
 
     def _episode_ends(self, results: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return episode statuses: ended if all agents are, and then truncated if any agent is not terminated."""
+        """Return the statuses ``[steps, replicas]``: ended if all agents are, truncated if any is not terminated."""
         terminated, truncated = (
             np.concatenate(list(_by_role(results, kind).values()), -1) for kind in ("terminations", "truncations")
         )

@@ -85,7 +85,7 @@ def record(
 
 
 def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Progress) -> Replay:
-    """Record until ``max_steps`` or, unless None, until each replica has finished the episodes."""
+    """Return a replay of ``max_steps`` steps, or fewer if each replica has finished ``episodes`` (None: no limit)."""
     env, count = opened.env, len(opened.numbers)
     elapsed = to_numpy(env.elapsed)[opened.numbers].astype(np.int64)
     params = {name: _select(value, opened.numbers) for name, value in env.params_by_replica.items()}
@@ -136,7 +136,7 @@ def _last_frames(ends: np.ndarray, episodes: int | None) -> np.ndarray:
 
 
 def _truncate(values: np.ndarray, last: np.ndarray, frames: int) -> np.ndarray:
-    """Return the first frames, with zeros (``RUNNING``) after each replica's last frame."""
+    """Return the first ``frames`` of values, with zeros (``RUNNING``) after each replica's last frame."""
     return np.where(np.arange(frames)[:, None] <= last, values[:frames], values.dtype.type(0))
 
 

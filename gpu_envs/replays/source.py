@@ -64,7 +64,7 @@ class ReplaySource:
 
 
 def open_source(source: Any, options: SourceOptions) -> ReplaySource:
-    """Open a run's folder, an environment id, or an environment."""
+    """Return the environment and policy of a run's folder, an environment id, or an environment."""
     if isinstance(source, VectorEnv | MultiAgentEnv):
         return _open_env(source, options)
     if not isinstance(source, str | os.PathLike):
@@ -83,7 +83,7 @@ def open_source(source: Any, options: SourceOptions) -> ReplaySource:
 
 
 def find(source: str | os.PathLike[str]) -> str | Path:
-    """Return the environment id or the run's folder that the source names."""
+    """Return the environment id or the run's folder that the source names; raise an error if it names neither."""
     if not isinstance(source, str):
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
@@ -102,7 +102,7 @@ def find(source: str | os.PathLike[str]) -> str | Path:
 
 
 def _check_drawing(spec: Spec) -> None:
-    """Raise an error if the environment has no drawing."""
+    """Raise a ValueError if the environment has no drawing."""
     if spec.drawing is None:
         drawn = [name for name in registry.ids() if registry.spec(name).drawing is not None]
         raise ValueError(
@@ -112,16 +112,20 @@ def _check_drawing(spec: Spec) -> None:
 
 
 def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
+    """Return some replicas of the environment, reset only if a seed is given, with the user's or a random policy."""
     for name in ("policies", "params", "modules"):
         if getattr(options, name):
-            raise ValueError(f"{name} is for a run or an environment id; set it in gpu_envs.make, or give policy")
+            instead = "set them in gpu_envs.make" if name == "params" else "give policy instead"
+            raise ValueError(f"{name} is for a run or an environment id, but source is an environment: {instead}")
     _check_drawing(env.env_spec)
     if options.replicas is not None and isinstance(options.replicas, Sequence | np.ndarray):
         numbers = _check_numbers(np.asarray(options.replicas), env.num_envs)
     else:
         count = _replica_count(options.replicas)
         if options.replicas is not None and count > env.num_envs:
-            raise ValueError(f"replicas is {count}; the environment has {env.num_envs}: give {env.num_envs} or fewer")
+            raise ValueError(
+                f"replicas is {count}, but the environment has {env.num_envs}: give {env.num_envs} or fewer"
+            )
         numbers = np.arange(min(count, env.num_envs))
     seed = options.seed
     observations = env.observe() if seed is None else env.reset(seed=seed)[0]
@@ -130,6 +134,7 @@ def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
 
 
 def _open_id(name: str, options: SourceOptions) -> ReplaySource:
+    """Return a new environment, reset with the seed or 0, with the user's or a random policy."""
     _check_drawing(registry.spec(name))
     count, seed = _replica_count(options.replicas), options.seed or 0
     env = gpu_envs.make(name, count, device=options.device, autoreset_mode="NextStep", **(options.params or {}))
@@ -140,17 +145,19 @@ def _open_id(name: str, options: SourceOptions) -> ReplaySource:
 
 
 def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
+    """Return a new environment with the policies of ``options.policies``, by role."""
     from gpu_envs.training.runs import load_frozen_policies
 
     _check_drawing(registry.spec(name))
     if options.policy is not None:
-        raise ValueError("policy acts for all roles, and policies for single roles; give only one")
+        raise ValueError("policy (for all roles) and policies (by role) are given: leave one out")
     assert options.policies is not None
     loaded = load_frozen_policies(name, options.policies, device=options.device, params=options.params)
     return _open_policies(loaded, options, name, {}, options.seed or 0)
 
 
 def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
+    """Return a new environment of a training run, with its trained policies and facts about the training."""
     from gpu_envs.training.record.run_directory import RunDirectory
     from gpu_envs.training.runs import load_policies
 
@@ -183,7 +190,7 @@ def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
 def _open_policies(
     loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], seed: int
 ) -> ReplaySource:
-    """Return a source whose first episodes are the same as in an evaluation with this seed."""
+    """Return a new environment with these policies; its first episodes are those of an evaluation with this seed."""
     from gpu_envs.training.process.device import explain_out_of_memory
 
     count, config, device = _replica_count(options.replicas), loaded.config, loaded.device
@@ -208,14 +215,13 @@ def _policy(env: AnyEnv, options: SourceOptions, seed: int) -> tuple[Callable[[A
 
 
 def _params_fact(params: Mapping[str, Any] | None) -> dict[str, str]:
-    values = [
-        f"{name} = {value if np.ndim(value) == 0 else 'one per replica'}" for name, value in (params or {}).items()
-    ]
-    return {"Parameters": ", ".join(values)} if values else {}
+    """Return the text ``name = value, ...`` under ``Parameters``; an empty dict without parameters."""
+    pairs = [f"{name} = {'one per replica' if np.ndim(value) else value}" for name, value in (params or {}).items()]
+    return {"Parameters": ", ".join(pairs)} if pairs else {}
 
 
 def _replica_count(replicas: Any) -> int:
-    """Return the number of replicas; None: ``REPLICAS``."""
+    """Return the number of replicas, for None ``REPLICAS``; raise a ValueError unless from 1 to ``MAX_TILES``."""
     if replicas is None:
         return REPLICAS
     if isinstance(replicas, bool) or not isinstance(replicas, int | np.integer) or not 1 <= replicas <= MAX_TILES:

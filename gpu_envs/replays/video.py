@@ -83,6 +83,7 @@ def _frames(replay: Recorded, tile_size: tuple[int, int], bar: Progress) -> Iter
 
 
 def _write_mp4(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: int, bar: Progress) -> None:
+    """Encode the frames with x264, padded to even sizes, one frame in memory at a time."""
     frames = (_pad_to_even(frame) for frame in _frames(replay, tile_size, bar))
     first = next(frames)
     height, width, _ = first.shape
@@ -98,12 +99,13 @@ def _write_mp4(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: in
 
 
 def _pad_to_even(frame: np.ndarray) -> np.ndarray:
-    """Pad odd heights and widths by one pixel: the pixel format that all players support needs even sizes."""
+    """Return the frame with odd heights and widths padded by a pixel: the format that all players support is even."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), constant_values=GAP_SHADE)
 
 
 def _write_gif(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: int, bar: Progress) -> None:
+    """Write the frames with one palette for all, computed from some of them."""
     image = _import("PIL.Image")
     painter = Painter(replay.device)
     sample = np.unique(np.linspace(0, replay.frames - 1, _PALETTE_FRAMES).astype(int))
@@ -111,12 +113,12 @@ def _write_gif(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: in
     # rounded start times in hundredths of a second: rounding errors of durations would add up
     starts = np.rint(np.arange(replay.frames + 1) * 100 / fps).astype(int)
 
-    def to_image(frame: np.ndarray) -> Any:
+    def to_indexed_image(frame: np.ndarray) -> Any:
         indexed = image.fromarray(palette.indices(frame))
         indexed.putpalette(palette.colours.tobytes())
         return indexed
 
-    images = map(to_image, _frames(replay, tile_size, bar))
+    images = map(to_indexed_image, _frames(replay, tile_size, bar))
     next(images).save(
         path,
         format="GIF",

@@ -287,7 +287,7 @@ def test_a_team_s_actions_are_checked_before_the_first_step(make: Make, place: P
     assert_refused(env, lambda: env.rollout(5, {"tagger": good["tagger"]}), ValueError, "'runner' are missing")
     assert_refused(env, lambda: env.rollout(5, good["tagger"]), TypeError, "give a mapping from roles")
     other = {**good, "walker": good["runner"]}
-    assert_refused(env, lambda: env.rollout(5, other), ValueError, "there is no role 'walker'")
+    assert_refused(env, lambda: env.rollout(5, other), ValueError, "no role is named 'walker'")
     bad = {role: values.copy() for role, values in good.items()}
     bad["runner"][3, 1, 0] = 99
     match = r"step 3 of the block, replica 1, runner_0: an action is out of range \(99\)"

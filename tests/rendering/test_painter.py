@@ -280,8 +280,8 @@ def test_discs_of_different_sizes() -> None:
         (lambda: polygon(np.zeros((1, 1, 2, 2)), BLACK), "a polygon has 2 corners; give 3 to 8"),
         (lambda: line(np.zeros((1, 2, 2)), 1, BLACK), r"shape \(1, 2, 2\); expected \[replicas, shapes, points, 2\]"),
         (lambda: disc(np.zeros((1, 2, 3)), 1, BLACK), "a disc's points"),
-        (lambda: Picture((0, 0, 1, 1), ()), "expected at least one, all with as many replicas"),
-        (lambda: Picture((0, 0, 0, 1), (disc(np.zeros((1, 1, 2)), 1, BLACK),)), "expected left, bottom, right, top"),
+        (lambda: Picture((0, 0, 1, 1), ()), "give at least one shape, all with equal numbers"),
+        (lambda: Picture((0, 0, 0, 1), (disc(np.zeros((1, 1, 2)), 1, BLACK),)), r"the view is .*; give \(left, bottom"),
         (
             lambda: Picture((0, 0, 1, 1), tuple(disc(np.zeros((n, 1, 2)), 1, BLACK) for n in (1, 2))),
             r"the shapes have \[1, 2\] replicas",

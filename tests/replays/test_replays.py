@@ -168,7 +168,7 @@ def test_environments_without_a_drawing_are_refused(monkeypatch: pytest.MonkeyPa
         ({"replicas": [1, 2]}, TypeError, "give the number of replicas to record of 'CartPole-v1'"),
         ({"params": {"gravty": 1}}, ValueError, r"Did you mean 'gravity'\?"),
         ({"modules": {"agent": None}}, ValueError, "modules is for runs, and 'CartPole-v1' is an environment id"),
-        ({"policy": len, "policies": {"agent": "random"}}, ValueError, "policy acts for all roles"),
+        ({"policy": len, "policies": {"agent": "random"}}, ValueError, "leave one out"),
         ({"device": "gpu"}, ValueError, "device is 'gpu'"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_file_and_name_is_an_environment_unless_a_folder_has_that_name(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"replicas": 4}, "replicas is 4; the environment has 3"),
+        ({"replicas": 4}, "replicas is 4, but the environment has 3"),
         ({"replicas": [0, 3]}, "replicas has number 3; the environment has replicas 0 to 2"),
         ({"replicas": []}, r"replicas is \[\]"),
         ({"params": {"gravity": 1}}, "params is for a run or an environment id"),
@@ -313,7 +313,7 @@ def test_replacing_policies_of_a_run(runs: Callable[[str], Path], device: str) -
     )
     assert_same_bits(trained.state, frozen.state)
     assert record("TagGridWorld-v0", policies={"runner": "random"}, steps=2, device=device).steps == 2
-    with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run, so it has no policy 'mine'"):
+    with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run and has no policy 'mine'"):
         record("TagGridWorld-v0", policies={"runner": "mine"}, device=device)
     with pytest.raises(ValueError, match=r"Did you mean 'runner'\?"):
         record(run, policies={"runer": "random"}, device=device)
