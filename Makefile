@@ -53,7 +53,7 @@ endef
 
 .DEFAULT_GOAL := help
 .PHONY: help train play tag test test-slow test-all test-gpu newest mutants
-.PHONY: check format pages docs links dist constraints clean
+.PHONY: ci check format pages docs links dist constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -104,11 +104,22 @@ newest:  ## run every test with the newest version of each library, in .venv-new
 mutants: $(DEV_STAMP)  ## run mutation testing, which takes hours; ARGS="--seed 2"
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-check: $(DEV_STAMP)  ## check formatting, lint, types and the Dockerfile
+ci:  ## run all checks before a merge, about half an hour on two cores
+	.ci/run
+
+check: $(DEV_STAMP)  ## check formatting, lint, types, the Dockerfile and the workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/zizmor --offline --pedantic --quiet .github
+	$(SCHEMA).github-workflows .github/workflows/*.yml
+	$(SCHEMA).github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA).dependabot .github/dependabot.yml
+	$(SCHEMA).readthedocs .readthedocs.yaml
+
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 
 format: $(DEV_STAMP)  ## format the Python files, and apply the fixes of ruff
 	$(BIN)/ruff format .

@@ -8,6 +8,7 @@ import pytest
 from harness import restored_registry
 
 from benchmarks.custom import tutorial
+from benchmarks.pages import links
 from benchmarks.pages.__main__ import pages, regenerate
 from gpu_envs.cli import main
 from gpu_envs.envs import ALL
@@ -140,3 +141,25 @@ def test_the_page_of_kernels_has_every_header() -> None:
 def test_generated_tables_are_up_to_date(page: Path) -> None:
     """Of specs, results and commands the pages show what is there."""
     assert regenerate(page) == page.read_text(), "run python -m benchmarks.pages"
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("https://example.org/placeholder", ""),
+        ("https://github.com/someone/gpu_envs", "someone/gpu_envs"),
+        ("https://github.com/someone/gpu_envs/", "someone/gpu_envs"),
+    ],
+)
+def test_badges_and_colab_need_the_repositorys_address(
+    address: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{address}"\n')
+    monkeypatch.setattr(links, "ROOT", tmp_path)
+    assert links.github_path() == path
+    assert links.badges(tmp_path / "README.md").count(f"https://github.com/{path}") == (3 if path else 0)
+    lines = links.notebooks(tmp_path / "docs" / "page.md").splitlines()
+    assert len(lines) == len(list((ROOT / "examples").glob("*.ipynb")))
+    assert lines[0].startswith("* [first steps](../examples/first_steps.ipynb)")
+    colab = f"https://colab.research.google.com/github/{path}/blob/main/examples/first_steps.ipynb"
+    assert (colab in lines[0]) == bool(path)

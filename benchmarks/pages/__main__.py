@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, comparisons, environments, figures, off_policy, several_gpus
+from benchmarks.pages import commands, comparisons, environments, figures, links, off_policy, several_gpus
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,6 +19,7 @@ GENERATORS: Mapping[str, Callable[[Path], str]] = {
     **off_policy.GENERATORS,
     **commands.GENERATORS,
     **several_gpus.GENERATORS,
+    **links.GENERATORS,
 }
 """Functions by the name of the block; each takes the page's path and returns the block's text."""
 
@@ -27,7 +28,8 @@ _BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def pages() -> list[Path]:
     """Return the pages with generated blocks."""
-    paths = [path for path in sorted(DOCS.rglob("*.md")) if not path.is_relative_to(DOCS / "_build")]
+    readme = DOCS.parent / "README.md"
+    paths = [path for path in (readme, *sorted(DOCS.rglob("*.md"))) if not path.is_relative_to(DOCS / "_build")]
     return [path for path in paths if _BLOCK.search(path.read_text())]
 
 

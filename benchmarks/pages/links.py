@@ -1,0 +1,48 @@
+"""Links that need the repository's address: badges of the README, and notebooks on Colab. None before it is known."""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = {"first_steps": "first steps", "own_environment": "your own environment", "planning": "planning"}
+"""Notebooks of ``examples/``, and their names in the pages."""
+
+
+def github_path() -> str:
+    """Return ``owner/name`` of the repository; empty while the address is a placeholder."""
+    address: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    site, _, path = address.partition("https://github.com/")
+    return path.strip("/") if not site else ""
+
+
+def badges(_page: Path) -> str:
+    """Return the badges: tests, newest version, documentation."""
+    path = github_path()
+    if not path:
+        return ""
+    name = path.rpartition("/")[2]
+    workflow = f"https://github.com/{path}/actions/workflows/tests.yml"
+    docs = f"{name.replace('_', '-')}.readthedocs.io"
+    return " ".join(
+        (
+            f"[![tests]({workflow}/badge.svg)]({workflow})",
+            f"[![version](https://img.shields.io/github/v/release/{path})](https://github.com/{path}/releases)",
+            f"[![documentation](https://img.shields.io/badge/documentation-{docs.replace('-', '--')}-blue)](https://{docs})",
+        )
+    )
+
+
+def notebooks(page: Path) -> str:
+    """Return the list of notebooks, with their links to Colab."""
+    path, folder = github_path(), os.path.relpath(ROOT / "examples", page.parent)
+    colab = f"https://colab.research.google.com/github/{path}/blob/main/examples"
+    return "\n".join(
+        f"* [{text}]({folder}/{name}.ipynb)" + (f" ([run it on Colab]({colab}/{name}.ipynb))" if path else "")
+        for name, text in NOTEBOOKS.items()
+    )
+
+
+GENERATORS: Mapping[str, Callable[[Path], str]] = {"badges": badges, "notebooks": notebooks}
+"""Generators by the name of their block in the pages."""
