@@ -89,7 +89,7 @@ def _restore(id: str, spec: Spec | None, origin: Origin | None) -> None:
 
 
 def _store(spec: Spec, origin: Origin) -> None:
-    """Registers a spec here, with Gymnasium and, once its adapter is imported, PettingZoo; replaces a spec of the id."""
+    """Registers a spec, also with Gymnasium and, once its adapter is imported, PettingZoo; replaces one of this id."""
     SPECS[spec.id] = spec
     ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):
@@ -278,7 +278,7 @@ def id_of(name: str) -> str:
 
 
 def pickle_key(spec: Spec) -> str:
-    """Returns the key, new at the first call, that ``unpickled_spec`` takes to find this spec even if its id is reused."""
+    """Returns the key, new at the first call, for ``unpickled_spec`` to find this spec even if its id is reused."""
     if PICKLED_SPECS.get(spec.key) is not spec:  # no key yet, or a copy that has the key of its original
         object.__setattr__(spec, "key", os.urandom(16).hex())
         PICKLED_SPECS[spec.key] = spec
