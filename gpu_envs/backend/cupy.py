@@ -25,11 +25,7 @@ def on_device(index: int) -> Iterator[None]:
 
 
 def import_cupy() -> Any:
-    """Imports CuPy.
-
-    Raises:
-        ImportError: CuPy cannot be imported; the message names the extra that installs it.
-    """
+    """Imports and returns CuPy, or raises an ImportError that names the extra to install."""
     _check_cupy_cache()
     try:
         import cupy

@@ -147,11 +147,7 @@ class CachedLaunch:
 
 
 def load_kernels(backend: Backend, program: Program, library: str = "torch") -> list[Kernel]:
-    """Starts to compile a program of ``program_of``; the first ``launch`` or ``bind`` waits for it.
-
-    Returns:
-        The kernels, in the order of ``program.calls``.
-    """
+    """Starts to compile a program; returns its kernels, in the order of ``calls``, whose first launch waits for it."""
     backend.start_compiling(program)
     kernels = functools.cache(lambda: backend.load(program))
     return [Kernel(kernels, name, program, backend.arrays(library)) for name in program.calls]

@@ -137,7 +137,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     """
     background.wait((source, *extra_flags))
 
-    def load_from(folder: Path) -> ctypes.CDLL:
+    def compile_and_load(folder: Path) -> ctypes.CDLL:
         library = _compile_into(folder, source, name, extra_flags)
         try:
             return ctypes.CDLL(str(library))
@@ -146,7 +146,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
                 raise
             raise CompileError(f"{name} calls a function that it does not define: {error}", str(error)) from None
 
-    return in_cache_folder(load_from)
+    return in_cache_folder(compile_and_load)
 
 
 def start_build(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
@@ -264,13 +264,13 @@ def cached_file(file_name: str, make: Callable[[], bytes]) -> Path:
     """Returns a file of the cache folder; if it is missing or damaged, writes the bytes that ``make`` returns."""
     content = functools.cache(make)  # called once, even if the cache folder is full and a second folder is tried
 
-    def write_in(folder: Path) -> Path:
+    def write_if_missing(folder: Path) -> Path:
         path = folder / file_name
         if read_sealed(path) is None:
             write_sealed(path, content())
         return path
 
-    return in_cache_folder(write_in)
+    return in_cache_folder(write_if_missing)
 
 
 def write_sealed(path: Path, content: bytes) -> None:

@@ -114,6 +114,7 @@ class FiniteCheck:
     # --- arrays to check ---
 
     def _float_fields(self) -> list[_CheckedArray]:
+        """The arrays of the state's float fields; in a team also with the number of each field's first agent."""
         spec, layout = self._sim.config.spec, self._sim.layout
         first: dict[str, int] = {}
         if isinstance(layout, TeamLayout) and isinstance(spec, TeamSpec):

@@ -240,7 +240,7 @@ class Simulation:
         options: Mapping[str, ParamValue],
         out: Sequence[tuple[int, str, int]] = (),
     ) -> None:
-        """Start new episodes.
+        """Start new episodes in all replicas, or only where ``mask`` is set, and write their observations.
 
         Args:
             seeds: The first replica's seed, with the others counting up; or a seed for each replica. None keeps seeds.
@@ -275,7 +275,7 @@ class Simulation:
         self.ready = True
 
     def observe(self) -> None:
-        """Write the observations of the current state."""
+        """Write the observations and action masks of the current state into the buffers."""
         self._check_live_params()
         args = self.program.args["reset"]
         args.observe_only = 1
@@ -283,7 +283,7 @@ class Simulation:
         args.observe_only = 0
 
     def step(self, actions: Sequence[tuple[int, int]], out: Sequence[tuple[int, str, int]] = ()) -> None:
-        """Step every replica once.
+        """Launch one step of every replica; ``check`` waits for it and raises an error if an action was invalid.
 
         Args:
             actions: Address and element type, an ``ActionKind``, of the actions for each of the step's action parts.

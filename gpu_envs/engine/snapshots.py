@@ -98,6 +98,7 @@ class Snapshot(MutableMapping[str, Any]):
 
     @functools.cached_property
     def _parts(self) -> dict[str, Any]:
+        """The five parts of the mapping, whose arrays are views of the block."""
         offsets, replicas = _offsets(self.layout, self.replicas), self.replicas
         values: dict[Key, Any] = {("params", name): value for name, value in self.shared_params.items()}
         values[_LAYOUT_SEED] = self.layout_seed

@@ -119,7 +119,7 @@ def registered() -> list[Spec]:
 
 
 def spec(id: str | Spec) -> Spec:
-    """Returns the spec of an environment.
+    """Returns the spec of an environment, by id or spec path; imports and registers it if necessary.
 
     Args:
         id: Id, with or without ``gpu_envs/``; or a spec path, ``path/to/my_env.py:MY_ENV`` or
@@ -162,10 +162,10 @@ def spec(id: str | Spec) -> Spec:
 
 
 def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
-    """Returns the spec that a run's folder or a settings file names. Another person may have written the file.
+    """Returns the spec that a run's folder or a settings file names; imports untrusted files only with ``trust``.
 
-    Imports installed packages, files that this process has imported by name, and files that this user has trained with
-    and not changed; others only with ``trust``.
+    Another person may have written the folder or file. Without ``trust``, it may name an installed package, a file that
+    this process has imported by name, or a file that this user has trained with and not changed.
 
     Raises:
         UntrustedError: A file, or a module of the working folder, would have to be imported.
@@ -229,7 +229,7 @@ def _similar_path(text: str) -> str:
 
 
 def env_spec(id: str | Spec) -> EnvSpec:
-    """Returns the spec of a single-agent environment."""
+    """Returns the spec of a single-agent environment, or raises an UnknownEnvironmentError for a team."""
     requested = spec(id)
     if not isinstance(requested, EnvSpec):
         raise UnknownEnvironmentError(
@@ -240,7 +240,7 @@ def env_spec(id: str | Spec) -> EnvSpec:
 
 
 def team_spec(id: str | Spec) -> TeamSpec:
-    """Returns the spec of an environment with a team of agents."""
+    """Returns the spec of an environment with a team of agents, or raises an UnknownEnvironmentError for one agent."""
     requested = spec(id)
     if not isinstance(requested, TeamSpec):
         raise UnknownEnvironmentError(

@@ -132,7 +132,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the module spec; Python files are loaded by ``_Loader``."""
+        """Returns the spec of a module with a unique name, or of its submodule, loaded by ``_Loader``; else None."""
         del target
         top, _, rest = fullname.partition(".")
         if top not in _MODULE_SPECS:
