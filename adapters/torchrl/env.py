@@ -99,7 +99,11 @@ class Env(EnvBase):
         return tensordict
 
     def _reset(
-        self, tensordict: TensorDictBase | None = None, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
+        self,
+        tensordict: "TensorDictBase | None" = None,  # a string: the documentation also builds without the library
+        *,
+        seed: Seeds = None,
+        options: Mapping[str, Any] | None = None,
     ) -> TensorDictBase:
         """Start new episodes, and return the observations of all replicas, with nothing done.
 
